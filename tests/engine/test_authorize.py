@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.engine.transactions.support import Producer, run
+from tests.engine.transactions.support import Producer
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine import door
 from tidemill.engine.api import (
@@ -307,29 +308,26 @@ def is_denied(result: Any) -> bool:
     return isinstance(result, AuthorizationError)
 
 
-def with_engine(test: Callable[[Engine, Gate], Awaitable[None]]) -> None:
-    """Run a test with topics ``a`` and ``b``, group ``g`` and transactional id ``x``."""
-
-    async def body() -> None:
-        gate = Gate()
-        settings = Settings.model_validate({"data_dir": "/data"})
-        engine = Engine(settings, fs=FaultyFileSystem(), authorizer=gate)
-        await engine.start()
-        try:
-            await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
-            await engine.groups.commit(commit("a", "b"))
-            await engine.configs.alter_group("g", GROUP_CHANGES)
-            producer = await Producer(engine).init()
-            await producer.send("a", b"first")
-            await producer.send("b", b"first")
-            await engine.queues.declare_queue("a", QueueSpec(), OWNER)
-            await engine.queues.bind("a", "amq.direct", "k", {}, OWNER)
-            gate.questions.clear()
-            await test(engine, gate)
-        finally:
-            await engine.stop()
-
-    run(body())
+@contextlib.asynccontextmanager
+async def running() -> AsyncIterator[tuple[Engine, Gate]]:
+    """Run a broker with topics ``a`` and ``b``, group ``g`` and transactional id ``x``."""
+    gate = Gate()
+    settings = Settings.model_validate({"data_dir": "/data"})
+    engine = Engine(settings, fs=FaultyFileSystem(), authorizer=gate)
+    await engine.start()
+    try:
+        await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
+        await engine.groups.commit(commit("a", "b"))
+        await engine.configs.alter_group("g", GROUP_CHANGES)
+        producer = await Producer(engine).init()
+        await producer.send("a", b"first")
+        await producer.send("b", b"first")
+        await engine.queues.declare_queue("a", QueueSpec(), OWNER)
+        await engine.queues.bind("a", "amq.direct", "k", {}, OWNER)
+        gate.questions.clear()
+        yield engine, gate
+    finally:
+        await engine.stop()
 
 
 # --- every method --------------------------------------------------------------------------------
@@ -345,12 +343,9 @@ def table() -> dict[str, set[tuple[Operation, ResourceKind]]]:
     }
 
 
-def test_every_public_method_of_every_part_is_in_the_table() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
-        assert set(table()) == set(CALLS) | NO_QUESTIONS
-        assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "settings"}
-
-    with_engine(test)
+async def test_every_public_method_of_every_part_is_in_the_table() -> None:
+    assert set(table()) == set(CALLS) | NO_QUESTIONS
+    assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "settings"}
 
 
 KAFKA = """\
@@ -420,10 +415,10 @@ def test_a_row_names_the_question_that_is_asked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(CALLS))
-def test_a_denying_authorizer_stops_the_call(name: str) -> None:
+async def test_a_denying_authorizer_stops_the_call(name: str) -> None:
     call, (operation, resource) = CALLS[name]
 
-    async def test(engine: Engine, gate: Gate) -> None:
+    async with running() as (engine, gate):
         before = {tp: log.log_end_offset for tp, log in engine._store.partitions.items()}
         gate.denied = deny_all
         async with asyncio.timeout(300):
@@ -432,11 +427,9 @@ def test_a_denying_authorizer_stops_the_call(name: str) -> None:
         after = {tp: log.log_end_offset for tp, log in engine._store.partitions.items()}
         assert after == before
 
-    with_engine(test)
 
-
-def test_one_denied_resource_of_several_stops_the_call() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
+async def test_one_denied_resource_of_several_stops_the_call() -> None:
+    async with running() as (engine, gate):
         door = engine.door(ALICE)
         gate.denied = lambda _, resource: resource.kind is not TOPIC
         calls: list[tuple[Call, type[AuthorizationError]]] = [
@@ -453,8 +446,6 @@ def test_one_denied_resource_of_several_stops_the_call() -> None:
         for name in ("transactions.add_group", "transactions.commit_offsets"):
             assert type(await outcome(CALLS[name][0], door)) is GroupAuthorizationError
 
-    with_engine(test)
-
 
 # --- one of several ------------------------------------------------------------------------------
 
@@ -469,8 +460,8 @@ def kinds(results: Any) -> list[type]:
     ]
 
 
-def test_errors_are_in_the_places_of_the_denied_topics() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
+async def test_errors_are_in_the_places_of_the_denied_topics() -> None:
+    async with running() as (engine, gate):
         gate.denied = deny_topic_b
         door = engine.door(ALICE)
         mixed = [TopicAuthorizationError, type(None), TopicAuthorizationError]
@@ -484,20 +475,16 @@ def test_errors_are_in_the_places_of_the_denied_topics() -> None:
         assert kinds(await door.groups.commit(commit("b", "a", "b"))) == mixed
         assert kinds(await door.topics.delete(["b", "a", "b"])) == mixed
 
-    with_engine(test)
 
-
-def test_a_read_without_a_wait_is_left_to_read_where_access_is_checked() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
+async def test_a_read_without_a_wait_is_left_to_read_where_access_is_checked() -> None:
+    async with running() as (engine, gate):
         assert engine.door(ALICE).records.read_now(query("a")) is None
         gate.denied = deny_all
         assert engine.door(ALICE).records.read_now(query("a")) is None
 
-    with_engine(test)
 
-
-def test_a_denied_partition_ends_the_wait_of_a_read() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
+async def test_a_denied_partition_ends_the_wait_of_a_read() -> None:
+    async with running() as (engine, gate):
         gate.denied = deny_topic_b
         reads = [PartitionRead("a", 0, 1, 100), PartitionRead("b", 0, 0, 100)]
         async with asyncio.timeout(300):
@@ -505,11 +492,9 @@ def test_a_denied_partition_ends_the_wait_of_a_read() -> None:
         assert a.error is None
         assert isinstance(b.error, TopicAuthorizationError)
 
-    with_engine(test)
 
-
-def test_lists_show_only_what_the_principal_can_describe() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
+async def test_lists_show_only_what_the_principal_can_describe() -> None:
+    async with running() as (engine, gate):
         gate.denied = deny_topic_b
         door = engine.door(ALICE)
         names = [topic.name for topic in door.topics.all()]
@@ -522,8 +507,6 @@ def test_lists_show_only_what_the_principal_can_describe() -> None:
         assert isinstance(named["b", 0], TopicAuthorizationError)
         assert [each.group_id for each in door.groups.listings()] == ["g"]
         assert [each.transactional_id for each in door.transactions.listings()] == ["x"]
-
-    with_engine(test)
 
 
 async def test_sizes_are_shown_only_of_topics_that_the_principal_can_describe(
@@ -542,16 +525,14 @@ async def test_sizes_are_shown_only_of_topics_that_the_principal_can_describe(
         await engine.stop()
 
 
-def test_of_a_transaction_s_partitions_the_denied_one_stops_the_others() -> None:
-    async def test(engine: Engine, gate: Gate) -> None:
+async def test_of_a_transaction_s_partitions_the_denied_one_stops_the_others() -> None:
+    async with running() as (engine, gate):
         gate.denied = deny_topic_b
         asked = [("a", 0), ("b", 0)]
         identity = engine.transactions.describe("x").producer
         other, denied = await engine.door(ALICE).transactions.add_partitions("x", identity, asked)
         assert other is not None
         assert isinstance(denied, TopicAuthorizationError)
-
-    with_engine(test)
 
 
 # --- the default ---------------------------------------------------------------------------------

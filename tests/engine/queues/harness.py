@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from tidemill.clock import Clock
@@ -28,6 +28,7 @@ class Client:
     """One connection: publishes with confirms, and consumes."""
 
     def __init__(self, engine: Engine, name: str = "client") -> None:
+        self.engine = engine
         self.queues = engine.door().queues
         self.owner = Owner(name)
         self.refused: list[int] = []
@@ -194,16 +195,10 @@ async def running(
         await engine.stop()
 
 
-def with_broker(
-    test: Callable[[Engine], Awaitable[None]],
-    folder: Path,
-    clock: Clock | None = None,
-    **settings: object,
-) -> None:
-    """Run a test with a broker, in bounded time."""
-
-    async def bounded() -> None:
-        async with running(folder, clock, **settings) as engine:
-            await asyncio.wait_for(test(engine), DEADLINE_S + 5)
-
-    asyncio.run(bounded())
+@contextlib.asynccontextmanager
+async def connected(
+    folder: Path, clock: Clock | None = None, **settings: object
+) -> AsyncIterator[Client]:
+    """Run a broker, and connect to it."""
+    async with running(folder, clock, **settings) as engine:
+        yield Client(engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.engine.queues.harness import Client, running, until
+from tests.engine.queues.harness import Client, connected, running, until
 from tidemill.engine.api import AlterOp, CommitRequest, ConfigChange, OffsetToCommit
 
 
@@ -26,16 +26,15 @@ async def test_a_full_queue_holds_its_publishers_back_and_takes_everything(tmp_p
 
 
 async def test_the_lag_policy_of_a_queues_topic_holds_publishers_back(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         await client.publish("jobs", b"0")
         changes = {"lag.policy": "throttle", "lag.group": "g", "lag.max.records": "2"}
-        await engine.configs.alter_topic(
+        await client.engine.configs.alter_topic(
             "jobs", [ConfigChange(name, AlterOp.SET, value) for name, value in changes.items()]
         )
         await client.publish("jobs", b"1", b"2", b"3")
         assert client.publisher.hold_ms() > 0
         request = CommitRequest("g", -1, "", None, (OffsetToCommit("jobs", 0, 4),))
-        assert await engine.groups.commit(request) == [None]
+        assert await client.engine.groups.commit(request) == [None]
         await until(lambda: client.publisher.hold_ms() == 0)

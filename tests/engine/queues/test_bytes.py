@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, turns, until, with_broker
+from tests.engine.queues.harness import Client, connected, turns, until
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues import publish
 from tidemill.engine.queues.live import lane as lanes
@@ -21,9 +21,10 @@ def waiting(engine: Engine) -> int:
     return engine._queues.registry.get("jobs").ready_bytes
 
 
-def test_the_bytes_survive_restarts_with_acknowledgements_in_between(tmp_path: Path) -> None:
-    async def first(engine: Engine) -> None:
-        client = Client(engine)
+async def test_the_bytes_survive_restarts_with_acknowledgements_in_between(
+    tmp_path: Path,
+) -> None:
+    async with connected(tmp_path) as client:
         await client.declare("jobs", BOUND)
         await client.publish("jobs", *(bytes(100) for _ in range(6)))
         reader = await client.consume("jobs", prefetch=3)
@@ -31,35 +32,27 @@ def test_the_bytes_survive_restarts_with_acknowledgements_in_between(tmp_path: P
         reader.acknowledge([one, three])
         await client.queues.stored()
         await client.publish("jobs", bytes(50))
-
-    async def second(engine: Engine) -> None:
-        client = Client(engine)
-        assert waiting(engine) == 450
+    async with connected(tmp_path) as client:
+        assert waiting(client.engine) == 450
         assert await client.publish("jobs", bytes(550), bytes(1)) == [True, False]
         assert len(await client.drain("jobs")) == 6
-        await until(lambda: waiting(engine) == 0)
-
-    async def third(engine: Engine) -> None:
-        client = Client(engine)
-        assert waiting(engine) == 0
+        await until(lambda: waiting(client.engine) == 0)
+    async with connected(tmp_path) as client:
+        assert waiting(client.engine) == 0
         assert await client.publish("jobs", bytes(1000), bytes(1)) == [True, False]
-
-    for test in (first, second, third):
-        with_broker(test, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_history_gives_the_same_bytes_after_a_restart(
+async def test_any_history_gives_the_same_bytes_after_a_restart(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "NOTE_BYTES", 300)
     dice = random.Random(seed)
     left: list[int] = []
 
-    async def test(engine: Engine) -> None:
-        client = Client(engine)
+    async def live_through(client: Client) -> None:
         await client.declare("jobs", {"x-max-length-bytes": 1 << 30})
-        assert waiting(engine) == sum(left)
+        assert waiting(client.engine) == sum(left)
         for _ in range(20):
             sizes = [dice.randrange(100) for _ in range(dice.randrange(4))]
             await client.publish("jobs", *(bytes(size) for size in sizes))
@@ -76,28 +69,28 @@ def test_any_history_gives_the_same_bytes_after_a_restart(
             for got in reader.got:  # what came while the others were settled
                 reader.release([got])
             reader.got.clear()
-            assert waiting(engine) == sum(left)
+            assert waiting(client.engine) == sum(left)
             if dice.random() < 0.1:
                 await client.queues.purge("jobs", client.owner)
                 left.clear()
         await client.queues.stored()
 
     for _ in range(4):
-        with_broker(test, tmp_path)
+        async with connected(tmp_path) as client:
+            await live_through(client)
 
 
 async def test_a_topic_with_a_long_history_counts_its_bytes_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "COUNTED_BYTES", 2000)
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("other")
         await client.publish("other", *(bytes(100) for _ in range(30)))
-        live = engine._queues.registry.get("other")
+        live = client.engine._queues.registry.get("other")
         live.lanes[0].count_bytes()
         assert 3000 <= live.ready_bytes <= 4500
-        await engine.records.delete_before("other", 0, 15)
+        await client.engine.records.delete_before("other", 0, 15)
         assert 1500 <= live.ready_bytes <= 2250
         assert len(await client.drain("other")) == 15
         await client.queues.stored()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, until
+from tests.engine.queues.harness import Client, connected, running, until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewRecord, NewTopic
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
@@ -25,38 +24,32 @@ from tidemill.engine.queues.errors import (
 from tidemill.errors import UnknownTopicOrPartitionError
 
 
-def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            await client.queues.declare_exchange("x", ExchangeSpec("topic"))
-            await client.queues.declare_exchange("passing", ExchangeSpec("fanout", durable=False))
-            await client.declare("kept", {"x-max-length": 100})
-            await client.declare("passing", durable=False)
-            await client.declare("mine", exclusive=True)
-            for queue in ("kept", "passing"):
-                await client.queues.bind(queue, "x", "a.#", {}, client.owner)
-            await client.queues.bind("kept", "passing", "", {}, client.owner)
-            await client.publish("a.b", b"1", exchange="x")
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            assert [each.name for each in client.queues.queues()] == ["kept"]
-            assert [each for each, _ in client.queues.exchanges() if "amq" not in each] == ["", "x"]
-            assert len(client.queues.bindings()) == 1
-            with pytest.raises(UnknownTopicOrPartitionError):
-                engine.topics.get("passing")
-            await client.publish("a.c", b"2", exchange="x")
-            got = await client.get("kept")
-            assert got is not None
-            assert (got.value, got.exchange, got.key) == (b"1", "x", b"a.b")
-            assert await client.drain("kept") == [b"2"]
-
-    asyncio.run(asyncio.wait_for(test(), 600))
+async def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path) -> None:
+    async with connected(tmp_path) as client:
+        await client.queues.declare_exchange("x", ExchangeSpec("topic"))
+        await client.queues.declare_exchange("passing", ExchangeSpec("fanout", durable=False))
+        await client.declare("kept", {"x-max-length": 100})
+        await client.declare("passing", durable=False)
+        await client.declare("mine", exclusive=True)
+        for queue in ("kept", "passing"):
+            await client.queues.bind(queue, "x", "a.#", {}, client.owner)
+        await client.queues.bind("kept", "passing", "", {}, client.owner)
+        await client.publish("a.b", b"1", exchange="x")
+    async with connected(tmp_path) as client:
+        assert [each.name for each in client.queues.queues()] == ["kept"]
+        assert [each for each, _ in client.queues.exchanges() if "amq" not in each] == ["", "x"]
+        assert len(client.queues.bindings()) == 1
+        with pytest.raises(UnknownTopicOrPartitionError):
+            client.engine.topics.get("passing")
+        await client.publish("a.c", b"2", exchange="x")
+        got = await client.get("kept")
+        assert got is not None
+        assert (got.value, got.exchange, got.key) == (b"1", "x", b"a.b")
+        assert await client.drain("kept") == [b"2"]
 
 
 async def test_reserved_and_invalid_names(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         queues = client.queues
         await client.declare("jobs")
         for name in ("amq.mine", "__consumer_offsets"):
@@ -80,25 +73,19 @@ async def test_reserved_and_invalid_names(tmp_path: Path) -> None:
             await client.consume("__consumer_offsets")
 
 
-def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_path: Path) -> None:
-    async def test() -> None:
-        names = ["mit Leerzeichen", "ünï/cödé", "a_b", "a.b", "x" * 255]
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            for name in names:
-                assert (await client.declare(name)).name == name
-                assert await client.publish(name, name.encode()) == [True]
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            for name in names:
-                assert await client.drain(name) == [name.encode()]
-
-    asyncio.run(asyncio.wait_for(test(), 600))
+async def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_path: Path) -> None:
+    names = ["mit Leerzeichen", "ünï/cödé", "a_b", "a.b", "x" * 255]
+    async with connected(tmp_path) as client:
+        for name in names:
+            assert (await client.declare(name)).name == name
+            assert await client.publish(name, name.encode()) == [True]
+    async with connected(tmp_path) as client:
+        for name in names:
+            assert await client.drain(name) == [name.encode()]
 
 
 async def test_the_broker_chooses_a_name(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         one, other = await client.declare(""), await client.declare("", exclusive=True)
         assert one.name.startswith("amq.gen-")
         assert one.name != other.name
@@ -107,8 +94,7 @@ async def test_the_broker_chooses_a_name(tmp_path: Path) -> None:
 
 
 async def test_deletion_with_conditions(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         queues, owner = client.queues, client.owner
         await client.declare("jobs")
         await client.publish("jobs", b"1", b"2")
@@ -127,8 +113,7 @@ async def test_deletion_with_conditions(tmp_path: Path) -> None:
 
 
 async def test_purge_drops_what_is_ready_and_leaves_what_is_out(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         await client.publish("jobs", *[b"%d" % n for n in range(20)])
         reader = await client.consume("jobs", prefetch=4)
@@ -144,8 +129,7 @@ async def test_purge_drops_what_is_ready_and_leaves_what_is_out(tmp_path: Path) 
 
 
 async def test_auto_delete_follows_the_last_consumer_and_the_last_binding(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", auto_delete=True)
         await client.queues.declare_exchange("x", ExchangeSpec("fanout", auto_delete=True))
         await client.queues.bind("jobs", "x", "", {}, client.owner)
@@ -160,8 +144,7 @@ async def test_auto_delete_follows_the_last_consumer_and_the_last_binding(tmp_pa
 
 
 async def test_internal_exchanges_are_reached_by_bindings_only(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         queues = client.queues
         await queues.declare_exchange("inside", ExchangeSpec("fanout", internal=True))
         await client.declare("jobs")
@@ -179,8 +162,7 @@ async def test_internal_exchanges_are_reached_by_bindings_only(tmp_path: Path) -
 
 
 async def test_headers_and_more_keys_route(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         for name in ("a", "b"):
             await client.declare(name)
         await client.queues.bind("a", "amq.headers", "", {"x-match": "any", "k": 1}, client.owner)
@@ -194,40 +176,35 @@ async def test_headers_and_more_keys_route(tmp_path: Path) -> None:
 # --- one log, many protocols ---------------------------------------------------------------------
 
 
-def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            await engine.topics.create([NewTopic("orders", 3)])
-            for partition in range(3):
-                records = [NewRecord(b"k", b"%d-%d" % (partition, n)) for n in range(4)]
-                await append_records(engine, "orders", partition, records)
-            client = Client(engine)
-            reader = await client.consume("orders", prefetch=5)
-            got = await reader.wait(5)
-            reader.consumer.cancel()
-            reader.acknowledge(got)
-            assert client.queues.describe("orders").type == "topic"
-            seen = [bytes(each.value) for each in got]
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            seen += await client.drain("orders")
-            assert sorted(seen) == sorted(b"%d-%d" % (p, n) for p in range(3) for n in range(4))
-            await client.queues.bind("orders", "amq.topic", "#", {}, client.owner)
-            assert await client.publish("k", b"new", exchange="amq.topic") == [True]
-            assert await client.drain("orders") == [b"new"]
-            await engine.topics.delete(["orders"])
-            await until(lambda: client.queues.bindings() == [])
-            assert client.send("orders") is None
-
-    asyncio.run(asyncio.wait_for(test(), 600))
+async def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        await engine.topics.create([NewTopic("orders", 3)])
+        for partition in range(3):
+            records = [NewRecord(b"k", b"%d-%d" % (partition, n)) for n in range(4)]
+            await append_records(engine, "orders", partition, records)
+        client = Client(engine)
+        reader = await client.consume("orders", prefetch=5)
+        got = await reader.wait(5)
+        reader.consumer.cancel()
+        reader.acknowledge(got)
+        assert client.queues.describe("orders").type == "topic"
+        seen = [bytes(each.value) for each in got]
+    async with connected(tmp_path) as client:
+        seen += await client.drain("orders")
+        assert sorted(seen) == sorted(b"%d-%d" % (p, n) for p in range(3) for n in range(4))
+        await client.queues.bind("orders", "amq.topic", "#", {}, client.owner)
+        assert await client.publish("k", b"new", exchange="amq.topic") == [True]
+        assert await client.drain("orders") == [b"new"]
+        await client.engine.topics.delete(["orders"])
+        await until(lambda: client.queues.bindings() == [])
+        assert client.send("orders") is None
 
 
 async def test_segments_whose_messages_are_done_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemill.engine.queues.declarations.SEGMENT_BYTES", 1 << 20)
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         await client.declare("kept", {"x-retain": -1})
         for queue in ("jobs", "kept"):
@@ -235,10 +212,12 @@ async def test_segments_whose_messages_are_done_are_deleted(
                 await client.publish(queue, *[bytes(10_000) for _ in range(60)])
             reader = await client.consume(queue, prefetch=1000)
             reader.acknowledge(await reader.wait(300))
-        log = engine._store.partitions[engine._queues.registry.get("jobs").lanes[0].log.tp]
+        log = client.engine._store.partitions[
+            client.engine._queues.registry.get("jobs").lanes[0].log.tp
+        ]
         await until(lambda: log.log_start_offset > 0)
         await until(lambda: log.size_bytes < 2 << 20)
-        kept = engine._queues.registry.get("kept").lanes[0]
+        kept = client.engine._queues.registry.get("kept").lanes[0]
         await until(lambda: kept.stored_start == 300)
         assert kept.log.log_start_offset == 0
         assert kept.log.size_bytes > 2_900_000

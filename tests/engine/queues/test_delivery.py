@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, turns, until
+from tests.engine.queues.harness import Client, connected, running, turns, until
 from tidemill.engine.queues.errors import (
     ConsumerAccessError,
     ResourceLockedError,
@@ -19,8 +18,7 @@ from tidemill.engine.queues.errors import (
 async def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         assert await client.publish("jobs", b"one", b"two") == [True, True]
         reader = await client.consume("jobs")
@@ -36,32 +34,26 @@ async def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(
         assert (found.ready, found.unacknowledged, found.acknowledged) == (0, 0, 2)
 
 
-def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            await client.declare("jobs")
-            await client.publish("jobs", *[b"%d" % n for n in range(10)])
-            reader = await client.consume("jobs", prefetch=6)
-            got = await reader.wait(6)
-            reader.consumer.cancel()
-            reader.acknowledge([got[0], got[3]])
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            reader = await client.consume("jobs")
-            got = await reader.wait(8)
-            assert [int(d.value) for d in got] == [1, 2, 4, 5, 6, 7, 8, 9]
-            assert [d.redelivered for d in got] == [True] * 4 + [False] * 4
-            reader.acknowledge(got)
-        async with running(tmp_path) as engine:
-            assert Client(engine).ready("jobs") == 0
-
-    asyncio.run(asyncio.wait_for(test(), 600))
+async def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
+    async with connected(tmp_path) as client:
+        await client.declare("jobs")
+        await client.publish("jobs", *[b"%d" % n for n in range(10)])
+        reader = await client.consume("jobs", prefetch=6)
+        got = await reader.wait(6)
+        reader.consumer.cancel()
+        reader.acknowledge([got[0], got[3]])
+    async with connected(tmp_path) as client:
+        reader = await client.consume("jobs")
+        got = await reader.wait(8)
+        assert [int(d.value) for d in got] == [1, 2, 4, 5, 6, 7, 8, 9]
+        assert [d.redelivered for d in got] == [True] * 4 + [False] * 4
+        reader.acknowledge(got)
+    async with running(tmp_path) as engine:
+        assert Client(engine).ready("jobs") == 0
 
 
 async def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         await client.publish("jobs", b"a", b"b", b"c")
         reader = await client.consume("jobs", prefetch=2)
@@ -78,8 +70,7 @@ async def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: 
 
 
 async def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         wide = await client.consume("jobs", prefetch=4)
         narrow = await client.consume("jobs", prefetch=2)
@@ -93,8 +84,7 @@ async def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) 
 
 
 async def test_consumers_with_a_higher_priority_come_first(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         low = await client.consume("jobs", prefetch=10)
         high = await client.consume("jobs", prefetch=2, arguments={"x-priority": 5})
@@ -137,8 +127,7 @@ async def test_what_a_closed_connection_held_is_delivered_to_another(tmp_path: P
 
 
 async def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         assert await client.get("jobs") is None
         await client.publish("jobs", b"1", b"2")
@@ -152,21 +141,20 @@ async def test_get_returns_one_message_and_how_many_remain(tmp_path: Path) -> No
 async def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         await client.publish("jobs", *[b"%d" % n for n in range(10)])
         reader = await client.consume("jobs", prefetch=3)
         got = await reader.wait(3)
         reader.release(got[1:2])
         reader.consumer.cancel()
-        await engine.records.delete_before("jobs", 0, 5)
+        await client.engine.records.delete_before("jobs", 0, 5)
         assert client.ready("jobs") == 5
         reader.acknowledge(got[:1])  # it is out, so its owner can settle it
         reader.release(got[2:])
         assert await client.drain("jobs") == [b"5", b"6", b"7", b"8", b"9"]
         await client.publish("jobs", b"10")
-        await engine.records.delete_before("jobs", 0, None)
+        await client.engine.records.delete_before("jobs", 0, None)
         assert client.ready("jobs") == 0
         assert await client.get("jobs") is None
         await client.publish("jobs", b"11")
@@ -190,8 +178,7 @@ async def test_exclusive_use_is_refused_to_others(tmp_path: Path) -> None:
 
 
 async def test_no_ack_messages_are_done_when_they_are_handed_over(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         await client.publish("jobs", b"1", b"2")
         reader = await client.consume("jobs", no_ack=True)
@@ -201,8 +188,7 @@ async def test_no_ack_messages_are_done_when_they_are_handed_over(tmp_path: Path
 
 
 async def test_what_has_no_queue_is_reported_as_not_routed(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         assert client.send("nowhere") is None
         assert client.send("nowhere", exchange="amq.direct") is None
         with pytest.raises(UnknownExchangeError):
@@ -212,8 +198,7 @@ async def test_what_has_no_queue_is_reported_as_not_routed(tmp_path: Path) -> No
 
 
 async def test_a_long_queue_is_read_from_the_log_in_order(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         bodies = [b"%05d" % n + bytes(1000) for n in range(3000)]
         for first in range(0, len(bodies), 300):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, turns, until
+from tests.engine.queues.harness import connected, turns, until
 from tidemill.engine.internal_topics import QUEUE_STATE
 from tidemill.engine.queues import declarations, room
 from tidemill.engine.queues.live import ack_log
@@ -47,8 +47,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 async def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("q")
         assert await client.publish("q", b"a") == [True]
         assert client.publisher.hold_ms() == 0
@@ -67,8 +66,7 @@ async def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -
 
 
 async def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("q")
         assert await client.publish("q", b"a") == [True]
         disk.free = room.RESERVED_BYTES - 1
@@ -82,8 +80,7 @@ async def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Di
 async def test_what_is_done_is_freed_although_that_can_not_be_stored(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("q")
         for _ in range(10):
             assert await client.publish("q", *[VALUE] * 10) == [True] * 10
@@ -91,23 +88,21 @@ async def test_what_is_done_is_freed_although_that_can_not_be_stored(
         got = await reader.wait(100)
         disk.refuses.add(QUEUE_STATE.topic)
         reader.acknowledge(got[:90])
-        log = engine._queues.registry.get("q").lanes[0].log
+        log = client.engine._queues.registry.get("q").lanes[0].log
         await until(lambda: log.log_start_offset > 50)
         assert log.log_start_offset <= 90
         before = disk.refused
         await until(lambda: disk.refused > before)  # it is tried again
         disk.refuses.clear()
         await turns()
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         assert client.ready("q") == 10
 
 
 async def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("q")
         for number in range(100):
             assert await client.publish("q", b"%d" % number + VALUE) == [True]
@@ -115,11 +110,10 @@ async def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
         got = await reader.wait(100)
         disk.refuses.add(QUEUE_STATE.topic)  # until the end: no acknowledgement is ever stored
         reader.acknowledge(got[:60])
-        log = engine._queues.registry.get("q").lanes[0].log
+        log = client.engine._queues.registry.get("q").lanes[0].log
         await until(lambda: log.log_start_offset > 20)
     disk.refuses.clear()
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         left = [int(value.removesuffix(VALUE)) for value in await client.drain("q")]
         assert left[-40:] == list(range(60, 100))
         assert 20 < left[0] <= 60

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.engine.queues.harness import Client, running, until
+from tests.engine.queues.harness import Client, connected, until
 from tidemill.engine.queues import letters
 from tidemill.engine.queues.api import DEATHS_HEADER, Header
 
@@ -37,8 +37,7 @@ async def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", 10_000)
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await rejected(client, died_before(40))
         reader = await client.consume("dead")
         (letter,) = await reader.wait(1)
@@ -55,8 +54,7 @@ async def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stay
 ) -> None:
     monkeypatch.setattr(letters, "RETRY_S", 0.001)
     lines: list[dict[str, object]] = []
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         lane_limit = "tidemill.log.format.validate.BUILT_BYTES"
         with monkeypatch.context() as patch, structlog.testing.capture_logs() as found:
             await client.declare("dead")
@@ -73,8 +71,7 @@ async def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stay
     (line,) = [each for each in lines if each["event"] == "queue.letter_too_large"]
     assert (line["queue"], line["partition"], line["offset"]) == ("jobs", "jobs-0", 0)
     assert sum(each["event"] == "queue.not_appended" for each in lines) == 1
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         reader = await client.consume("jobs")
         (kept,) = await reader.wait(1)
         assert (kept.value, kept.redelivered) == (VALUE, True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.engine.queues.harness import Client, Reader, running, turns, until
+from tests.engine.queues.harness import Client, Reader, connected, turns, until
 from tidemill.clock import ManualClock
 from tidemill.engine.queues.api import DEATHS_HEADER, MAX_BODY_BYTES, Delivery
 from tidemill.engine.queues.errors import (
@@ -51,8 +51,7 @@ async def next_of(client: Client, queue: str) -> Delivery:
 
 
 async def test_a_rejected_message_is_a_dead_letter_with_its_history(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("dead")
         await client.declare("jobs", TO_DEAD)
         await client.publish("jobs", b"bad", b"good", headers=[("h", b"1")])
@@ -70,8 +69,7 @@ async def test_a_rejected_message_is_a_dead_letter_with_its_history(tmp_path: Pa
 
 
 async def test_a_rejection_reads_a_dropped_value_again(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("dead")
         await client.declare("jobs", TO_DEAD)
         await client.publish("jobs", b"0", b"bad")
@@ -83,8 +81,7 @@ async def test_a_rejection_reads_a_dropped_value_again(tmp_path: Path) -> None:
 
 
 async def test_a_message_that_is_returned_too_often_is_a_dead_letter(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, "x-delivery-limit": 2})
         await client.publish("jobs", b"poison")
@@ -100,8 +97,7 @@ async def test_a_message_that_is_returned_too_often_is_a_dead_letter(tmp_path: P
 
 
 async def test_letters_that_go_in_a_circle_without_a_rejection_are_dropped(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         back = {"x-dead-letter-exchange": "", "x-message-ttl": 1}
         await client.declare("a", {**back, "x-dead-letter-routing-key": "b"})
         await client.declare("b", {**back, "x-dead-letter-routing-key": "a"})
@@ -110,29 +106,25 @@ async def test_letters_that_go_in_a_circle_without_a_rejection_are_dropped(tmp_p
         assert (client.ready("a"), client.ready("b")) == (0, 0)
 
 
-def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(tmp_path: Path) -> None:
+async def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(
+    tmp_path: Path,
+) -> None:
     """The state after a crash between the two: the origin's acknowledgement is taken away."""
-
-    async def test() -> None:
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            await client.declare("dead")
-            await client.declare("jobs", TO_DEAD)
-            await client.publish("jobs", b"keep", b"bad")
-            reader = await client.consume("jobs")
-            _, bad = await reader.wait(2)
-            core = engine._queues
-            core._ack_log._submit = lambda *_: None  # type: ignore[method-assign]
-            reader.reject([bad])
-            await until(lambda: client.ready("dead") == 1)
-            await turns()
-        async with running(tmp_path) as engine:
-            client = Client(engine)
-            await until(lambda: client.ready("jobs") == 1)
-            assert await client.drain("dead") == [b"bad"]
-            assert await client.drain("jobs") == [b"keep"]
-
-    asyncio.run(asyncio.wait_for(test(), 600))
+    async with connected(tmp_path) as client:
+        await client.declare("dead")
+        await client.declare("jobs", TO_DEAD)
+        await client.publish("jobs", b"keep", b"bad")
+        reader = await client.consume("jobs")
+        _, bad = await reader.wait(2)
+        core = client.engine._queues
+        core._ack_log._submit = lambda *_: None  # type: ignore[method-assign]
+        reader.reject([bad])
+        await until(lambda: client.ready("dead") == 1)
+        await turns()
+    async with connected(tmp_path) as client:
+        await until(lambda: client.ready("jobs") == 1)
+        assert await client.drain("dead") == [b"bad"]
+        assert await client.drain("jobs") == [b"keep"]
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -140,14 +132,13 @@ def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(tmp_path
 
 async def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock) as engine:
-        client = Client(engine)
+    async with connected(tmp_path, clock) as client:
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, "x-message-ttl": 1000})
         await client.publish("jobs", b"short", ttl_ms=500)
         await client.publish("jobs", b"long", ttl_ms=5000)
         clock.advance(600)
-        live = engine._queues.registry.get("jobs")
+        live = client.engine._queues.registry.get("jobs")
         live.wake()
         letter = await next_of(client, "dead")
         assert (letter.value, deaths(letter)[0]["reason"]) == (b"short", "expired")
@@ -159,16 +150,14 @@ async def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: P
 
 
 async def test_a_message_expires_without_any_client(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", {"x-message-ttl": 30})
         await client.publish("jobs", b"1", b"2")
         await until(lambda: client.ready("jobs") == 0)
 
 
 async def test_with_a_ttl_of_zero_only_a_waiting_consumer_gets_the_message(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", {"x-message-ttl": 0})
         reader = await client.consume("jobs", prefetch=1)
         await client.publish("jobs", b"1", b"2")
@@ -181,8 +170,7 @@ async def test_with_a_ttl_of_zero_only_a_waiting_consumer_gets_the_message(tmp_p
 
 
 async def test_a_queue_without_use_is_deleted(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", {"x-expires": 50})
         await until(lambda: "jobs" not in [each.name for each in client.queues.queues()])
         with pytest.raises(UnknownQueueError):
@@ -195,8 +183,7 @@ async def test_a_queue_without_use_is_deleted(tmp_path: Path) -> None:
 async def test_a_queue_that_is_too_long_drops_its_oldest(
     tmp_path: Path, limit: dict[str, object]
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, **limit})
         assert all(await client.publish("jobs", *[b"%d" % n for n in range(5)]))
@@ -207,8 +194,7 @@ async def test_a_queue_that_is_too_long_drops_its_oldest(
 
 @pytest.mark.parametrize("overflow", ["reject-publish", "reject-publish-dlx"])
 async def test_a_full_queue_refuses_what_is_published(tmp_path: Path, overflow: str) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("dead")
         await client.declare("jobs", {**TO_DEAD, "x-max-length": 2, "x-overflow": overflow})
         assert await client.publish("jobs", b"1", b"2", b"3") == [True, True, False]
@@ -219,8 +205,7 @@ async def test_a_full_queue_refuses_what_is_published(tmp_path: Path, overflow: 
 
 
 async def test_a_message_that_one_of_its_queues_refuses_is_refused(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("full", {"x-max-length": 0, "x-overflow": "reject-publish"})
         await client.declare("free")
         for queue in ("full", "free"):
@@ -233,8 +218,7 @@ async def test_a_message_that_one_of_its_queues_refuses_is_refused(tmp_path: Pat
 
 
 async def test_higher_priorities_come_first(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", {"x-max-priority": 9})
         for priority in (0, 5, 9, 5, 200, 0):
             await client.publish("jobs", b"%d" % priority, priority=priority)
@@ -242,8 +226,7 @@ async def test_higher_priorities_come_first(tmp_path: Path) -> None:
 
 
 async def test_each_of_the_255_priorities_has_its_own_order(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", {"x-max-priority": 255})
         priorities = [3, 250, 32, 255, 31, 0, 249, 33, 254, 1]
         for priority in priorities:
@@ -254,8 +237,7 @@ async def test_each_of_the_255_priorities_has_its_own_order(tmp_path: Path) -> N
 
 async def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock) as engine:
-        client = Client(engine)
+    async with connected(tmp_path, clock) as client:
         await client.declare("jobs")
         reader = await client.consume("jobs")
         await client.publish("jobs", b"later", delay_ms=1000)
@@ -275,8 +257,7 @@ async def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> Non
 
 
 async def test_each_consumer_of_a_stream_reads_from_its_offset(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("events", {"x-queue-type": "stream"})
         await client.publish("events", *[b"%d" % n for n in range(5)])
 
@@ -299,8 +280,7 @@ async def test_each_consumer_of_a_stream_reads_from_its_offset(tmp_path: Path) -
 
 
 async def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("events", {"x-queue-type": "stream"})
         await client.publish("events", *[b"%d" % n for n in range(5)])
         reader: Reader = await client.consume(
@@ -338,8 +318,7 @@ async def test_a_stream_consumer_gets_more_as_it_acknowledges(tmp_path: Path) ->
 async def test_an_invalid_argument_is_refused_by_name(
     tmp_path: Path, argument: str, value: object
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         with pytest.raises(InvalidQueueArgumentError) as caught:
             await client.declare("jobs", {argument: value})
         assert caught.value.argument == argument
@@ -349,8 +328,7 @@ async def test_an_invalid_argument_is_refused_by_name(
 async def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         with capture_logs() as logs:
             for name in ("a", "b"):
                 await client.declare(name, {"x-later": 1})
@@ -358,8 +336,7 @@ async def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(
         assert [log["argument"] for log in logs if log["event"] == "queue.unknown_argument"] == [
             "x-later"
         ]
-    async with running(tmp_path, queues={"strict_arguments": True}) as engine:
-        client = Client(engine)
+    async with connected(tmp_path, queues={"strict_arguments": True}) as client:
         with pytest.raises(InvalidQueueArgumentError) as caught:
             await client.declare("c", {"x-later": 1})
         assert (caught.value.argument, caught.value.unknown) == ("x-later", True)
@@ -367,8 +344,7 @@ async def test_an_unknown_argument_is_noticed_or_with_strict_settings_refused(
 
 
 async def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs", {"x-max-length": 5})
         await client.declare("jobs", {"x-max-length": 5, "x-queue-type": "classic"})
         different: list[tuple[dict[str, object], dict[str, bool], tuple[object, ...]]] = [
@@ -384,8 +360,7 @@ async def test_another_declaration_names_what_differs(tmp_path: Path) -> None:
 
 
 async def test_the_largest_body_is_stored_with_the_largest_headers(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("jobs")
         body, header = bytes(MAX_BODY_BYTES), ("amqp.headers", bytes(128 << 10))
         assert await client.publish("jobs", body, headers=[header]) == [True]
@@ -409,8 +384,7 @@ NO_DEATHS: list[bytes | None] = [
 
 
 async def test_deaths_that_a_client_wrote_do_not_stop_dead_letters(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = Client(engine)
+    async with connected(tmp_path) as client:
         await client.declare("dead")
         await client.declare("jobs", TO_DEAD)
         reader = await client.consume("jobs")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,16 +12,6 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.queues.live import ack_log
 from tidemill.log.errors import DiskFullError
-
-
-def running_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test on an event loop, in bounded time."""
-
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 600))
-
-    return run
 
 
 async def acknowledged(engine: Engine, count: int) -> Client:
@@ -36,7 +24,6 @@ async def acknowledged(engine: Engine, count: int) -> Client:
     return client
 
 
-@running_loop
 async def test_what_was_settled_is_on_disk(tmp_path: Path) -> None:
     async with running(tmp_path) as engine:
         client = await acknowledged(engine, 3)
@@ -47,7 +34,6 @@ async def test_what_was_settled_is_on_disk(tmp_path: Path) -> None:
         await client.queues.stored()  # there is nothing to write
 
 
-@running_loop
 async def test_it_waits_until_a_full_disk_takes_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +57,6 @@ async def test_it_waits_until_a_full_disk_takes_the_records(
         assert engine._queues.registry.get("q").lanes[0].stored_start == 3
 
 
-@running_loop
 async def test_a_stop_of_the_broker_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import cast
 from uuid import UUID
 
@@ -146,10 +146,3 @@ class Bench:
         part = PartitionRead(*TP, offset, max_bytes)
         (result,) = await self.reader.read(ReadQuery([part], 0, 1, 1 << 20, isolation))
         return result
-
-
-def run(test: Callable[[Bench], Awaitable[None]]) -> None:
-    async def body() -> None:
-        await asyncio.wait_for(test(Bench()), 600)
-
-    asyncio.run(body())

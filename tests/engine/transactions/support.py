@@ -228,13 +228,6 @@ async def running(
         await engine.stop()
 
 
-def run(test: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test, 600)
-
-    asyncio.run(bounded())
-
-
 async def error_of(work: Awaitable[object]) -> type[BaseException] | None:
     """The type of what it raises."""
     try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import contextlib
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,6 @@ from tests.engine.transactions.support import (
     error_of,
     noted,
     read,
-    run,
     running,
     until,
     visible,
@@ -71,6 +71,16 @@ async def topics(engine: Engine, *names: str, partitions: int = 1) -> None:
     await engine.topics.create([NewTopic(name, partitions) for name in names])
 
 
+@contextlib.asynccontextmanager
+async def producing(
+    *names: str, partitions: int = 1, version: TransactionVersion = V2
+) -> AsyncIterator[tuple[Engine, Producer]]:
+    """Run a broker with topics and a transactional producer."""
+    async with running() as engine:
+        await topics(engine, *names, partitions=partitions)
+        yield engine, await Producer(engine, version=version).init()
+
+
 def state(engine: Engine, transactional_id: str = "x") -> TransactionState:
     return engine.transactions.describe(transactional_id).state
 
@@ -82,9 +92,7 @@ def state(engine: Engine, transactional_id: str = "x") -> TransactionState:
 async def test_a_transaction_is_seen_whole_when_its_commit_is_answered(
     version: TransactionVersion,
 ) -> None:
-    async with running() as engine:
-        await topics(engine, "a", "b")
-        producer = await Producer(engine, version=version).init()
+    async with producing("a", "b", version=version) as (engine, producer):
         for number in range(3):
             await producer.send("a", b"%d" % number)
             await producer.send("b", b"%d" % number, b"!")
@@ -95,9 +103,7 @@ async def test_a_transaction_is_seen_whole_when_its_commit_is_answered(
 
 
 async def test_one_record_adds_all_partitions_of_a_request() -> None:
-    async with running() as engine:
-        await topics(engine, "a", partitions=500)
-        producer = await Producer(engine).init()
+    async with producing("a", partitions=500) as (engine, producer):
         journal = engine._transaction_coordinator._journal.log
         before = journal.log_end_offset
         writes = [producer.batch("a", b"1", partition=number) for number in range(500)]
@@ -115,9 +121,7 @@ async def test_one_record_adds_all_partitions_of_a_request() -> None:
 async def test_a_refused_partition_of_a_request_leaves_the_others_in_the_transaction(
     version: TransactionVersion,
 ) -> None:
-    async with running() as engine:
-        await topics(engine, "a", partitions=2)
-        producer = await Producer(engine, version=version).init()
+    async with producing("a", partitions=2, version=version) as (engine, producer):
         if version is V1:
             await producer.add(("a", 1))
         writes = [producer.batch(name, b"1", partition=1) for name in ("gone", "a")]
@@ -133,9 +137,7 @@ async def test_a_refused_partition_of_a_request_leaves_the_others_in_the_transac
 
 @both
 async def test_readers_get_the_aborted_transactions(version: TransactionVersion) -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine, version=version).init()
+    async with producing("a", version=version) as (engine, producer):
         await producer.send("a", b"never")
         await producer.abort()
         await producer.send("a", b"kept")
@@ -174,9 +176,7 @@ async def test_readers_of_committed_records_wait_at_the_first_open_transaction()
 
 
 async def test_an_open_transaction_does_not_delay_other_producers() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         await producer.send("a", b"open")
         batch = encode_batch([NewRecord(b"k", b"plain")], timestamp_ms=engine.clock.now_ms())
         answer = engine.records.append(
@@ -207,9 +207,7 @@ async def test_other_writes_do_not_wake_readers_that_wait_for_the_end_of_a_trans
         return plan(self, query)
 
     monkeypatch.setattr(Reader, "_plan", counted)
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         await producer.send("a", b"open")
         polls = [asyncio.ensure_future(read(engine, "a", wait_ms=50_000)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -252,9 +250,7 @@ async def test_readers_that_wait_for_the_end_of_a_transaction_cause_no_sync() ->
 async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     version: TransactionVersion,
 ) -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine, version=version).init()
+    async with producing("a", version=version) as (engine, producer):
         for commit, offset in ((False, 5), (True, 7), (False, 9)):
             before = engine.groups.committed("g", [("a", 0)])
             await producer.commit_offset("g", "a", offset)
@@ -269,9 +265,7 @@ async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
 
 
 async def test_offsets_of_unknown_partitions_are_refused_one_by_one() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         offsets = (OffsetToCommit("none", 0, 1), OffsetToCommit("a", 0, 2))
         commit = CommitRequest("g", -1, "", None, offsets)
         request = TxnOffsetCommit("x", producer.identity, commit, V2)
@@ -287,9 +281,7 @@ async def test_offsets_of_unknown_partitions_are_refused_one_by_one() -> None:
 
 
 async def test_a_batch_of_a_transaction_needs_its_transactional_id() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         answer = engine.records.append([producer.batch("a", b"x")], Durability.SYNCED)
         assert isinstance(answer, list)
         assert isinstance(answer[0].error, InvalidRecordError)
@@ -300,9 +292,7 @@ async def test_a_batch_of_a_transaction_needs_its_transactional_id() -> None:
 
 
 async def test_a_producer_of_another_id_or_epoch_writes_nothing() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         identity = producer.identity
         producer.identity = ProducerIdentity(identity.producer_id + 1, identity.epoch)
         result = await producer.try_send("a", b"x")
@@ -315,9 +305,7 @@ async def test_a_producer_of_another_id_or_epoch_writes_nothing() -> None:
 
 
 async def test_a_producer_of_the_old_protocol_announces_its_partitions() -> None:
-    async with running() as engine:
-        await topics(engine, "a", "b")
-        producer = await Producer(engine, version=V1).init()
+    async with producing("a", "b", version=V1) as (engine, producer):
         await producer.add(("a", 0))
         assert (await producer.try_send("a", b"x")).error is None
         refused = await producer.try_send("b", b"x")
@@ -330,9 +318,7 @@ async def test_a_producer_of_the_old_protocol_announces_its_partitions() -> None
 
 
 async def test_partitions_are_added_all_or_none() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine, version=V1).init()
+    async with producing("a", version=V1) as (engine, producer):
         partitions = [("a", 0), ("none", 0), ("__transaction_state", 0)]
         errors = await engine.transactions.add_partitions("x", producer.identity, partitions)
         assert [type(error) for error in errors] == [
@@ -431,9 +417,7 @@ async def test_many_transactions_that_time_out_together_are_all_aborted() -> Non
 
 
 async def test_an_end_continues_after_its_caller_is_cancelled() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         await producer.send("a", b"x")
         end = asyncio.ensure_future(producer.commit())
         await asyncio.sleep(0)
@@ -463,7 +447,7 @@ async def test_a_commit_syncs_writes_that_did_not_wait_for_the_disk() -> None:
         await end
 
 
-def test_no_marker_is_written_before_its_decision_is_durable(
+async def test_no_marker_is_written_before_its_decision_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     behind: list[int] = []
@@ -477,29 +461,23 @@ def test_no_marker_is_written_before_its_decision_is_durable(
         return await write(self, marker, partitions)
 
     monkeypatch.setattr(Markers, "write", spy)
+    async with running() as engine:
+        await topics(engine, "a")
+        producer = await Producer(engine, timeout_ms=60_000).init()
+        for end in (producer.commit, producer.abort, Producer(engine).init):
+            await producer.send("a", b"x")
+            await end()
+        await (await Producer(engine, timeout_ms=20).init()).send("a", b"x")
 
-    async def test() -> None:
-        async with running() as engine:
-            await topics(engine, "a")
-            producer = await Producer(engine, timeout_ms=60_000).init()
-            for end in (producer.commit, producer.abort, Producer(engine).init):
-                await producer.send("a", b"x")
-                await end()
-            await (await Producer(engine, timeout_ms=20).init()).send("a", b"x")
+        async def aborted() -> bool:
+            return len(behind) == 4
 
-            async def aborted() -> bool:
-                return len(behind) == 4
-
-            await until(aborted)
-
-    run(test())
+        await until(aborted)
     assert behind == [0, 0, 0, 0]
 
 
 async def test_an_end_can_be_repeated_after_its_answer() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         await producer.send("a", b"x")
         first = producer.identity
         await producer.commit()
@@ -510,9 +488,7 @@ async def test_an_end_can_be_repeated_after_its_answer() -> None:
 
 
 async def test_after_the_last_epoch_the_producer_gets_a_new_id() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         first = producer.identity.producer_id
         # 32,766 starts of the producer, made short
         machine = engine._transaction_coordinator.machine
@@ -527,9 +503,7 @@ async def test_after_the_last_epoch_the_producer_gets_a_new_id() -> None:
 
 
 async def test_deleted_topics_do_not_block_an_end() -> None:
-    async with running() as engine:
-        await topics(engine, "a", "b")
-        producer = await Producer(engine).init()
+    async with producing("a", "b") as (engine, producer):
         await producer.send("a", b"x")
         await producer.send("b", b"x")
         assert await engine.topics.delete(["a"]) == [None]
@@ -639,9 +613,7 @@ async def test_a_timeout_that_can_not_be_written_is_retried(
 
 
 async def test_waiting_requests_get_an_error_when_the_broker_stops() -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine).init()
+    async with producing("a") as (engine, producer):
         await producer.send("a", b"x")
         async with engine._transaction_coordinator._tasks.lock("x"):
             end = asyncio.ensure_future(error_of(producer.commit()))
@@ -687,9 +659,7 @@ async def test_transactions_are_listed_and_described() -> None:
 
 
 async def test_an_operator_ends_a_transaction_on_the_named_partitions() -> None:
-    async with running() as engine:
-        await topics(engine, "a", "b")
-        producer = await Producer(engine).init()
+    async with producing("a", "b") as (engine, producer):
         await producer.send("a", b"x")
         await producer.send("b", b"x")
         marker = Marker(*producer.identity, commit=False)
@@ -705,9 +675,7 @@ async def test_an_operator_ends_a_transaction_on_the_named_partitions() -> None:
 async def test_a_made_up_coordinator_epoch_does_not_fence_the_coordinator(
     version: TransactionVersion,
 ) -> None:
-    async with running() as engine:
-        await topics(engine, "a")
-        producer = await Producer(engine, version=version).init()
+    async with producing("a", version=version) as (engine, producer):
         await producer.send("a", b"by hand")
         marker = Marker(*producer.identity, commit=False, coordinator_epoch=5)
         await engine.transactions.write_markers([(marker, [TopicPartition("a", 0)])])
@@ -725,9 +693,7 @@ async def test_a_made_up_coordinator_epoch_does_not_fence_the_coordinator(
 async def test_an_operator_s_marker_with_another_epoch_changes_nothing(
     version: TransactionVersion, epoch: int, commit: bool
 ) -> None:
-    async with running() as engine:
-        await topics(engine, "a", "in", "idle")
-        producer = await Producer(engine, version=version).init()
+    async with producing("a", "in", "idle", version=version) as (engine, producer):
         await producer.send("a", b"x")
         await producer.commit_offset("g", "in", 7)
         asked = [TopicPartition(name, 0) for name in ("a", "__consumer_offsets", "idle", "none")]
