@@ -39,14 +39,10 @@ class Brokers:
     """Connections to brokers. A connection is made when it is needed first.
 
     Args:
-        settings: The settings.
         needs: The versions of each request that the caller will send.
 
     Attributes:
         settings: The settings.
-
-    Raises:
-        OSError: A certificate or key can't be read.
     """
 
     def __init__(self, settings: ConnectionSettings, needs: Versions) -> None:
@@ -72,12 +68,7 @@ class Brokers:
                 connection.shrink()
 
     def at(self, address: Address, timeout_s: float) -> Connection:
-        """Return a connection to a broker.
-
-        Raises:
-            ConnectionFailedError: The broker can't be reached.
-            ConnectionRejectedError: The credentials or the TLS settings are wrong.
-        """
+        """Return a connection to a broker."""
         connection = self._connections.get(address)
         if connection is None:
             connection = Connection(
@@ -91,10 +82,6 @@ class Brokers:
 
         Args:
             deadline: When to give up, on the monotonic clock.
-
-        Raises:
-            ConnectionFailedError: No broker can be reached.
-            ConnectionRejectedError: The credentials or the TLS settings are wrong.
         """
         last: ConnectionFailedError | None = None
         known = list(dict.fromkeys([*self._connections, *self.settings.servers]))
@@ -123,14 +110,8 @@ class Brokers:
         """Return the leaders of a topic.
 
         Args:
-            topic: The topic.
             deadline: When to give up, on the monotonic clock.
             create: Whether a broker that creates topics by itself may do so.
-
-        Raises:
-            ConnectionFailedError: No broker can be reached, or the connection is lost.
-            ConnectionRejectedError: The credentials or the TLS settings are wrong.
-            BrokerError: The topic does not exist, or is forbidden.
         """
         connection = self.any(deadline)
         try:

@@ -51,9 +51,6 @@ class Connection:
     """A connection that is logged in.
 
     Args:
-        address: Host and port of the broker.
-        settings: The settings.
-        context: The TLS context; None without TLS.
         timeout_s: Seconds until the connection is given up.
         needs: The versions of each request that the caller will send, for ``agree``.
 
@@ -128,16 +125,10 @@ class Connection:
         """Send a request and return its response.
 
         Args:
-            api: The number of the request.
             tree: The request, as ``kafka_codec.messages`` takes it.
-            timeout_s: Seconds to wait.
 
         Returns:
             A ``Message`` of ``kafka_codec``.
-
-        Raises:
-            ConnectionFailedError: There is no response in time, it is malformed, or the connection
-                is lost.
         """
         assert not self._waits_for
         version = self.versions[api]
@@ -145,15 +136,7 @@ class Connection:
         return self.receive(timeout_s, lambda view: decode_response(api, version, view, 0))
 
     def send(self, api: int, *body: Part) -> None:
-        """Send a request, in the version of ``versions``.
-
-        Args:
-            api: The number of the request.
-            body: Its body, in parts.
-
-        Raises:
-            ConnectionFailedError: The connection is lost.
-        """
+        """Send a request, in the version of ``versions``."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         version = self.versions[api]
         head = request_header(api, version, self._correlation_id, self._settings.client_id)
@@ -180,7 +163,6 @@ class Connection:
         """Return what the response to the oldest request says.
 
         Args:
-            timeout_s: Seconds to wait.
             parse: Decodes the body, which is valid until the next request.
 
         Raises:

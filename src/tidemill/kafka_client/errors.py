@@ -18,14 +18,7 @@ class ConnectionRejectedError(Exception):
 
 
 class VersionNotSupportedError(ConnectionFailedError):
-    """The broker is too old, or too new, for a request.
-
-    Args:
-        broker: Its address.
-        api: The number of the request.
-        least: The least version that it supports.
-        most: The greatest one.
-    """
+    """The broker is too old, or too new, for a request."""
 
     def __init__(self, broker: str, api: int, least: int, most: int) -> None:
         super().__init__(
@@ -39,11 +32,7 @@ class UnsupportedSettingError(SettingsError):
 
 
 class BrokerError(Exception):
-    """The broker answered with an error code.
-
-    Args:
-        code: The code of the Kafka protocol.
-    """
+    """The broker answered with an error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

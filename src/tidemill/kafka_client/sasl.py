@@ -27,8 +27,6 @@ class Scram:
 
     Args:
         algorithm: ``sha256`` or ``sha512``.
-        username: The user.
-        password: The password.
         nonce: The client's nonce; None for a random one.
     """
 
@@ -47,14 +45,7 @@ class Scram:
         return f"n,,{self._first_bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the client's final message.
-
-        Args:
-            server_first: The server's first message.
-
-        Raises:
-            ConnectionRejectedError: The server's message is invalid.
-        """
+        """Return the client's final message."""
         text = _text(server_first)
         fields = _fields(text)
         nonce = fields.get("r", "")
@@ -81,14 +72,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, server_final: bytes) -> None:
-        """Check that the server knows the password, too.
-
-        Args:
-            server_final: The server's final message.
-
-        Raises:
-            ConnectionRejectedError: It does not, or it rejects the client.
-        """
+        """Check that the server knows the password, too."""
         fields = _fields(_text(server_final))
         if "e" in fields:
             raise ConnectionRejectedError(f"SCRAM authentication failed: {fields['e']}")

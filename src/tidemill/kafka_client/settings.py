@@ -264,7 +264,6 @@ def parse(
     """Return the fields of ``ConnectionSettings`` and those of a client's own settings.
 
     Args:
-        kafka: Settings of librdkafka.
         own: What the client understands besides the settings of connections.
         without_effect: Settings that have no effect on the client.
 

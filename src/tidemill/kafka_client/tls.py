@@ -14,9 +14,6 @@ from tidemill.kafka_client.settings import ConnectionSettings
 def make_context(settings: ConnectionSettings) -> ssl.SSLContext:
     """Return the context for connections to brokers.
 
-    Args:
-        settings: The settings.
-
     Raises:
         OSError: A certificate or key can't be read. ``ssl.SSLError`` is an OSError.
     """

@@ -74,7 +74,6 @@ def explain(
 
     Args:
         servers: addresses with commas, as in ``bootstrap.servers``.
-        properties: librdkafka's properties.
         prefix: what a user writes before the name of a property, as ``-X``.
         only_certain: leave out what needs a failed request as a proof: a broker that is too busy to
             answer looks like another server, and a client may know certificates that Python

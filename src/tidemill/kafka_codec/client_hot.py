@@ -52,8 +52,6 @@ def parse_produce(
     """Return the error code of each partition.
 
     Args:
-        view: The response.
-        version: Its version.
         wanted: The partitions that it must have.
     """
     cursor = _Cursor(view)

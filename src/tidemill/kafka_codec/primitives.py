@@ -130,7 +130,6 @@ def take_elements(elements: int, count: int, name: str, left: int, width: int = 
     Args:
         elements: how many elements the message may still have.
         count: how many the array announces.
-        name: of the field.
         left: bytes that follow in the message.
         width: bytes that an element takes at least.
 

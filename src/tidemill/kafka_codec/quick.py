@@ -51,9 +51,6 @@ is the right one, whatever the name of the topic is."""
 def decode_quickly(frame: memoryview, position: int, version: int) -> ProduceRequest | None:
     """Decode a Produce request with at most 64 partitions and without tagged fields.
 
-    Args:
-        position: where the body begins.
-
     Returns:
         What ``decode_produce`` returns; None for another request, also if it is malformed.
     """

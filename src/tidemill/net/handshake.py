@@ -28,7 +28,6 @@ class Handshake(asyncio.Protocol):
 
     Args:
         link: the connection. It takes over after the handshake.
-        context: certificate and key.
         dismiss: called if the handshake fails.
     """
 

@@ -26,7 +26,6 @@ class Work:
     Every method that waits raises ``ClientGoneError`` if the client is gone by then.
 
     Args:
-        turns: those of the event loop.
         is_gone: says whether the client is gone.
 
     Attributes:

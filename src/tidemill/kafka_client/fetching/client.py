@@ -23,9 +23,6 @@ NEEDS = {FETCH: (4, 10), **needs(LIST_OFFSETS)}
 class Client:
     """The connections to the brokers of one cluster, for one range at a time.
 
-    Args:
-        settings: The settings.
-
     Attributes:
         settings: The settings.
         record_bytes: The latest bytes per offset, by topic.
@@ -64,11 +61,6 @@ class Client:
     def leader(self, topic: str, partition: int, timeout_s: float) -> Connection:
         """Return a connection to the leader of a partition.
 
-        Args:
-            topic: The topic.
-            partition: The partition.
-            timeout_s: Seconds to wait for a broker.
-
         Raises:
             ConnectionFailedError: No broker can be reached.
             ConnectionRejectedError: The credentials or the TLS settings are wrong.
@@ -86,8 +78,6 @@ class Client:
         """Ask for the leader again before the next request.
 
         Args:
-            topic: The topic.
-            partition: The partition.
             connection: A connection that can't be used any more.
         """
         self._leaders.pop((topic, partition), None)
@@ -97,10 +87,7 @@ class Client:
         """Return the first or the end offset of a partition.
 
         Args:
-            topic: The topic.
-            partition: The partition.
             which: ``EARLIEST`` or ``LATEST``.
-            timeout_s: Seconds to wait.
 
         Raises:
             ConnectionFailedError: The leader can't be reached.

@@ -35,9 +35,6 @@ class Decompressor:
     """Decompresses one batch after the other into memory that it keeps.
 
     A result is valid until the next call.
-
-    Args:
-        limit: Most bytes of a result.
     """
 
     def __init__(self, limit: int) -> None:

@@ -73,11 +73,7 @@ class ClientSettings:
 
 
 def understand(kafka: Mapping[str, str]) -> ClientSettings | None:
-    """Return the settings for our own client; None if it does not understand them all.
-
-    Args:
-        kafka: Settings of librdkafka.
-    """
+    """Return the settings for our own client; None if it does not understand them all."""
     found = parse(kafka, _UNDERSTOOD, _IRRELEVANT)
     if found is None:
         return None

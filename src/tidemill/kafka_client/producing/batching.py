@@ -48,12 +48,7 @@ class Identity:
 
 
 class Batching:
-    """Makes the batches of one producer.
-
-    Args:
-        settings: The settings.
-        identity: Its id, epoch and sequence numbers.
-    """
+    """Makes the batches of one producer."""
 
     def __init__(self, settings: ProducerSettings, identity: Identity) -> None:
         self._settings = settings
@@ -75,11 +70,7 @@ class Batching:
 
 
 def make_encoder(partitions: int, settings: ProducerSettings) -> Any:
-    """Return an encoder for the records of a topic.
-
-    Raises:
-        ValueError: The topic has more partitions than the encoder takes.
-    """
+    """Return an encoder for the records of a topic."""
     start = random.randrange(partitions)
     limits = (settings.batch_bytes, settings.record_bytes, OPEN_BYTES)
     return extension.RecordEncoder(partitions, *limits, settings.method, start)

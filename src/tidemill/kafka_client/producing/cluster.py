@@ -38,15 +38,9 @@ client."""
 class Cluster:
     """The connections, for one user at a time.
 
-    Args:
-        settings: The settings.
-
     Attributes:
         data: Connections for records.
         control: Connections for all other requests.
-
-    Raises:
-        OSError: A certificate or key can't be read.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
@@ -69,13 +63,7 @@ class Cluster:
         """Return the leaders of a topic, as they were known lately.
 
         Args:
-            name: The topic.
             deadline: When to give up, on the monotonic clock.
-
-        Raises:
-            ConnectionFailedError: No broker can be reached, or the connection is lost.
-            ConnectionRejectedError: The credentials or the TLS settings are wrong.
-            BrokerError: The topic does not exist, is being created, or is forbidden.
         """
         known = self._topics.get(name)
         if known is not None and time.monotonic() - known[1] < _KNOWN_S:

@@ -32,7 +32,6 @@ class Failures(Protocol):
         Args:
             records: At least so many.
             topic: The topic of the first of them.
-            cause: Why.
             code: The error code of the broker; 0 if there was no answer in time.
         """
         ...

@@ -45,12 +45,6 @@ class _Flight:
 class Pipeline:
     """The requests under way to all leaders. After an error it can't be used again.
 
-    Args:
-        cluster: The connections.
-        settings: The settings.
-        producer: Id and epoch of the producer.
-        words: Words the errors.
-
     Attributes:
         servers: Addresses to begin with, for messages.
     """
@@ -74,12 +68,7 @@ class Pipeline:
         self.servers = ",".join(f"{host}:{port}" for host, port in settings.connection.servers)
 
     def post(self, batches: Iterable[Batch]) -> None:
-        """Send batches, at most one of a partition. Responses to earlier ones can be received.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: records were rejected, or not acknowledged in
-                time, or the brokers reject the connection.
-        """
+        """Send batches, at most one of a partition. Responses to earlier ones can be received."""
         for address, group in self._requests(batches):
             self._make_room(address, sum(batch.size for batch in group))
             self._send(address, group)
@@ -87,12 +76,7 @@ class Pipeline:
             self._repeat()
 
     def drain(self) -> None:
-        """Wait until all batches are acknowledged.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: records were rejected, or not acknowledged in
-                time, or the brokers reject the connection.
-        """
+        """Wait until all batches are acknowledged."""
         self._receive_all()
         if self._failed:
             self._repeat()

@@ -44,9 +44,6 @@ class Producer:
 
     Args:
         cluster: The connections, for this producer only.
-        settings: The settings.
-        identity: Its id, epoch and sequence numbers.
-        words: Words the errors.
         announce: Is called with the partitions of records before these are sent.
 
     Attributes:
@@ -75,10 +72,6 @@ class Producer:
         """Return the encoder of a topic, into which records can be written directly.
 
         Call ``post`` from time to time: it sends the batches that are full.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: the topic does not exist, no broker answers in
-                time, or the brokers reject the connection.
         """
         if (known := self._encoders.get(topic)) is None:
             partitions = self._partitions(topic)
@@ -91,10 +84,6 @@ class Producer:
 
     def add(self, topic: str, rows: Columns) -> None:
         """Add rows, and send the batches that are full.
-
-        Args:
-            topic: The topic.
-            rows: Their columns.
 
         Raises:
             TidemillError: As ``Failures`` words it: a row can't be sent, or an earlier one was
@@ -124,22 +113,14 @@ class Producer:
                 raise self._words.unsendable(topic, self._reason(status, encoder.partitions()))
 
     def post_if_due(self) -> None:
-        """Send all rows if they are many, or if the first of them has waited for ``linger.ms``.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: records were rejected.
-        """
+        """Send all rows if they are many, or if the first of them has waited for ``linger.ms``."""
         lingers_s = time.monotonic() - (self._opened or time.monotonic())
         open_bytes = sum(each.size() for each in self._encoders.values())
         if 1000 * lingers_s >= self._settings.linger_ms or open_bytes >= OPEN_BYTES:
             self._post_all()
 
     def post(self) -> None:
-        """Send the batches that are full, and don't wait for their acknowledgement.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: records were rejected.
-        """
+        """Send the batches that are full, and don't wait for their acknowledgement."""
         for topic, encoder in self._encoders.items():
             self._post(self._batching.batches(topic, encoder.closed()))
 

@@ -77,12 +77,7 @@ class Batch:
         return HEADER_SIZE + memoryview(self.body).nbytes
 
     def header(self, producer: tuple[int, int], *, transactional: bool) -> bytes:
-        """Return the header.
-
-        Args:
-            producer: Producer id and epoch.
-            transactional: Whether the batch is part of a transaction.
-        """
+        """Return the header."""
         checked = _CHECKED.pack(
             self.codec | (_TRANSACTIONAL if transactional else 0),
             self.count - 1,

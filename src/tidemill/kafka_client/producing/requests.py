@@ -37,9 +37,7 @@ class Requests:
     """Requests of one producer, besides Produce.
 
     Args:
-        settings: The settings.
         keys: The transactional id and the consumer group, by ``TRANSACTION`` and ``GROUP``.
-        words: Words the errors.
 
     Attributes:
         cluster: The connections; None while the producer is idle.
@@ -65,16 +63,9 @@ class Requests:
         """Send a request until it succeeds or fails with a permanent error.
 
         Args:
-            what: What the request does, for messages.
-            api: The number of the request.
-            tree: The request.
             parse: Returns what the response says, or raises a BrokerError for its error code.
             kind: The coordinator that answers it; None for any broker.
             timeout_s: Seconds to wait; None for the time of a transaction.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: a broker answers with a permanent error, the
-                answer does not come in time, or the brokers reject the connection.
         """
         began = time.monotonic()
         deadline = began + (timeout_s or self._settings.transaction_timeout_ms / 1000)
@@ -104,13 +95,8 @@ class Requests:
         """Return the id and the epoch of a new producer. It fences others of its transactional id.
 
         Args:
-            what: What the request does, for messages.
             transactional_id: The transactional id; empty without transactions.
             timeout_ms: Milliseconds that a transaction can take; -1 without transactions.
-            timeout_s: As for ``ask``.
-
-        Raises:
-            TidemillError: As for ``ask``.
         """
 
         def parse(found: Any) -> tuple[int, int]:
@@ -161,10 +147,6 @@ class Requests:
 
 
 def check(code: int) -> None:
-    """Raise an error for an error code other than 0.
-
-    Raises:
-        BrokerError: The code is not 0.
-    """
+    """Raise an error for an error code other than 0."""
     if code:
         raise BrokerError(code)

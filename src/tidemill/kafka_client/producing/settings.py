@@ -113,11 +113,7 @@ class ProducerSettings:
 
 
 def understand(kafka: Mapping[str, str]) -> ProducerSettings | None:
-    """Return the settings for our own producer; None if it does not understand them all.
-
-    Args:
-        kafka: Settings of librdkafka.
-    """
+    """Return the settings for our own producer; None if it does not understand them all."""
     found = parse(kafka, _UNDERSTOOD, _IRRELEVANT)
     if found is None or "partitioner" not in kafka:  # librdkafka's default is another one
         return None

@@ -64,7 +64,6 @@ class TransactionalProducer:
 
     Args:
         settings: The settings, with a transactional id.
-        words: Words the errors.
         take: Returns connections for this producer only. It is called when they are needed.
         patience_s: Seconds to wait for an answer; None for the time of a transaction.
 
@@ -98,7 +97,6 @@ class TransactionalProducer:
         """Fence earlier producers, and end their transactions.
 
         Args:
-            what: What fails, for messages.
             topic: A topic to ask for first. A broker that creates topics by itself does so.
 
         Raises:
@@ -115,15 +113,7 @@ class TransactionalProducer:
         )
 
     def marker(self, topic: str, what: str) -> Marker:
-        """Return what the group has committed for partition 0 of a topic.
-
-        Args:
-            topic: The topic.
-            what: What fails, for messages.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Return what the group has committed for partition 0 of a topic."""
 
         def parse(found: Any) -> Marker:
             check(found.error_code)
@@ -138,22 +128,14 @@ class TransactionalProducer:
         return self._requests.ask(what, OFFSET_FETCH, tree, parse, GROUP)
 
     def begin(self, what: str = "add partitions to a transaction") -> None:
-        """Begin a transaction if none is open.
-
-        Args:
-            what: What fails, for messages.
-        """
+        """Begin a transaction if none is open."""
         if not self.is_open:
             # Between transactions, because what follows a commit must not look as if it failed.
             self._records().follow_partitions()
             self._what, self.is_open = what, True
 
     def mark(self, topic: str, marker: Marker) -> None:
-        """Add an offset of the group to the transaction.
-
-        Raises:
-            TidemillError: As ``Failures`` words it.
-        """
+        """Add an offset of the group to the transaction."""
         self._is_known = True
         group = {**self._me(), "group_id": self._name}
         self._ask(self._what, ADD_OFFSETS, group, _check_one)
@@ -183,11 +165,7 @@ class TransactionalProducer:
         """Add a record to the transaction, which begins if none is open.
 
         Args:
-            topic: The topic.
-            key: The key.
-            value: The value.
             ts_ms: The time in ms since 1970; 0 for now.
-            headers: The headers.
 
         Raises:
             TidemillError: As ``Failures`` words it: the record is too large, or the topic does not
@@ -216,19 +194,12 @@ class TransactionalProducer:
         self._records().post_if_due()
 
     def post(self) -> None:
-        """Send the batches that are full, and don't wait for their acknowledgement.
-
-        Raises:
-            TidemillError: As ``Failures`` words it: the transaction failed.
-        """
+        """Send the batches that are full, and don't wait for their acknowledgement."""
         if self._producer is not None:
             self._producer.post()
 
     def commit(self, what: str = "commit a transaction") -> None:
         """Commit the transaction. When it returns, the records are durable and visible.
-
-        Args:
-            what: What fails, for messages.
 
         Raises:
             TidemillError: As ``Failures`` words it: the transaction failed, and none of its records

@@ -48,7 +48,6 @@ class Accounts:
     """The memory of one connection.
 
     Args:
-        link: the connection.
         budget: the memory of all connections.
         measure: returns the bytes that are published and not on disk yet.
         grew: called after these bytes have grown.

@@ -30,11 +30,7 @@ class Blockable(Protocol):
 
 
 class Alarm:
-    """Notifies connections while memory is short, or they are held back.
-
-    Args:
-        budget: the memory of requests.
-    """
+    """Notifies connections while memory is short, or they are held back."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

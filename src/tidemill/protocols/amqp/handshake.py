@@ -64,7 +64,6 @@ class Handshake:
 
     Args:
         users: checks the login.
-        host: the client's address.
     """
 
     def __init__(self, users: Users, host: str) -> None:
@@ -94,11 +93,7 @@ class Handshake:
         )
 
     def handle(self, method: Method) -> bytes:
-        """Take a method, and return what to send.
-
-        Raises:
-            ConnectionClosedError: it is not the one that is expected, or it is refused.
-        """
+        """Take a method, and return what to send."""
         if _STEPS.get(method.name) != self._expected:
             raise ConnectionClosedError(503, f"unexpected method {method.name} in the handshake")
         if self._expected == "start":

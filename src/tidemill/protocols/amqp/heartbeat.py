@@ -22,7 +22,6 @@ class Heartbeat:
     """The heartbeats of one connection.
 
     Args:
-        link: the connection.
         seconds: the interval that was negotiated.
     """
 

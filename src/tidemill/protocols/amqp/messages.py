@@ -57,12 +57,7 @@ class PropertyReader:
         self._kept: dict[bytes, Published] = {}
 
     def read(self, data: bytes) -> Published:
-        """Check properties and translate them.
-
-        Raises:
-            MalformedError: they can't be decoded.
-            ChannelClosedError: a value is invalid.
-        """
+        """Check properties and translate them."""
         published = self._kept.get(data)
         if published is None:
             published = read(data)
@@ -226,7 +221,6 @@ def death_headers(deaths: bytes, data: bytes) -> dict[str, object]:
 
     Args:
         deaths: the header ``tidemill.deaths``. What is not one, gives no headers.
-        data: the properties of the message.
     """
     try:
         table: list[dict[str, object]] = [_death(entry) for entry in orjson.loads(deaths)]

@@ -24,11 +24,7 @@ class AmqpProtocol(Protocol):
         return settings.section(AmqpListener).enabled
 
     def server(self, engine: Engine, settings: Settings, budget: Budget) -> AmqpServer:
-        """Return the server.
-
-        Raises:
-            SettingsError: its users can't be used.
-        """
+        """Return the server."""
         from tidemill.protocols.amqp.server import AmqpServer
 
         return AmqpServer(engine, settings, budget=budget)

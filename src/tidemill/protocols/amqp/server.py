@@ -33,11 +33,7 @@ class AmqpServer:
     """
 
     def __init__(self, engine: Engine, settings: Settings, *, budget: Budget | None = None) -> None:
-        """Prepare to serve.
-
-        Raises:
-            SettingsError: the file with the users can't be used.
-        """
+        """Prepare to serve."""
         self.engine = engine
         self.settings = settings
         amqp = settings.section(AmqpListener)

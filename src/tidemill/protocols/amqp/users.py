@@ -67,9 +67,7 @@ class Users:
         """Return the name of the user; None if the response is not accepted.
 
         Args:
-            mechanism: PLAIN or AMQPLAIN.
             response: as in connection.start-ok.
-            host: the address of the client.
         """
         name, password = _credentials(mechanism, response)
         expected = self._passwords.get(name)

@@ -55,11 +55,7 @@ class LaterAnswer:
         self._later.subscribe(callback)
 
     def finish(self, result: Any) -> list[Part]:
-        """Return the response for a result.
-
-        Raises:
-            TidemillError: the handler refuses in a way that the API has no code for.
-        """
+        """Return the response for a result."""
         answered = _answered(self._ctx, self._later.reply(result))
         assert isinstance(answered, list)
         return answered
@@ -108,10 +104,6 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     """Handle one request that ``answer`` did not, in slices.
 
     ``view`` must not be reused until this returns.
-
-    Raises:
-        ProtocolError: the request can't be decoded.
-        TidemillError: the handler refuses in a way that the API has no code for.
     """
     assert api.decode is not None
     ctx.exclusive = True
@@ -184,11 +176,7 @@ async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list
 
 
 async def _reserve(ctx: RequestContext, size: int) -> None:
-    """Count a response in the making, unless it is small. A large one waits for memory.
-
-    Raises:
-        ProtocolError: it is too large, or the client is gone.
-    """
+    """Count a response in the making, unless it is small. A large one waits for memory."""
     if ctx.connection.closed:
         raise ClientGoneError("the client closed the connection before its answer was complete")
     if size <= SMALL_BYTES:

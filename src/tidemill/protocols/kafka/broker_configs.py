@@ -135,7 +135,6 @@ def entries(settings: Settings, node: Node, layers: BrokerLayers) -> list[Config
     """Return all configs of this broker with value, source and synonyms, sorted by name.
 
     Args:
-        node: the address for clients.
         layers: the layers of the broker's configs.
     """
     kafka = settings.section(KafkaListener)

@@ -210,7 +210,6 @@ def error_code(error: BaseException | None, *, group: bool = False) -> int:
     """Return Kafka's code for an error: 0 for None, -1 for a type that is not in the table.
 
     Args:
-        error: usually a ``TidemillError``.
         group: whether an API of the group coordinator responds. There, a broker that stops or
             can't write is "coordinator not available".
     """
@@ -264,11 +263,6 @@ def transaction_code(error: BaseException | None, api_key: int, version: int) ->
 
     A client fails permanently on a code that it does not know, so each version gets one that it
     knows.
-
-    Args:
-        error: usually a ``TidemillError``.
-        api_key: API key of the request.
-        version: version of the request.
     """
     for kind in type(error).__mro__:
         since, before = _BEFORE.get(kind, {}).get(api_key, (0, 0))

@@ -97,12 +97,6 @@ class FetchSessions:
     ) -> tuple[FetchSession | None, bool, list[FetchPart]]:
         """Apply a Fetch request to the session that it names, or start one.
 
-        Args:
-            session_id: as in the request.
-            epoch: as in the request.
-            asked: the partitions in the request.
-            forgotten: the partitions to remove from the session.
-
         Returns:
             The session or None, whether the response is incremental, and the partitions to read.
 

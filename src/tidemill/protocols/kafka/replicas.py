@@ -34,7 +34,6 @@ def alter_reassignments(
     """Return None or an error for each change: a partition can only stay where it is.
 
     Args:
-        node_id: the one broker.
         changes: (topic, partition, replicas) (KIP-455). Replicas None cancels a reassignment, and
             none is ever in progress.
     """

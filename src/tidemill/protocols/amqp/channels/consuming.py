@@ -182,11 +182,7 @@ class Consuming:
     # --- settling --------------------------------------------------------------------------------
 
     def acknowledge(self, tag: int, multiple: bool) -> None:
-        """Acknowledge one message, or all up to it. ``flush`` passes it on.
-
-        Raises:
-            ChannelClosedError: the delivery tag is unknown.
-        """
+        """Acknowledge one message, or all up to it. ``flush`` passes it on."""
         if multiple:
             self._acknowledged += self.take(tag, multiple)
             return
@@ -196,11 +192,7 @@ class Consuming:
         self._acknowledged.append(entry)
 
     def take(self, tag: int, multiple: bool) -> list[Entry]:
-        """Remove and return one unsettled delivery, or all up to it.
-
-        Raises:
-            ChannelClosedError: the delivery tag is unknown.
-        """
+        """Remove and return one unsettled delivery, or all up to it."""
         unsettled = self._unsettled
         if multiple and tag == 0:
             taken = list(unsettled.values())
@@ -267,11 +259,7 @@ class Consuming:
         await self._wire.queues.stored()
 
     def settle_by_tag(self, how: Settlement, tag: int, multiple: bool) -> None:
-        """Settle one delivery, or all up to it.
-
-        Raises:
-            ChannelClosedError: the delivery tag is unknown.
-        """
+        """Settle one delivery, or all up to it."""
         self.flush()
         self.settle(how, self.take(tag, multiple))
 

@@ -89,12 +89,7 @@ class Publishing:
             self.observer(ok, refused)
 
     def publish(self, head: PublishHead, properties: bytes, body: bytes) -> None:
-        """Publish a message.
-
-        Raises:
-            AmqpError: the message is invalid.
-            QueueError, AuthorizationError: see ``engine.queues.api.Publisher.publish``.
-        """
+        """Publish a message."""
         published = self.check(head, properties)
         tag = 0 if self.confirms is None else self.confirms.begin()
         routed = self.route(tag, head, published, body)
@@ -102,11 +97,7 @@ class Publishing:
             self.confirms.settle([tag], [])
 
     def check(self, head: PublishHead, properties: bytes) -> Published:
-        """Check a message and translate its properties.
-
-        Raises:
-            AmqpError: the message is invalid.
-        """
+        """Check a message and translate its properties."""
         if head.immediate:
             raise ConnectionClosedError(540, "immediate=true")
         published = self._wire.shared.reader.read(properties)

@@ -41,11 +41,7 @@ Handler = Callable[[DeclaringChannel, Method], Awaitable[None]]
 
 
 def queue_name(channel: DeclaringChannel, name: str) -> str:
-    """Return the queue that a method means: empty is the last one that the channel declared.
-
-    Raises:
-        ChannelClosedError: it has declared none.
-    """
+    """Return the queue that a method means: empty is the last one that the channel declared."""
     if name:
         return name
     if channel.last_queue is None:

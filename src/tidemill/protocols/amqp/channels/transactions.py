@@ -35,31 +35,18 @@ class Transaction:
         publishing.observer = self._on_settled
 
     def publish(self, head: PublishHead, properties: bytes, body: bytes) -> None:
-        """Keep a message for the commit.
-
-        Raises:
-            AmqpError: the message is invalid.
-        """
+        """Keep a message for the commit."""
         self._published.append((head, self._publishing.check(head, properties), body))
         self.pending_bytes += len(body) + len(properties) + ENTRY_BYTES
 
     def settle(self, how: Settlement, tag: int, multiple: bool) -> None:
-        """Keep a settlement for the commit.
-
-        Raises:
-            ChannelClosedError: the delivery tag is unknown.
-        """
+        """Keep a settlement for the commit."""
         tags = self._consuming.tags_up_to(tag) if multiple else [tag]
         taken = self._consuming.take(tag, multiple)
         self._settled += [(how, tag, entry) for tag, entry in zip(tags, taken, strict=True)]
 
     async def commit(self) -> None:
-        """Publish and settle what was kept; return when that is on disk.
-
-        Raises:
-            ChannelClosedError: a message was refused.
-            QueueError, AuthorizationError: see ``engine.queues.api.Publisher.publish``.
-        """
+        """Publish and settle what was kept; return when that is on disk."""
         published, self._published = self._published, []
         settled, self._settled = self._settled, []
         self.pending_bytes = 0

@@ -122,7 +122,6 @@ def decode_table(data: bytes, at: int, end: int) -> tuple[dict[str, object], int
     """Decode a table with its length; return it and the position behind it.
 
     Args:
-        data: the bytes that contain it.
         at: the position of its length.
         end: the position that it must not exceed.
 
@@ -139,11 +138,7 @@ def decode_table(data: bytes, at: int, end: int) -> tuple[dict[str, object], int
 
 
 def entry_spans(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int]]:
-    """Return (name, first position, position behind) of the entries of a decoded table.
-
-    Raises:
-        MalformedError: see ``decode_table``.
-    """
+    """Return (name, first position, position behind) of the entries of a decoded table."""
     reader, spans, at = _Reader(data), [], start
     while at < end:
         name_end = at + 1 + data[at]
@@ -166,11 +161,7 @@ def encode_entry(name: str, value: object) -> bytes:
 
 
 def encode_value(value: object) -> bytes:
-    """Encode a value with its type. Integers become 64-bit signed, as RabbitMQ sends them.
-
-    Raises:
-        TypeError: a table has no such type.
-    """
+    """Encode a value with its type. Integers become 64-bit signed, as RabbitMQ sends them."""
     if isinstance(value, str):
         return b"S" + long_string(value.encode("utf-8", "surrogateescape"))
     if isinstance(value, bool):

@@ -74,11 +74,7 @@ def _begin(
     asked: list[FetchPart],
     forgotten: Iterable[tuple[TopicKey, int]],
 ) -> _Began:
-    """Apply the request to its session.
-
-    Raises:
-        TidemillError: the session does not exist, or has another epoch.
-    """
+    """Apply the request to its session."""
     return ctx.connection.fetch_sessions.begin(
         field(request, "session_id", NO_SESSION),
         field(request, "session_epoch", -1),

@@ -58,7 +58,6 @@ def handle_api_versions(ctx: RequestContext, request: Any) -> Tree:
 
 def _is_software(text: str) -> bool:
     """Return whether the text is a software name as in KIP-511.
-
     The pattern is ``[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?``."""
     return bool(text) and text[0].isalnum() and text[-1].isalnum() and _SOFTWARE.issuperset(text)
 

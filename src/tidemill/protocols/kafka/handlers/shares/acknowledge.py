@@ -68,11 +68,7 @@ def _settled(result: tuple[int, TidemillError | None]) -> Tree:
 
 
 def check_member(request: Any) -> None:
-    """Return if a request names a group and a member.
-
-    Raises:
-        InvalidRequestError: it does not.
-    """
+    """Return if a request names a group and a member."""
     if not request.group_id or not request.member_id:
         raise InvalidRequestError("the group id and the member id can't be empty")
 
