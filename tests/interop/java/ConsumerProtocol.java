@@ -1,59 +1,24 @@
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.HashMap;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
-import java.util.function.BooleanSupplier;
-import java.util.stream.Collectors;
-import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.AlterConfigOp;
-import org.apache.kafka.clients.admin.ConfigEntry;
-import org.apache.kafka.clients.admin.ConsumerGroupDescription;
-import org.apache.kafka.clients.admin.NewTopic;
-import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
-import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.clients.consumer.SubscriptionPattern;
-import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.GroupState;
-import org.apache.kafka.common.GroupType;
-import org.apache.kafka.common.TopicPartition;
+import java.util.*;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.common.*;
 import org.apache.kafka.common.config.ConfigResource;
-import org.apache.kafka.common.errors.GroupNotEmptyException;
-import org.apache.kafka.common.errors.InvalidRegularExpression;
-import org.apache.kafka.common.errors.UnreleasedInstanceIdException;
+import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The Java client with group.protocol=consumer (KIP-848). Arguments: scenario, bootstrap, suffix. */
-public class ConsumerProtocol {
-    static final Duration DEADLINE = Duration.ofSeconds(40);
-    static String bootstrap;
-    static String suffix;
-    static Admin admin;
+public class ConsumerProtocol extends Interop {
+    static final Map<String, Work> SCENARIOS = Map.of(
+            "uniform", () -> shares("uniform"),
+            "range", () -> shares("range"),
+            "pattern", ConsumerProtocol::pattern,
+            "static", ConsumerProtocol::staticMembers,
+            "migration", ConsumerProtocol::migration,
+            "admin", ConsumerProtocol::admin);
 
     public static void main(String[] arguments) throws Exception {
-        bootstrap = arguments[1];
-        suffix = arguments[2];
-        admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
-        try {
-            switch (arguments[0]) {
-                case "uniform", "range" -> shares(arguments[0]);
-                case "pattern" -> pattern();
-                case "static" -> staticMembers();
-                case "migration" -> migration();
-                case "admin" -> admin();
-                default -> throw new IllegalArgumentException(arguments[0]);
-            }
-        } finally {
-            admin.close();
-        }
-        System.out.println("PASS");
+        run(arguments, SCENARIOS);
     }
 
     static void shares(String assignor) throws Exception {
@@ -66,7 +31,7 @@ public class ConsumerProtocol {
                 two.subscribe(List.of(topic));
                 three.subscribe(List.of(topic));
                 settle(List.of(one, two, three), List.of(2, 2, 2));
-                produce(topic, 0, 60, 6);
+                numbers(topic, 0, 60, 6);
                 List<Integer> found = new ArrayList<>();
                 waitFor("60 records", () -> {
                     for (var each : List.of(one, two, three)) found.addAll(poll(each));
@@ -78,7 +43,7 @@ public class ConsumerProtocol {
                 three.commitSync();
             }
             settle(List.of(one), List.of(6));
-            produce(topic, 60, 66, 6);
+            numbers(topic, 60, 66, 6);
             List<Integer> late = new ArrayList<>();
             waitFor("6 records", () -> late.addAll(poll(one)) && late.size() >= 6);
             check(late.stream().sorted().toList().equals(List.of(60, 61, 62, 63, 64, 65)), "late " + late);
@@ -162,7 +127,7 @@ public class ConsumerProtocol {
     static void admin() throws Exception {
         String topic = topic("admin", 2);
         String group = "admin-" + suffix;
-        produce(topic, 0, 4, 2);
+        numbers(topic, 0, 4, 2);
         try (var one = consumer(Map.of("group.id", group, "client.id", "me"))) {
             one.subscribe(List.of(topic));
             settle(List.of(one), List.of(2));
@@ -174,7 +139,7 @@ public class ConsumerProtocol {
             check(member.clientId().equals("me") && member.assignment().topicPartitions().size() == 2, "" + member);
             check(member.targetAssignment().get().equals(member.assignment()), "target");
             check(admin.listGroups().all().get().stream().anyMatch(g -> g.groupId().equals(group)
-                    && g.type().equals(java.util.Optional.of(GroupType.CONSUMER))), "listed");
+                    && g.type().equals(Optional.of(GroupType.CONSUMER))), "listed");
             expect(GroupNotEmptyException.class, () -> admin.deleteConsumerGroups(List.of(group)).all().get());
             waitFor("4 records", () -> { poll(one); return position(one, topic) == 4; });
             one.commitSync();
@@ -194,65 +159,22 @@ public class ConsumerProtocol {
 
     // --- help ---------------------------------------------------------------------------------
 
-    interface Work {
-        void run() throws Exception;
-    }
-
-    static void check(boolean holds, String what) {
-        if (!holds) throw new AssertionError(what);
-    }
-
-    static void expect(Class<? extends Exception> kind, Work work) {
-        try {
-            work.run();
-        } catch (Exception error) {
-            Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
-            if (kind.isInstance(cause)) return;
-            throw new AssertionError("expected " + kind.getSimpleName(), cause);
-        }
-        throw new AssertionError("expected " + kind.getSimpleName() + ", nothing was thrown");
-    }
-
-    static void waitFor(String what, BooleanSupplier condition) {
-        long end = System.nanoTime() + DEADLINE.toNanos();
-        while (!condition.getAsBoolean()) {
-            if (System.nanoTime() > end) throw new AssertionError("not in time: " + what);
-        }
-    }
-
     static long position(KafkaConsumer<byte[], byte[]> consumer, String topic) {
         return consumer.position(new TopicPartition(topic, 0)) + consumer.position(new TopicPartition(topic, 1));
     }
 
-    static ConsumerGroupDescription described(String group) throws Exception {
-        return admin.describeConsumerGroups(List.of(group)).all().get(30, TimeUnit.SECONDS).get(group);
+    static ConsumerGroupDescription described(String group) {
+        return get(admin.describeConsumerGroups(List.of(group)).all()).get(group);
     }
 
     static List<Integer> poll(KafkaConsumer<byte[], byte[]> consumer) {
         List<Integer> numbers = new ArrayList<>();
-        for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(50))) {
-            numbers.add(Integer.parseInt(new String(record.value(), StandardCharsets.UTF_8)));
-        }
+        consumer.poll(Duration.ofMillis(50)).forEach(record -> numbers.add(number(record)));
         return numbers;
     }
 
-    static String topic(String name, int partitions) throws Exception {
-        return create("java-" + name + "-" + suffix, partitions);
-    }
-
-    static String create(String name, int partitions) throws Exception {
-        admin.createTopics(List.of(new NewTopic(name, partitions, (short) 1))).all().get();
-        return name;
-    }
-
-    static void produce(String topic, int from, int to, int partitions) {
-        Map<String, Object> config = Map.of("bootstrap.servers", bootstrap);
-        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
-            for (int n = from; n < to; n++) {
-                producer.send(new ProducerRecord<>(topic, n % partitions, null,
-                        ("" + n).getBytes(StandardCharsets.UTF_8)));
-            }
-        }
+    static void create(String name, int partitions) {
+        get(admin.createTopics(List.of(new NewTopic(name, partitions, (short) 1))).all());
     }
 
     static KafkaConsumer<byte[], byte[]> consumer(Map<String, String> config) {
@@ -261,14 +183,5 @@ public class ConsumerProtocol {
                 "fetch.max.wait.ms", "50", "group.protocol", "consumer", "metadata.max.age.ms", "500"));
         all.putAll(config);
         return new KafkaConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-    }
-
-    static void settle(List<KafkaConsumer<byte[], byte[]>> consumers, List<Integer> shares) {
-        waitFor("shares " + shares, () -> {
-            consumers.forEach(consumer -> consumer.poll(Duration.ofMillis(50)));
-            var sizes = consumers.stream().map(c -> c.assignment().size()).sorted().toList();
-            var all = consumers.stream().flatMap(c -> c.assignment().stream()).collect(Collectors.toSet());
-            return sizes.equals(shares) && all.size() == shares.stream().mapToInt(Integer::intValue).sum();
-        });
     }
 }

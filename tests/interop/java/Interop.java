@@ -1,4 +1,5 @@
-// The Java client against a broker. Run as: Interop <scenario> <bootstrap> <unique suffix>
+// The Java client against a broker. Run as:
+// Interop <scenario>,<scenario>... <bootstrap> <unique suffix>
 // Exit code 0 and a last line "PASS" if all holds; otherwise the exception says what does not.
 
 import java.nio.charset.StandardCharsets;
@@ -6,7 +7,6 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BooleanSupplier;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.*;
@@ -20,27 +20,34 @@ import org.apache.kafka.common.serialization.*;
 
 public class Interop {
     static final long BASE = 1_700_000_000_000L;
-    static final Duration DEADLINE = Duration.ofSeconds(30);
+    static final Duration DEADLINE = Duration.ofSeconds(240);
     static String bootstrap;
     static String suffix;
     static Admin admin;
 
+    static final Map<String, Work> SCENARIOS = Map.ofEntries(
+            Map.entry("produce", Interop::produce),
+            Map.entry("idempotent", Interop::idempotent),
+            Map.entry("positions", Interop::positions),
+            Map.entry("range", () -> group("range", RangeAssignor.class)),
+            Map.entry("roundrobin", () -> group("roundrobin", RoundRobinAssignor.class)),
+            Map.entry("sticky", () -> group("sticky", StickyAssignor.class)),
+            Map.entry("cooperative", () -> group("cooperative", CooperativeStickyAssignor.class)),
+            Map.entry("static", Interop::staticMembers),
+            Map.entry("topics", Interop::topics),
+            Map.entry("groups", Interop::groups),
+            Map.entry("cluster", Interop::cluster));
+
     public static void main(String[] arguments) throws Exception {
+        run(arguments, SCENARIOS);
+    }
+
+    static void run(String[] arguments, Map<String, Work> scenarios) throws Exception {
         bootstrap = arguments[1];
         suffix = arguments[2];
         try (Admin client = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
             admin = client;
-            switch (arguments[0]) {
-                case "produce" -> produce();
-                case "idempotent" -> idempotent();
-                case "positions" -> positions();
-                case "range", "roundrobin", "sticky", "cooperative" -> group(arguments[0]);
-                case "static" -> staticMembers();
-                case "topics" -> topics();
-                case "groups" -> groups();
-                case "cluster" -> cluster();
-                default -> throw new IllegalArgumentException(arguments[0]);
-            }
+            for (String scenario : arguments[0].split(",")) scenarios.get(scenario).run();
         }
         System.out.println("PASS");
     }
@@ -155,14 +162,8 @@ public class Interop {
 
     // --- groups -------------------------------------------------------------------------------
 
-    static void group(String assignor) throws Exception {
+    static void group(String assignor, Class<?> type) throws Exception {
         String topic = topic("group-" + assignor, 6);
-        Class<?> type = switch (assignor) {
-            case "range" -> RangeAssignor.class;
-            case "roundrobin" -> RoundRobinAssignor.class;
-            case "sticky" -> StickyAssignor.class;
-            default -> CooperativeStickyAssignor.class;
-        };
         Map<String, String> config = Map.of("group.id", "group-" + assignor + "-" + suffix,
                 "partition.assignment.strategy", type.getName());
         try (var one = consumer(config)) {
@@ -330,6 +331,10 @@ public class Interop {
         void run() throws Exception;
     }
 
+    interface Condition {
+        boolean holds() throws Exception;
+    }
+
     static void check(boolean holds, String what) {
         if (!holds) throw new AssertionError(what);
     }
@@ -352,16 +357,18 @@ public class Interop {
 
     static <T> T get(KafkaFuture<T> future) {
         try {
-            return future.get(30, TimeUnit.SECONDS);
+            return future.get(60, TimeUnit.SECONDS);
         } catch (Exception error) {
             throw new IllegalStateException(error);
         }
     }
 
-    static void waitFor(String what, BooleanSupplier condition) {
+    static void waitFor(String what, Condition condition) {
         long end = System.nanoTime() + DEADLINE.toNanos();
-        while (!condition.getAsBoolean()) {
-            if (System.nanoTime() > end) throw new AssertionError("not in time: " + what);
+        try {
+            while (!condition.holds()) check(System.nanoTime() < end, "not in time: " + what);
+        } catch (Exception error) {
+            Interop.<RuntimeException>sneak(error);
         }
     }
 
@@ -396,10 +403,15 @@ public class Interop {
         return get(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata());
     }
 
-    static void numbers(String topic, int from, int to) throws Exception {
+    static void numbers(String topic, int from, int to) {
+        numbers(topic, from, to, 1);
+    }
+
+    static void numbers(String topic, int from, int to, int partitions) {
         try (var producer = producer(Map.of())) {
             for (int n = from; n < to; n++) {
-                producer.send(new ProducerRecord<>(topic, 0, BASE + n * 10, null, bytes("" + n)));
+                producer.send(new ProducerRecord<>(
+                        topic, n % partitions, BASE + n * 10, null, bytes("" + n)));
             }
         }
     }

@@ -1,57 +1,26 @@
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.HashMap;
-import java.util.HashSet;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.TimeUnit;
+import java.util.*;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
-import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.AlterConfigOp;
-import org.apache.kafka.clients.admin.ConfigEntry;
-import org.apache.kafka.clients.admin.ListGroupsOptions;
-import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
-import org.apache.kafka.clients.admin.NewTopic;
-import org.apache.kafka.clients.consumer.AcknowledgeType;
-import org.apache.kafka.clients.consumer.ConsumerRecord;
-import org.apache.kafka.clients.consumer.KafkaShareConsumer;
-import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.GroupType;
-import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.*;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** The Java client's share consumer (KIP-932). Arguments: scenario, bootstrap, suffix. */
-public class ShareConsumers {
-    static final Duration DEADLINE = Duration.ofSeconds(240);
-    static final Duration POLL = Duration.ofMillis(200);
-    static String bootstrap;
-    static String suffix;
-    static Admin admin;
+public class ShareConsumers extends Interop {
+    static final Map<String, Work> SCENARIOS = Map.of(
+            "accept", ShareConsumers::accept,
+            "settle", ShareConsumers::settle,
+            "renew", ShareConsumers::renew,
+            "timeout", ShareConsumers::timeout,
+            "committed", ShareConsumers::committed,
+            "admin", ShareConsumers::admin);
 
     public static void main(String[] arguments) throws Exception {
-        bootstrap = arguments[1];
-        suffix = arguments[2];
-        admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
-        try {
-            switch (arguments[0]) {
-                case "accept" -> accept();
-                case "settle" -> settle();
-                case "renew" -> renew();
-                case "timeout" -> timeout();
-                case "committed" -> committed();
-                case "admin" -> admin();
-                default -> throw new IllegalArgumentException(arguments[0]);
-            }
-        } finally {
-            admin.close();
-        }
-        System.out.println("PASS");
+        run(arguments, SCENARIOS);
     }
 
     /** Several members, more than partitions, in both modes of acquiring. */
@@ -65,12 +34,12 @@ public class ShareConsumers {
             try (var one = member(group, topic, config);
                     var two = member(group, topic, config);
                     var three = member(group, topic, config)) {
-                await(() -> {
+                waitFor("1000 records", () -> {
                     for (var each : List.of(one, two, three)) {
                         found.addAll(poll(each).stream().map(ShareConsumers::number).toList());
                     }
                     return found.size() >= 1000;
-                }, "1000 records");
+                });
             }
             check(found.stream().sorted().toList().equals(IntStream.range(0, 1000).boxed().toList()), "each once");
         }
@@ -83,7 +52,7 @@ public class ShareConsumers {
         produce(topic, 0, 30, Map.of());
         Map<Integer, Integer> deliveries = new HashMap<>();
         try (var consumer = member(group, topic, Map.of("share.acknowledgement.mode", "explicit"))) {
-            await(() -> {
+            waitFor("all records settled", () -> {
                 for (var each : poll(consumer)) {
                     int number = number(each);
                     int count = deliveries.merge(number, 1, Integer::sum);
@@ -94,8 +63,8 @@ public class ShareConsumers {
                 consumer.commitSync();
                 return deliveries.size() == 30
                         && IntStream.range(0, 10).allMatch(n -> deliveries.get(3 * n) == 3);
-            }, "all records settled");
-            await(() -> lag(group, topic) == 0, "no lag");
+            });
+            waitFor("no lag", () -> lag(group, topic) == 0);
         }
         check(deliveries.entrySet().stream().allMatch(e -> e.getValue() == (e.getKey() % 3 == 0 ? 3 : 1)),
                 "deliveries: " + deliveries);
@@ -108,20 +77,20 @@ public class ShareConsumers {
         produce(topic, 0, 1, Map.of());
         try (var consumer = member(group, topic, Map.of("share.acknowledgement.mode", "explicit"))) {
             List<ConsumerRecord<byte[], byte[]>> held = new ArrayList<>();
-            await(() -> {
+            waitFor("the record", () -> {
                 held.addAll(poll(consumer));
                 return !held.isEmpty();
-            }, "the record");
+            });
             consumer.acknowledge(held.get(0), AcknowledgeType.RENEW);
             List<ConsumerRecord<byte[], byte[]>> renewed = new ArrayList<>();
-            await(() -> {
+            waitFor("the renewed record", () -> {
                 renewed.addAll(poll(consumer));
                 return !renewed.isEmpty();
-            }, "the renewed record");
+            });
             check(renewed.get(0).deliveryCount().orElse((short) 0) == 1, "it was delivered once");
             consumer.acknowledge(renewed.get(0), AcknowledgeType.ACCEPT);
             consumer.commitSync().forEach((tp, error) -> check(error.isEmpty(), "accepted: " + error));
-            await(() -> lag(group, topic) == 0, "no lag");
+            waitFor("no lag", () -> lag(group, topic) == 0);
         }
     }
 
@@ -132,15 +101,15 @@ public class ShareConsumers {
                 "share.record.lock.duration.ms", "5000", "share.delivery.count.limit", "25"));
         produce(topic, 0, 20, Map.of());
         try (var idle = member(group, topic, Map.of("share.acknowledgement.mode", "explicit"))) {
-            await(() -> !poll(idle).isEmpty(), "records at the idle member");
+            waitFor("records at the idle member", () -> !poll(idle).isEmpty());
             Set<Integer> found = new HashSet<>();
             try (var other = member(group, topic, Map.of())) {
-                await(() -> {
+                waitFor("all records at the other member", () -> {
                     for (var each : poll(other)) {
                         found.add(number(each));
                     }
                     return found.size() == 20;
-                }, "all records at the other member");
+                });
             }
         }
     }
@@ -149,14 +118,12 @@ public class ShareConsumers {
     static void committed() throws Exception {
         String topic = topic("committed", 1);
         String group = group("committed", Map.of("share.isolation.level", "read_committed"));
-        var config = Map.<String, Object>of("bootstrap.servers", bootstrap, "transactional.id", "tx" + suffix,
-                "key.serializer", ByteArraySerializer.class, "value.serializer", ByteArraySerializer.class);
-        try (var producer = new KafkaProducer<byte[], byte[]>(config)) {
+        try (var producer = producer(Map.of("transactional.id", "tx" + suffix))) {
             producer.initTransactions();
             for (int round = 0; round < 10; round++) {
                 producer.beginTransaction();
                 for (int number = 0; number < 5; number++) {
-                    producer.send(new ProducerRecord<>(topic, bytes(10 * round + number)));
+                    producer.send(new ProducerRecord<>(topic, bytes("" + (10 * round + number))));
                 }
                 producer.flush();
                 if (round % 2 == 0) {
@@ -168,12 +135,12 @@ public class ShareConsumers {
         }
         Set<Integer> found = new HashSet<>();
         try (var consumer = member(group, topic, Map.of())) {
-            await(() -> {
+            waitFor("the committed records", () -> {
                 for (var each : poll(consumer)) {
                     found.add(number(each));
                 }
                 return found.size() >= 25 && lag(group, topic) == 0;
-            }, "the committed records");
+            });
         }
         check(found.stream().allMatch(n -> n / 10 % 2 == 1), "found " + found);
     }
@@ -185,40 +152,34 @@ public class ShareConsumers {
         produce(topic, 0, 100, Map.of());
         Set<Integer> found = new HashSet<>();
         try (var consumer = member(group, topic, Map.of())) {
-            await(() -> {
+            waitFor("100 records", () -> {
                 for (var each : poll(consumer)) {
                     found.add(number(each));
                 }
                 return found.size() == 100 && lag(group, topic) == 0;
-            }, "100 records");
-            var described = admin.describeShareGroups(List.of(group)).all().get(60, TimeUnit.SECONDS).get(group);
+            });
+            var described = get(admin.describeShareGroups(List.of(group)).all()).get(group);
             check(described.members().size() == 1, "one member");
             check(described.members().iterator().next().assignment().topicPartitions().size() == 2, "two partitions");
-            var listed = admin.listGroups(ListGroupsOptions.forShareGroups()).all().get(60, TimeUnit.SECONDS);
+            var listed = get(admin.listGroups(ListGroupsOptions.forShareGroups()).all());
             check(listed.stream().anyMatch(g -> g.groupId().equals(group)
-                    && g.type().equals(java.util.Optional.of(GroupType.SHARE))), "listed");
+                    && g.type().equals(Optional.of(GroupType.SHARE))), "listed");
         }
         var starts = Map.of(new TopicPartition(topic, 0), 0L, new TopicPartition(topic, 1), 0L);
-        admin.alterShareGroupOffsets(group, starts).all().get(60, TimeUnit.SECONDS);
+        get(admin.alterShareGroupOffsets(group, starts).all());
         check(lag(group, topic) == 100, "a lag after the move");
-        admin.deleteShareGroupOffsets(group, Set.of(topic)).all().get(60, TimeUnit.SECONDS);
-        admin.deleteShareGroups(List.of(group)).all().get(60, TimeUnit.SECONDS);
+        get(admin.deleteShareGroupOffsets(group, Set.of(topic)).all());
+        get(admin.deleteShareGroups(List.of(group)).all());
     }
 
-    static long lag(String group, String topic) throws Exception {
-        var offsets = admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec()))
-                .partitionsToOffsetInfo(group).get(60, TimeUnit.SECONDS);
+    static long lag(String group, String topic) {
+        var offsets = get(admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec()))
+                .partitionsToOffsetInfo(group));
         return offsets.entrySet().stream().filter(each -> each.getKey().topic().equals(topic))
                 .mapToLong(each -> each.getValue().lag().orElse(-1L)).sum();
     }
 
-    static String topic(String name, int partitions) throws Exception {
-        String topic = name + suffix;
-        admin.createTopics(List.of(new NewTopic(topic, partitions, (short) 1))).all().get(60, TimeUnit.SECONDS);
-        return topic;
-    }
-
-    static String group(String name, Map<String, String> configs) throws Exception {
+    static String group(String name, Map<String, String> configs) {
         String group = "group-" + name + suffix;
         Map<String, String> all = new HashMap<>();
         all.put("share.auto.offset.reset", "earliest");
@@ -228,7 +189,7 @@ public class ShareConsumers {
         var changes = all.entrySet().stream().map(each -> new AlterConfigOp(
                 new ConfigEntry(each.getKey(), each.getValue()), AlterConfigOp.OpType.SET)).collect(Collectors.toList());
         var resource = new ConfigResource(ConfigResource.Type.GROUP, group);
-        admin.incrementalAlterConfigs(Map.of(resource, changes)).all().get(60, TimeUnit.SECONDS);
+        get(admin.incrementalAlterConfigs(Map.of(resource, changes)).all());
         return group;
     }
 
@@ -243,44 +204,13 @@ public class ShareConsumers {
 
     static List<ConsumerRecord<byte[], byte[]>> poll(KafkaShareConsumer<byte[], byte[]> consumer) {
         List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
-        consumer.poll(POLL).forEach(found::add);
+        consumer.poll(Duration.ofMillis(200)).forEach(found::add);
         return found;
     }
 
-    static void produce(String topic, int first, int end, Map<String, String> configs) throws Exception {
-        Map<String, Object> all = new HashMap<>(configs);
-        all.putAll(Map.of("bootstrap.servers", bootstrap,
-                "key.serializer", ByteArraySerializer.class, "value.serializer", ByteArraySerializer.class));
-        try (var producer = new KafkaProducer<byte[], byte[]>(all)) {
-            for (int number = first; number < end; number++) {
-                producer.send(new ProducerRecord<>(topic, bytes(number)));
-            }
-            producer.flush();
-        }
-    }
-
-    static byte[] bytes(int number) {
-        return Integer.toString(number).getBytes(StandardCharsets.UTF_8);
-    }
-
-    static int number(ConsumerRecord<byte[], byte[]> record) {
-        return Integer.parseInt(new String(record.value(), StandardCharsets.UTF_8));
-    }
-
-    interface Condition {
-        boolean holds() throws Exception;
-    }
-
-    static void await(Condition condition, String what) throws Exception {
-        long end = System.nanoTime() + DEADLINE.toNanos();
-        while (!condition.holds()) {
-            check(System.nanoTime() < end, "not in time: " + what);
-        }
-    }
-
-    static void check(boolean holds, String what) {
-        if (!holds) {
-            throw new AssertionError(what);
+    static void produce(String topic, int first, int end, Map<String, String> configs) {
+        try (var producer = producer(configs)) {
+            for (int n = first; n < end; n++) producer.send(new ProducerRecord<>(topic, bytes("" + n)));
         }
     }
 }

@@ -15,11 +15,7 @@ import org.apache.kafka.common.errors.*;
 public class Transactions extends Interop {
     static final Map<String, String> COMMITTED = Map.of("isolation.level", "read_committed");
 
-    interface Scenario {
-        void run() throws Exception;
-    }
-
-    static final Map<String, Scenario> SCENARIOS = Map.ofEntries(
+    static final Map<String, Work> SCENARIOS = Map.ofEntries(
             Map.entry("readers", Transactions::readers),
             Map.entry("held", Transactions::held),
             Map.entry("large", Transactions::large),
@@ -33,13 +29,7 @@ public class Transactions extends Interop {
             Map.entry("features", Transactions::features));
 
     public static void main(String[] arguments) throws Exception {
-        bootstrap = arguments[1];
-        suffix = arguments[2];
-        try (Admin client = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
-            admin = client;
-            for (String scenario : arguments[0].split(",")) SCENARIOS.get(scenario).run();
-        }
-        System.out.println("PASS");
+        run(arguments, SCENARIOS);
     }
 
     // --- what readers see ---------------------------------------------------------------------
@@ -351,7 +341,7 @@ public class Transactions extends Interop {
     }
 
     /** The error, or what it was caused by, is of this kind. */
-    static void refused(Class<? extends Throwable> kind, Scenario action) throws Exception {
+    static void refused(Class<? extends Throwable> kind, Work action) throws Exception {
         try {
             action.run();
         } catch (Exception error) {
