@@ -9,15 +9,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-import pytest
-
 from tests.protocols.kafka.in_memory import Connection
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.clock import ManualClock
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
-from tidemill.engine.records.records import Records
+from tidemill.errors import ProtocolError, TidemillError
+from tidemill.kafka_codec.headers import parse_header as parse_request_header
+from tidemill.kafka_codec.headers import peek_header
+from tidemill.kafka_codec.hot import decode_produce
+from tidemill.kafka_codec.quick import BatchFacts
+from tidemill.log.config.topic import LogConfig
+from tidemill.log.format.batch import parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.format.validate import check_client_batch
+from tidemill.log.steps import run_steps
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.settings import Log, Settings
@@ -113,6 +119,53 @@ async def started(**log: int) -> AsyncIterator[Started]:
         await engine.stop()
 
 
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Engine, Connection, FaultyFileSystem]]:
+    """Run a broker in memory, and connect a client."""
+    async with started() as (engine, server, fs):
+        connection = Connection(server)
+        yield engine, connection, fs
+        connection.close()
+
+
+def by_python(
+    frame: bytes,
+) -> tuple[int, int, int, list[tuple[str | bytes, list[tuple[int, bytes]]]]] | None:
+    """Return version, acks, correlation id and topics of a request for the native decoder.
+
+    A topic has a name or an id, and the index and the batch of each partition.
+    """
+    try:
+        key, version, number = peek_header(frame)
+        if key != 0 or not 5 <= version <= 13:
+            return None
+        client, position = parse_request_header(frame, key, version)
+        asked = run_steps(decode_produce(memoryview(frame), position, version))
+        if asked.acks not in (1, -1) or asked.transactional_id is not None or not client.isascii():
+            return None
+        topics: list[tuple[str | bytes, list[tuple[int, bytes]]]] = []
+        for topic in asked.topics:
+            batches = [(index, bytes(records or b"")) for index, records in topic.partitions]
+            topics.append((topic.name if topic.topic_id is None else topic.topic_id.bytes, batches))
+            for _, data in batches:
+                checked = run_steps(check_client_batch(data, LogConfig(), NOW_MS))
+                header = parse_header(data)
+                is_same = not header.attributes and bytes(checked.data) == data
+                if not is_same or header.base_timestamp < 0:
+                    return None
+    except (TidemillError, ProtocolError, ValueError, IndexError):
+        return None
+    return version, asked.acks, number, topics
+
+
+def check_facts(facts: BatchFacts, data: bytes) -> None:
+    """Compare what the native decoder says about a batch with its header."""
+    header = parse_header(data)
+    assert facts[0] == header.record_count
+    assert facts[1:3] == (header.max_timestamp, NOW_MS)
+    assert facts[4] == header.producer_id
+
+
 def answers(sent: bytes) -> list[tuple[int, bytes]]:
     """Return correlation id and rest of each response."""
     found, position = [], 0
@@ -126,20 +179,6 @@ def answers(sent: bytes) -> list[tuple[int, bytes]]:
 def error_codes(sent: bytes) -> list[int]:
     """Return the error codes of responses of version 9 for a topic with a name of one letter."""
     return [struct.unpack_from(">h", rest, 9)[0] for _, rest in answers(sent)]
-
-
-def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of batches of each run that were appended."""
-    counts: list[int] = []
-    append_run = Records.append_run
-
-    def noting(self: Records, *args: object, **options: object) -> object:
-        found = append_run(self, *args, **options)  # type: ignore[arg-type]
-        counts.append(len(found[0]))
-        return found
-
-    monkeypatch.setattr(Records, "append_run", noting)
-    return counts
 
 
 Outcome = tuple[list[tuple[int, bytes]], dict[str, bytes]]

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from tests.protocols.kafka.in_memory import Connection
 from tests.protocols.kafka.produce_requests import (
     ALL,
     LEADER,
@@ -17,28 +16,17 @@ from tests.protocols.kafka.produce_requests import (
     Topics,
     answers,
     batch,
-    noted_runs,
+    by_python,
+    check_facts,
+    connected,
     outcome,
     request,
     request_to,
-    started,
 )
 from tidemill.engine.records.records import Records
-from tidemill.errors import ProtocolError, TidemillError
-from tidemill.kafka_codec.headers import parse_header as parse_request_header
-from tidemill.kafka_codec.headers import peek_header
-from tidemill.kafka_codec.hot import ProduceRequest, decode_produce
+from tidemill.errors import TidemillError
 from tidemill.kafka_codec.quick import CheckedTopic, read_request
-from tidemill.log.config.topic import LogConfig
-from tidemill.log.format.batch import parse_header, stamp_max_timestamp
-from tidemill.log.format.validate import check_client_batch
-from tidemill.log.steps import run_steps
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many batches of each run were appended."""
-    return noted_runs(monkeypatch)
+from tidemill.log.format.batch import stamp_max_timestamp
 
 
 def read(frame: bytes) -> tuple[int, int, int, list[CheckedTopic]] | None:
@@ -47,35 +35,6 @@ def read(frame: bytes) -> tuple[int, int, int, list[CheckedTopic]] | None:
 
 
 # --- the native decoder, and what Python says ----------------------------------------------------
-
-
-def by_python(frame: bytes) -> tuple[int, int, int, list[object]] | None:
-    """Return version, acks, correlation id, and name, index and batch of each partition."""
-    found: list[object] = []
-    try:
-        key, version, number = peek_header(frame)
-        if key != 0 or not 5 <= version <= 13:
-            return None
-        client, position = parse_request_header(frame, key, version)
-        try:
-            next(decode_produce(memoryview(frame), position, version))
-        except StopIteration as end:
-            asked: ProduceRequest = end.value
-        if asked.acks not in (1, -1) or asked.transactional_id is not None or not client.isascii():
-            return None
-        for topic in asked.topics:
-            for index, records in topic.partitions:
-                data = bytes(records or b"")
-                checked = run_steps(check_client_batch(data, LogConfig(), NOW_MS))
-                header = parse_header(data)
-                is_same = not header.attributes and bytes(checked.data) == data
-                if not is_same or header.base_timestamp < 0:
-                    return None
-                name = topic.name if topic.topic_id is None else topic.topic_id.bytes
-                found.append((name, index, data))
-    except (TidemillError, ProtocolError, ValueError, IndexError):
-        return None
-    return version, asked.acks, number, found
 
 
 def mistakes() -> list[bytes]:
@@ -118,19 +77,17 @@ def test_the_native_decoder_takes_what_python_accepts() -> None:
         assert expected is not None
         version, acks, number, topics = found
         batches = [
-            (name if topic_id is None else topic_id, index, frame[4 + start : 4 + end])
+            (
+                name if topic_id is None else topic_id,
+                [(index, frame[4 + start : 4 + end]) for index, start, end, _ in partitions],
+            )
             for name, topic_id, partitions in topics
-            for index, start, end, _ in partitions
         ]
         assert (version, acks, number, batches) == expected
-        accepted += len(batches) > 1
-        for (_, _, data), (*_, facts) in zip(
-            batches, (each for topic in topics for each in topic[2]), strict=True
-        ):
-            header = parse_header(data)
-            assert facts[0] == header.record_count
-            assert facts[1:3] == (header.max_timestamp, NOW_MS)
-            assert facts[4] == header.producer_id
+        accepted += sum(len(partitions) for _, partitions in batches) > 1
+        for (_, _, partitions), (_, known) in zip(topics, batches, strict=True):
+            for (*_, facts), (_, data) in zip(partitions, known, strict=True):
+                check_facts(facts, data)
     assert accepted > 20
 
 
@@ -208,9 +165,8 @@ async def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
 
 
 async def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[int]) -> None:
-    async with started() as (engine, server, _):
+    async with connected() as (engine, connection, _):
         known = engine.topics.get("t").topic_id
-        connection = Connection(server)
         for topic in (known, known, UUID(int=77)):
             frame = request_to([(topic, [(0, batch()), (1, batch())])], version=13)
             await connection.deliver(frame)
@@ -218,7 +174,6 @@ async def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: l
             at = 1 + 1 + 16 + 1 + 4
             assert struct.unpack_from(">h", rest, at)[0] == (0 if topic == known else 100)
         assert taken == [2, 2]
-        connection.close()
 
 
 # --- what fails ----------------------------------------------------------------------------------
@@ -231,20 +186,17 @@ def codes(sent: bytes, partitions: int) -> list[int]:
 
 
 async def test_partitions_of_a_request_fail_alone(taken: list[int]) -> None:
-    async with started() as (engine, server, _):
-        connection = Connection(server)
+    async with connected() as (engine, connection, _):
         frame = request_to([("t", [(n, batch()) for n in (0, 1, 2)])], version=7)
         await connection.deliver(frame)
         log = next(log for tp, log in engine._store.partitions.items() if tp == ("t", 1))
         engine._flusher.forget(log)
         assert codes(await connection.answered(), 3) == [0, 56, 0]
         assert taken == [3]
-        connection.close()
 
 
 async def test_what_a_full_disk_refuses_fails_alone(taken: list[int]) -> None:
-    async with started() as (_, server, fs):
-        connection = Connection(server)
+    async with connected() as (_, connection, fs):
         one = batch(b"x" * 100)
         await connection.deliver(request_to([("t", [(n, one) for n in range(4)])], version=7))
         assert codes(await connection.answered(), 4) == [0] * 4
@@ -254,14 +206,11 @@ async def test_what_a_full_disk_refuses_fails_alone(taken: list[int]) -> None:
         assert codes(await connection.answered(), 4) == [0, 0, 56, 56]
         fs.capacity = None
         assert taken == [4, 4]
-        connection.close()
 
 
 async def test_all_partitions_fail_with_a_failed_sync() -> None:
-    async with started() as (engine, server, fs):
-        connection = Connection(server)
+    async with connected() as (engine, connection, fs):
         fs.fail("sync", times=-1)
         await connection.deliver(request_to([("t", [(n, batch()) for n in range(4)])], version=7))
         assert codes(await connection.answered(), 4) == [56] * 4
         assert isinstance(await engine.failed, TidemillError)
-        connection.close()

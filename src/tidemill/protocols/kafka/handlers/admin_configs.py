@@ -134,56 +134,40 @@ def _entries(ctx: RequestContext, resource_type: int, name: str) -> list[ConfigE
 @handles(33)
 async def handle_alter_configs(ctx: RequestContext, request: Any) -> Tree:
     """Answer AlterConfigs: replace all configs that are set on a resource."""
-
-    async def alter(resource: Any) -> None:
-        _check_nulls((config.name, config.value) for config in resource.configs)
-        configs = {config.name: config.value for config in resource.configs}
-        if resource.resource_type == TOPIC:
-            await ctx.door.configs.replace_topic(
-                resource.resource_name, configs, request.validate_only
-            )
-        elif resource.resource_type == GROUP:
-            await ctx.door.configs.replace_group(
-                resource.resource_name, configs, request.validate_only
-            )
-        else:
-            _check_broker_name(ctx, resource.resource_name)
-            await ctx.door.configs.replace_broker(
-                configs, request.validate_only, all_brokers=not resource.resource_name
-            )
-
-    return await _alter_all(ctx, request.resources, alter)
+    configs = ctx.door.configs
+    alter = configs.replace_topic, configs.replace_group, configs.replace_broker
+    return await _alter_all(ctx, request, _values, *alter)
 
 
 @handles(44)
 async def handle_incremental_alter_configs(ctx: RequestContext, request: Any) -> Tree:
     """Answer IncrementalAlterConfigs (KIP-339)."""
-
-    async def alter(resource: Any) -> None:
-        changes = _changes(resource.configs)
-        if resource.resource_type == TOPIC:
-            await ctx.door.configs.alter_topic(
-                resource.resource_name, changes, request.validate_only
-            )
-        elif resource.resource_type == GROUP:
-            await ctx.door.configs.alter_group(
-                resource.resource_name, changes, request.validate_only
-            )
-        else:
-            _check_broker_name(ctx, resource.resource_name)
-            await ctx.door.configs.alter_broker(
-                changes, request.validate_only, all_brokers=not resource.resource_name
-            )
-
-    return await _alter_all(ctx, request.resources, alter)
+    configs = ctx.door.configs
+    alter = configs.alter_topic, configs.alter_group, configs.alter_broker
+    return await _alter_all(ctx, request, _changes, *alter)
 
 
 async def _alter_all(
-    ctx: RequestContext, resources: Any, alter: Callable[[Any], Awaitable[None]]
+    ctx: RequestContext,
+    request: Any,
+    read: Callable[[Any], Any],
+    alter_topic: Callable[[str, Any, bool], Awaitable[None]],
+    alter_group: Callable[[str, Any, bool], Awaitable[None]],
+    alter_broker: Callable[..., Awaitable[None]],
 ) -> Tree:
     """Alter each resource on its own. One that is named twice gets an error, as in Kafka."""
+    resources, validate_only = request.resources, request.validate_only
     named = Counter((r.resource_type, r.resource_name) for r in resources)
     first = {(r.resource_type, r.resource_name): r for r in reversed(resources)}
+
+    async def alter(resource_type: int, name: str, configs: Any) -> None:
+        if resource_type == TOPIC:
+            await alter_topic(name, configs, validate_only)
+        elif resource_type == GROUP:
+            await alter_group(name, configs, validate_only)
+        else:
+            _check_broker_name(ctx, name)
+            await alter_broker(configs, validate_only, all_brokers=not name)
 
     async def alter_one(key: tuple[int, str]) -> Tree:
         resource_type, name = key
@@ -194,7 +178,7 @@ async def _alter_all(
             if resource_type not in (TOPIC, BROKER, GROUP):
                 raise _unsupported(resource_type)
             _check_keys(first[key].configs)
-            await alter(first[key])
+            await alter(resource_type, name, read(first[key].configs))
         except TidemillError as error:
             refusal = error
         return {
@@ -205,6 +189,11 @@ async def _alter_all(
         }
 
     return {"responses": await ctx.turns.each(alter_one, named)}
+
+
+def _values(configs: Any) -> dict[str, str]:
+    _check_nulls((config.name, config.value) for config in configs)
+    return {config.name: config.value for config in configs}
 
 
 def _changes(configs: Any) -> list[ConfigChange]:

@@ -3,6 +3,6 @@
 The import of a module registers its handlers.
 """
 
-from tidemill.protocols.kafka.handlers.group_members import classic, consumer, offsets, share
+from tidemill.protocols.kafka.handlers.group_members import classic, modern, offsets
 
-__all__ = ["classic", "consumer", "offsets", "share"]
+__all__ = ["classic", "modern", "offsets"]

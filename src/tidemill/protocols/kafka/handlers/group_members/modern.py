@@ -1,40 +1,79 @@
-"""Answers about groups whose partitions the broker assigns: consumer groups and share groups.
+"""Groups whose partitions the broker assigns: heartbeat and describe.
 
-Translates only. This module must not know a kind of group.
+These are consumer groups with the consumer protocol (KIP-848) and share groups (KIP-932). This
+module translates only: the state machines of the groups decide what a member gets. Version 1 of a
+consumer's heartbeat has a pattern of topics, and member ids that clients make (KIP-1082).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
+from uuid import UUID
 
-from tidemill.engine.api import HeartbeatResult, NamedPartitions
+from tidemill.engine.api import (
+    ConsumerGroupInfo,
+    ConsumerHeartbeat,
+    ConsumerMemberInfo,
+    HeartbeatResult,
+    NamedPartitions,
+    ShareGroupInfo,
+    ShareHeartbeat,
+    ShareMemberInfo,
+)
 from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_message
 from tidemill.protocols.kafka.operations import allowed_operations
 
 code = partial(error_code, group=True)
+NO_ID = UUID(int=0)
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
-class GroupInfo(Protocol):
-    """A group as ``describe`` shows it, as far as all kinds have it."""
+@handles(68)
+async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> Tree:
+    """Answer a member with its epoch, and with its partitions where they changed."""
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    heartbeat = ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        client_id=ctx.client_id or "",
+        client_host=ctx.client_host,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout,
+        topic_names=None if names is None else tuple(names),
+        topic_pattern=field(request, "subscribed_topic_regex", None),
+        assignor=request.server_assignor,
+        owned=None
+        if owned is None
+        else {each.topic_id or NO_ID: frozenset(each.partitions) for each in owned},
+        chooses_member_id=ctx.api_version >= 1,
+    )
+    return await _heartbeat_answer(ctx.door.groups.consumer_heartbeat(heartbeat))
 
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def assignment_epoch(self) -> int: ...
-    @property
-    def assignor(self) -> str: ...
+
+@handles(76)
+async def handle_share_group_heartbeat(ctx: RequestContext, request: Any) -> Tree:
+    """Answer a member with its epoch, and with its partitions where they changed."""
+    names = request.subscribed_topic_names
+    heartbeat = ShareHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        client_id=ctx.client_id or "",
+        client_host=ctx.client_host,
+        rack_id=request.rack_id,
+        topic_names=None if names is None else tuple(names),
+    )
+    return await _heartbeat_answer(ctx.door.groups.share_heartbeat(heartbeat))
 
 
-async def heartbeat_answer(result: Awaitable[HeartbeatResult]) -> Tree:
+async def _heartbeat_answer(result: Awaitable[HeartbeatResult]) -> Tree:
     """Answer a member with its epoch, and with its partitions where they changed."""
     try:
         answer = await result
@@ -58,46 +97,79 @@ async def heartbeat_answer(result: Awaitable[HeartbeatResult]) -> Tree:
     }
 
 
-def describe_answer(
-    ctx: RequestContext, request: Any, described: Callable[[str], dict[str, Any]]
-) -> Tree:
-    """Describe the groups that a request asks for.
+@handles(69)
+def handle_consumer_group_describe(ctx: RequestContext, request: Any) -> Tree:
+    """Answer ConsumerGroupDescribe. A classic group is an error: ask DescribeGroups for it."""
+    return _describe(ctx, request, ctx.door.groups.describe_consumer_group, _consumer)
 
-    Args:
-        described: returns the fields of a group. What it raises is the group's error.
-    """
+
+@handles(77)
+def handle_share_group_describe(ctx: RequestContext, request: Any) -> Tree:
+    """Answer ShareGroupDescribe. A group of another kind is an error."""
+    return _describe(ctx, request, ctx.door.groups.describe_share_group, _member)
+
+
+def _describe(
+    ctx: RequestContext,
+    request: Any,
+    find: Callable[[str], ConsumerGroupInfo | ShareGroupInfo],
+    member_fields: Callable[[Any], Tree],
+) -> Tree:
+    """Describe the groups that a request asks for. What ``find`` raises is the group's error."""
 
     def describe(group_id: str) -> Tree:
         try:
-            group = described(group_id)
+            group = find(group_id)
         except TidemillError as error:
             return {
                 "error_code": code(error),
                 "error_message": error_message(error),
                 "group_id": group_id,
             }
-        if request.include_authorized_operations:
-            group["authorized_operations"] = allowed_operations(ctx.door.access, GROUP, group_id)
-        return group
+        fields: Tree = {
+            "error_code": 0,
+            "error_message": None,
+            "group_id": group.group_id,
+            "group_state": group.state,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor_name": group.assignor,
+            "members": Each(member_fields, group.members),
+        }
+        if not request.include_authorized_operations:
+            return fields
+        operations = allowed_operations(ctx.door.access, GROUP, group_id)
+        return {**fields, "authorized_operations": operations}
 
     return {"groups": Each(describe, request.group_ids)}
 
 
-def group_fields(group: GroupInfo, members: Each[Any, Any]) -> dict[str, Any]:
-    """Return the fields of a group and its members."""
+def _consumer(info: ConsumerMemberInfo) -> Tree:
+    member = info.member
     return {
-        "error_code": 0,
-        "error_message": None,
-        "group_id": group.group_id,
-        "group_state": group.state,
-        "group_epoch": group.epoch,
-        "assignment_epoch": group.assignment_epoch,
-        "assignor_name": group.assignor,
-        "members": members,
+        **_member(info),
+        "instance_id": member.instance_id,
+        "subscribed_topic_regex": member.topic_pattern,
+        "target_assignment": _assignment(info.target),
+        "member_type": CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     }
 
 
-def assignment_fields(partitions: NamedPartitions) -> Tree:
+def _member(info: ConsumerMemberInfo | ShareMemberInfo) -> Tree:
+    """Return the fields that members of both kinds have."""
+    member = info.member
+    return {
+        "member_id": info.member_id,
+        "rack_id": member.rack_id,
+        "member_epoch": info.epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": list(member.topic_names),
+        "assignment": _assignment(info.assigned),
+    }
+
+
+def _assignment(partitions: NamedPartitions) -> Tree:
     """Return partitions with the ids and names of their topics."""
     return {
         "topic_partitions": [
