@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.protocols.kafka.messages import kio_bytes, one_batch
-from tests.protocols.kafka.wire import eventually, request, request_bytes, serving
+from tests.protocols.kafka.wire import eventually, request, request_bytes, serving, talking
 from tests.support.logs import read_bytes
 from tidemill.kafka_codec.schema import request_type
 from tidemill.net.responses import STUCK_SECONDS
@@ -52,9 +52,7 @@ def fetch(topic: str, offset: int = 0, max_wait: int = 0, min_bytes: int = 1) ->
 
 
 async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (_, client):
         sent = [one_batch(b"x" * size) for size in (10, 70_000, 1_000_000, 300, 5_000_000)]
         for index, records in enumerate(sent):
             answer = await client.call(PRODUCE, 9, produce("t", records))
@@ -71,10 +69,8 @@ async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> Non
 
 
 async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, client):
         s.disk.hold()
-        client = await s.client()
         first = client.send(PRODUCE, 9, produce("t", one_batch(b"1")))
         second = client.send(PRODUCE, 9, produce("t", one_batch(b"2")))
         third = client.send(PRODUCE, 9, produce("t", one_batch(b"3"), acks=1))
@@ -127,10 +123,8 @@ async def test_a_produce_request_to_many_partitions_is_answered_in_order(size: i
 
 
 async def test_other_requests_wait_for_the_answers_before_them() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, client):
         s.disk.hold()
-        client = await s.client()
         first = client.send(PRODUCE, 9, produce("t", one_batch()))
         second = client.send(FETCH, 11, fetch("t"))
         third = client.send(PRODUCE, 9, produce("t", one_batch(), acks=1))
@@ -145,10 +139,8 @@ async def test_other_requests_wait_for_the_answers_before_them() -> None:
 
 
 async def test_most_produce_requests_of_a_connection_wait_until_others_are_answered() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, client):
         s.disk.hold()
-        client = await s.client()
         sent = [client.send(PRODUCE, 9, produce("t", one_batch())) for _ in range(3000)]
         await eventually(lambda: s.appended == MOST_UNANSWERED)
         (link,) = s.server.listener._links
@@ -164,10 +156,8 @@ async def test_most_produce_requests_of_a_connection_wait_until_others_are_answe
 
 
 async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, client):
         s.disk.hold()
-        client = await s.client()
         sent = [client.send(PRODUCE, 9, produce("t", one_batch())) for _ in range(400)]
         sent.append(client.send(FETCH, 11, fetch("t")))
         sent += [client.send(PRODUCE, 9, produce("t", one_batch(), acks=1)) for _ in range(400)]
@@ -201,9 +191,7 @@ async def test_bytes_may_arrive_one_at_a_time() -> None:
 
 
 async def test_acks_0_gets_no_answer_and_an_error_closes() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (s, client):
         client.send(PRODUCE, 9, produce("t", one_batch(), acks=0))
         await client.call(METADATA, 9, ALL_TOPICS)
         assert s.appended == 1
@@ -250,9 +238,7 @@ async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_i
 
 
 async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (_, client):
         body = struct.pack(">hiih1sii", 1, 500, 1, 1, b"t", 1, 0) + struct.pack(">i2s", 2, b"ab")
         client.writer.write(request_bytes(PRODUCE, 2, body, 9))
         content = await client.raw_response()
@@ -309,10 +295,8 @@ async def test_connections_over_the_limit_are_closed() -> None:
 
 
 async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> None:
-    async with serving(connection_inflight_bytes=50_000) as s:
-        await s.make_topic("t")
+    async with talking(connection_inflight_bytes=50_000) as (s, client):
         s.disk.hold()
-        client = await s.client()
         body = produce("t", one_batch(b"x" * 10_000))
         sent = [client.send(PRODUCE, 9, body) for _ in range(400)]
         budget = s.server.listener.budget
@@ -328,9 +312,7 @@ async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> No
 
 
 async def test_client_that_does_not_read_is_not_read() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        writer = await s.client()
+    async with talking() as (s, writer):
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 5_000_000)))
         client = await s.client(limit=1)
         sent = [client.send(FETCH, 11, fetch("t")) for _ in range(30)]
@@ -383,9 +365,7 @@ async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() 
 
 
 async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
-    async with serving(total_inflight_bytes=8_000_000) as s:
-        await s.make_topic("t")
-        writer = await s.client()
+    async with talking(total_inflight_bytes=8_000_000) as (s, writer):
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
         with capture_logs() as logs:
             slow = await s.client(limit=1)
@@ -502,9 +482,7 @@ async def test_fault_in_a_handler_closes_one_connection() -> None:
 
 
 async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (s, client):
         client.send(FETCH, 11, fetch("t", max_wait=60_000))
         await eventually(lambda: len(s.reads) == 1)
         client.close()
@@ -547,10 +525,8 @@ async def test_stop_does_not_wait_for_members_of_a_group() -> None:
 
 
 async def test_stop_cuts_what_does_not_end_in_time() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, client):
         s.disk.hold()
-        client = await s.client()
         client.send(PRODUCE, 9, produce("t", one_batch()))
         await eventually(lambda: s.appended == 1)
         await s.server.stop(grace_seconds=0.05)

@@ -180,6 +180,16 @@ async def serving(
         assert server.listener.budget.unanswered == 0
 
 
+@contextlib.asynccontextmanager
+async def talking(**limits: int) -> AsyncIterator[tuple[Serving, Client]]:
+    """Serve a topic ``t`` of two partitions, and connect a client."""
+    async with serving(**limits) as s:
+        await s.make_topic("t", 2)
+        client = await s.client()
+        yield s, client
+        client.close()
+
+
 async def eventually(condition: Any, what: str = "") -> None:
     """Wait until ``condition()`` holds."""
     async with asyncio.timeout(300):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +11,7 @@ import pytest
 from tests.engine.transactions.support import Producer
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.test_server import fetch, produce
-from tests.protocols.kafka.wire import Client, Serving, eventually, serving
+from tests.protocols.kafka.wire import Serving, eventually, talking
 from tidemill.engine.api import CommitRequest, OffsetToCommit, PartitionWrite
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError, StorageError
@@ -34,16 +32,6 @@ from tidemill.state.errors import (
 (DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS) = (60, 61, 75)
 
 NOW_MS = 1_700_000_000_000
-
-
-@asynccontextmanager
-async def talking() -> AsyncIterator[tuple[Serving, Client]]:
-    """Run a server with topic ``t`` of two partitions, and connect a client."""
-    async with serving() as s:
-        await s.make_topic("t", 2)
-        client = await s.client()
-        yield s, client
-        client.close()
 
 
 async def append(s: Serving, partition: int = 0, records: int = 1, timestamp: int = NOW_MS) -> None:
