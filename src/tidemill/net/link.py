@@ -14,20 +14,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
 from tidemill import system
 from tidemill.errors import ProtocolError, TidemillError
-from tidemill.net.budget import Hold
+from tidemill.net.budget import Budget, Hold
 from tidemill.net.outgoing.outbox import Outbox
-from tidemill.net.responses import UNCOUNTED_BYTES
+from tidemill.net.responses import UNCOUNTED_BYTES, ResponseMemory
 from tidemill.net.room import ResponseRoom
 from tidemill.parts import Part, has_files, memory_of
-
-if TYPE_CHECKING:
-    from tidemill.net.listener import Listener
+from tidemill.settings import Limits
 
 log = structlog.get_logger("tidemill.listener")
 
@@ -75,10 +73,34 @@ class Session(Protocol):
         """Clean up: the connection is closed and nothing can be written any more."""
 
 
+class Owner(Protocol):
+    """The listener, as its connections see it."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def budget(self) -> Budget: ...
+
+    @property
+    def responses(self) -> ResponseMemory: ...
+
+    def now(self) -> float:
+        """Return the event loop's time in seconds."""
+
+    def make_session(self, link: Link) -> Session: ...
+
+    def admit(self, link: Link) -> bool:
+        """Count a new connection; return False if there are too many."""
+
+    def dismiss(self, link: Link) -> None:
+        """Forget a closed connection."""
+
+
 class Link(asyncio.BufferedProtocol):
     """One accepted connection, as its session uses it."""
 
-    def __init__(self, owner: Listener) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._limits = owner.limits
         self._transport: asyncio.Transport | None = None

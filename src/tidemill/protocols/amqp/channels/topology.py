@@ -6,22 +6,41 @@ Each handler takes the channel and the decoded method. Knows no rules of queues 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
 from tidemill.engine.queues.errors import ReservedNameError
 from tidemill.protocols.amqp import reply_to
+from tidemill.protocols.amqp.channels.consuming import Consuming
+from tidemill.protocols.amqp.channels.publishing import Publishing
 from tidemill.protocols.amqp.codec.methods import Method
 from tidemill.protocols.amqp.error_codes import not_found
-
-if TYPE_CHECKING:
-    from tidemill.protocols.amqp.channels.channel import Channel
+from tidemill.protocols.amqp.wire import Wire
 
 
-Handler = Callable[["Channel", Method], Awaitable[None]]
+class DeclaringChannel(Protocol):
+    """A channel, as these handlers use it."""
+
+    wire: Wire
+    last_queue: str | None
+
+    @property
+    def publishing(self) -> Publishing: ...
+
+    @property
+    def consuming(self) -> Consuming: ...
+
+    def reply(self, name: str, **arguments: object) -> None:
+        """Send a method on this channel."""
+
+    def reply_unless_nowait(self, method: Method, name: str, **arguments: object) -> None:
+        """Send a method on this channel, unless the client does not want an answer."""
 
 
-def queue_name(channel: Channel, name: str) -> str:
+Handler = Callable[[DeclaringChannel, Method], Awaitable[None]]
+
+
+def queue_name(channel: DeclaringChannel, name: str) -> str:
     """Return the queue that a method means: empty is the last one that the channel declared."""
     if name:
         return name
@@ -30,7 +49,7 @@ def queue_name(channel: Channel, name: str) -> str:
     return channel.last_queue
 
 
-async def exchange_declare(channel: Channel, method: Method) -> None:
+async def exchange_declare(channel: DeclaringChannel, method: Method) -> None:
     """Declare an exchange."""
     spec = ExchangeSpec(
         method.text("type"),
@@ -46,7 +65,7 @@ async def exchange_declare(channel: Channel, method: Method) -> None:
     channel.reply_unless_nowait(method, "exchange.declare-ok")
 
 
-async def exchange_delete(channel: Channel, method: Method) -> None:
+async def exchange_delete(channel: DeclaringChannel, method: Method) -> None:
     """Delete an exchange."""
     await channel.wire.queues.delete_exchange(
         _clean(method.text("exchange")), if_unused=method.flag("if_unused")
@@ -54,13 +73,13 @@ async def exchange_delete(channel: Channel, method: Method) -> None:
     channel.reply_unless_nowait(method, "exchange.delete-ok")
 
 
-async def exchange_bind(channel: Channel, method: Method) -> None:
+async def exchange_bind(channel: DeclaringChannel, method: Method) -> None:
     """Bind an exchange to another one."""
     await channel.wire.queues.bind_exchange(*_exchange_binding(method))
     channel.reply_unless_nowait(method, "exchange.bind-ok")
 
 
-async def exchange_unbind(channel: Channel, method: Method) -> None:
+async def exchange_unbind(channel: DeclaringChannel, method: Method) -> None:
     """Remove a binding between exchanges."""
     await channel.wire.queues.unbind_exchange(*_exchange_binding(method))
     channel.reply_unless_nowait(method, "exchange.unbind-ok")
@@ -75,7 +94,7 @@ def _exchange_binding(method: Method) -> tuple[str, str, str, dict[str, object]]
     )
 
 
-async def queue_declare(channel: Channel, method: Method) -> None:
+async def queue_declare(channel: DeclaringChannel, method: Method) -> None:
     """Declare a queue, or look at one."""
     name, passive = _clean(method.text("queue")), method.flag("passive")
     if name.startswith(reply_to.PREFIX) or name == reply_to.PSEUDO_QUEUE:
@@ -101,26 +120,28 @@ async def queue_declare(channel: Channel, method: Method) -> None:
     )
 
 
-def _declare_reply_queue(channel: Channel, method: Method, name: str) -> None:
+def _declare_reply_queue(channel: DeclaringChannel, method: Method, name: str) -> None:
     """Answer whether a client still waits for direct replies."""
     if name != reply_to.PSEUDO_QUEUE and channel.wire.shared.replies.find(name) is None:
         raise not_found("queue", name)
     channel.reply_unless_nowait(method, "queue.declare-ok", queue=name, consumer_count=1)
 
 
-async def queue_bind(channel: Channel, method: Method) -> None:
+async def queue_bind(channel: DeclaringChannel, method: Method) -> None:
     """Bind a queue to an exchange."""
     await channel.wire.queues.bind(*_queue_binding(channel, method), channel.wire.owner)
     channel.reply_unless_nowait(method, "queue.bind-ok")
 
 
-async def queue_unbind(channel: Channel, method: Method) -> None:
+async def queue_unbind(channel: DeclaringChannel, method: Method) -> None:
     """Remove a binding of a queue."""
     await channel.wire.queues.unbind(*_queue_binding(channel, method), channel.wire.owner)
     channel.reply("queue.unbind-ok")
 
 
-def _queue_binding(channel: Channel, method: Method) -> tuple[str, str, str, dict[str, object]]:
+def _queue_binding(
+    channel: DeclaringChannel, method: Method
+) -> tuple[str, str, str, dict[str, object]]:
     named, key = method.text("queue"), method.text("routing_key")
     queue = queue_name(channel, named)
     return (
@@ -131,7 +152,7 @@ def _queue_binding(channel: Channel, method: Method) -> tuple[str, str, str, dic
     )
 
 
-async def queue_purge(channel: Channel, method: Method) -> None:
+async def queue_purge(channel: DeclaringChannel, method: Method) -> None:
     """Drop the messages of a queue that are ready."""
     await channel.publishing.drained()
     count = await channel.wire.queues.purge(
@@ -140,7 +161,7 @@ async def queue_purge(channel: Channel, method: Method) -> None:
     channel.reply_unless_nowait(method, "queue.purge-ok", message_count=count)
 
 
-async def queue_delete(channel: Channel, method: Method) -> None:
+async def queue_delete(channel: DeclaringChannel, method: Method) -> None:
     """Delete a queue. The channel's consumers of it are cancelled after the answer (RabbitMQ)."""
     await channel.publishing.drained()
     with channel.consuming.cancelled_later():
