@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -22,7 +19,7 @@ from tidemill.cli.pipeline.run import (
     SparkLog,
     report,
     run_options,
-    stop_on_signals,
+    running,
 )
 from tidemill.extras import require_extra
 
@@ -54,20 +51,15 @@ def rebuild(
     """
     require_extra("spark")
     from tidemill.cli.pipeline.file import load_pipeline
-    from tidemill.cli.pipeline.view import view_for
     from tidemill.spark.pipelines.check import check
     from tidemill.spark.pipelines.rebuild import Rebuild
 
     pipeline = load_pipeline(file, name)
     check(pipeline)
-    options = replace(
-        run_options(context, pipeline, master, data_dir, spark_log, servers, properties),
-        source_format=source_format.value,
+    options = run_options(
+        context, pipeline, master, data_dir, source_format, spark_log, servers, properties
     )
-    stop = threading.Event()
-    stop_on_signals(stop)
-    output.note(f"Spark is starting. Its output goes to {options.log_file}.")
-    with view_for(sys.stderr) as view:
+    with running(options) as (stop, view):
         found = Rebuild(pipeline, query, options, view.show, view.warn).run(stop)
     report(list(found.statuses), as_json=as_json)
     if found.is_switched:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +23,7 @@ from tidemill.cli.positions import Kind, parse
 from tidemill.extras import require_extra
 
 if TYPE_CHECKING:
+    from tidemill.cli.pipeline.view import LineView, LiveView
     from tidemill.spark.pipelines.declared import Pipeline, Starting
     from tidemill.spark.pipelines.progress import QueryStatus
     from tidemill.spark.pipelines.runner import RunOptions
@@ -122,12 +125,17 @@ def run(
     check(pipeline)
     starting = _starting(start_at)
     options = replace(
-        run_options(context, pipeline, master, data_dir, spark_log, servers, properties),
+        run_options(
+            context, pipeline, master, data_dir, source_format, spark_log, servers, properties
+        ),
         until_caught_up=until_caught_up,
         starting=starting,
-        source_format=source_format.value,
     )
-    report(_run(pipeline, options), as_json=as_json)
+    from tidemill.spark.pipelines.runner import Runner
+
+    with running(options) as (stop, view):
+        statuses = list(Runner(pipeline, options, view.show, view.warn).run(stop))
+    report(statuses, as_json=as_json)
 
 
 def run_options(
@@ -135,6 +143,7 @@ def run_options(
     pipeline: Pipeline,
     master: str,
     data_dir: Path,
+    source_format: SourceFormat,
     spark_log: Path | None,
     servers: str,
     properties: list[str] | None,
@@ -155,6 +164,7 @@ def run_options(
         master=master,
         kafka=cluster.properties,
         log_file=_log_file(spark_log, state / pipeline.name / "spark.log"),
+        source_format=source_format.value,
     )
 
 
@@ -165,16 +175,27 @@ def state_folder(data_dir: Path) -> Path:
     return data_dir.resolve() / "pipelines"
 
 
-def _run(pipeline: Pipeline, options: RunOptions) -> list[QueryStatus]:
-    """Run the pipeline until it ends or a signal stops it, and show its queries meanwhile."""
+@contextmanager
+def running(options: RunOptions) -> Iterator[tuple[threading.Event, LineView | LiveView]]:
+    """Give an event that signals set, and a view of the queries, which is closed at the end.
+
+    The first signal stops the pipeline cleanly, the second one immediately.
+    """
     from tidemill.cli.pipeline.view import view_for
-    from tidemill.spark.pipelines.runner import Runner
 
     stop = threading.Event()
-    stop_on_signals(stop)
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        output.note("Stopping cleanly. A second Ctrl-C stops it immediately.")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
     output.note(f"Spark is starting. Its output goes to {options.log_file}.")
     with view_for(sys.stderr) as view:
-        return list(Runner(pipeline, options, view.show, view.warn).run(stop))
+        yield stop, view
 
 
 def report(statuses: list[QueryStatus], *, as_json: bool) -> None:
@@ -239,16 +260,3 @@ def _starting(text: str | None) -> Starting | None:
         hint="Use beginning, end, a time (2026-11-20T10:00Z; UTC if it has no time zone) or "
         "@milliseconds.",
     )
-
-
-def stop_on_signals(stop: threading.Event) -> None:
-    """Handle signals: the first one stops the pipeline cleanly, the second one immediately."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        output.note("Stopping cleanly. A second Ctrl-C stops it immediately.")
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)

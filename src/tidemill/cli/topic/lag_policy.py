@@ -36,9 +36,7 @@ def lag_policy(
     stored = committed_offsets(cluster, group)
     committed = {key: stored.get(key, each.start) for key, each in offsets.items()}
     lags = partition_lags(cluster, committed, [])
-    limits = {
-        unit: int(configs.get(f"lag.max.{unit}", "-1")) for unit in ("records", "bytes", "ms")
-    }
+    limits = {unit: int(configs.get(f"lag.max.{unit}", "-1")) for unit in UNITS}
     now = {
         "records": max((lag.lag or 0 for lag in lags), default=0),
         "bytes": max((_bytes_behind(lag, sizes) for lag in lags), default=0),
