@@ -20,8 +20,8 @@ from bench.cdc.databases import COLUMNS, PER_TRANSACTION, Database, write_rows
 from tidemill.connect.cdc.binlog.dump import BinlogStream
 from tidemill.connect.cdc.binlog.settings import Settings
 from tidemill.connect.cdc.contract import Capture
+from tidemill.connect.cdc.mariadb.dialect import GtidPosition, parse_gtid
 from tidemill.connect.cdc.mariadb.dialect import MariaDb as Dialect
-from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
 
 _SCHEMA = "bench"
 _OPTIONS = ("--innodb-buffer-pool-size=128M", "--innodb-log-file-size=256M")

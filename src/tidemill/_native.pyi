@@ -554,8 +554,6 @@ def encode_changelog(encoders: dict[int, ChangeEncoder], rows: list[Any], stamp_
 def split_packets(buffer: bytearray, filled: int, number: int, /) -> tuple[list[bytes], int, int]:
     """Split received bytes into packets of MariaDB's protocol.
 
-    ``tidemill.connect.cdc.binlog.packets.split_packets`` gives the same results.
-
     Raises:
         ValueError: A packet does not have the next number.
     """

@@ -19,9 +19,9 @@ from tests.support.snapshots import TABLE, FakeSource, FakeWriter, Record
 from tidemill.connect.cdc.contract import (
     Source,
 )
-from tidemill.connect.cdc.snapshot.queue import Snapshots
+from tidemill.connect.cdc.snapshots import Snapshots
 from tidemill.connect.cdc.state import WorkerState
-from tidemill.connect.cdc.writing.writer import Writer
+from tidemill.connect.cdc.writer import Writer
 
 KEYS = st.integers(0, 2)
 

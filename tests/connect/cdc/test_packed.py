@@ -21,14 +21,13 @@ from tidemill.connect.cdc.envelope import Encoder, Record, source_tail
 from tidemill.connect.cdc.packed import Changes, ColumnRule, PackedRows
 from tidemill.connect.cdc.postgres import types
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
-from tidemill.connect.cdc.postgres.decoding.rows import decoder, identity_decoder
 from tidemill.connect.cdc.postgres.decoding.runs import Run, Transaction, scan
-from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape
+from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape, decoder, identity_decoder
 from tidemill.connect.cdc.postgres.reading.chunks import _copied_rows
 from tidemill.connect.cdc.sqlite import rows as cells
 from tidemill.connect.cdc.sqlite.changelog import Layout
 from tidemill.connect.cdc.sqlite.logged import LoggedChanges, value_columns
-from tidemill.connect.cdc.writing.compiled import CompiledEncoders
+from tidemill.connect.cdc.writer import CompiledEncoders
 from tidemill.log.format.batch import check_batch
 from tidemill.log.format.records import decode_records
 from tidemill.native import extension

@@ -12,9 +12,7 @@ import pytest
 from tidemill.connect.cdc.contract import Change, Column, Row, Table
 from tidemill.connect.cdc.definition import Outbox, parse
 from tidemill.connect.cdc.errors import DefinitionError
-from tidemill.connect.cdc.routing.outbox import OutboxRouter
-from tidemill.connect.cdc.routing.rules import Rules, parse_condition
-from tidemill.connect.cdc.routing.transactions import TransactionCounter
+from tidemill.connect.cdc.routing import OutboxRouter, Rules, TransactionCounter, parse_condition
 from tidemill.connect.cdc.state import WorkerState
 
 TABLE = Table(

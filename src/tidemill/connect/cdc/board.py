@@ -17,15 +17,7 @@ from confluent_kafka import KafkaException
 from tidemill.confluent.clients import REQUEST_S, Kafka
 from tidemill.confluent.reading import Follower, end_offsets, read_table
 from tidemill.connect.cdc.definition import Definition
-from tidemill.connect.cdc.topics import (
-    SOURCES,
-    SOURCES_CONFIG,
-    command_key,
-    declared_key,
-    definition_key,
-    split_key,
-    status_key,
-)
+from tidemill.connect.cdc.topics import SOURCES, SOURCES_CONFIG
 from tidemill.errors import UnreachableError
 
 _CLIENT = "tidemill-sources"
@@ -65,7 +57,7 @@ class Board:
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Take over a record. Records of other programs are left out."""
-        source, rest = split_key(key)
+        source, _, rest = key.decode(errors="replace").partition("/")
         if rest == "definition":
             _set(self.definitions, source, value)
         elif rest == "status":
@@ -123,7 +115,11 @@ class BoardFollower:
 
 
 class BoardWriter:
-    """Writes records of the topic."""
+    """Writes records of the topic.
+
+    Their keys are the source's name and ``/definition``, ``/declared``, ``/status`` or
+    ``/command/`` with its name: pause, restart, delete, or ``snapshot/<table>``.
+    """
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -131,30 +127,30 @@ class BoardWriter:
 
     def define(self, definition: Definition) -> None:
         """Store a definition."""
-        self._put(definition_key(definition.name), definition.encode())
+        self._put(f"{definition.name}/definition", definition.encode())
 
     def command(self, source: str, command: str, **payload: Any) -> str:
         """Store a command, and return its id."""
         number = uuid.uuid4().hex
         value = {"id": number, "at": time.time_ns() // 1_000_000, **payload}
-        self._put(command_key(source, command), json.dumps(value).encode())
+        self._put(f"{source}/command/{command}", json.dumps(value).encode())
         return number
 
     def status(self, source: str, status: Values) -> None:
         """Publish a status."""
-        self._put(status_key(source), json.dumps(status).encode())
+        self._put(f"{source}/status", json.dumps(status).encode())
 
     def declare(self, source: str, file: str | None) -> None:
         """Store which settings file declares a source; None: none does any more."""
-        self._put(declared_key(source), None if file is None else file.encode())
+        self._put(f"{source}/declared", None if file is None else file.encode())
 
     def forget(self, source: str, board: Board) -> None:
         """Delete all records of a source."""
         for command in board.commands.get(source, {}):
-            self._put(command_key(source, command), None)
-        self._put(status_key(source), None)
-        self._put(declared_key(source), None)
-        self._put(definition_key(source), None)
+            self._put(f"{source}/command/{command}", None)
+        self._put(f"{source}/status", None)
+        self._put(f"{source}/declared", None)
+        self._put(f"{source}/definition", None)
 
     def flush(self) -> None:
         """Wait until everything is written.
@@ -167,8 +163,8 @@ class BoardWriter:
                 f"topic {SOURCES} can't be written: no answer from {self._kafka.servers}"
             )
 
-    def _put(self, key: bytes, value: bytes | None) -> None:
-        self._producer.produce(SOURCES, value, key)
+    def _put(self, key: str, value: bytes | None) -> None:
+        self._producer.produce(SOURCES, value, key.encode())
         self._producer.poll(0)
 
 

@@ -245,8 +245,8 @@ def _matches(patterns: Sequence[str], schema: str, table: str) -> bool:
 class Source(Protocol):
     """A database that delivers its changes. One thread uses it.
 
-    All methods raise ``SourceUnavailableError`` if the database does not answer, and
-    ``SetupError`` if it lacks something.
+    All methods raise ``SourceUnavailableError`` if the database does not answer, ``SetupError`` if
+    it lacks something, and ``PermanentCaptureError`` if what it delivers can't be decoded.
     """
 
     def check(self) -> list[Finding]:

@@ -10,7 +10,8 @@ import re
 import socket
 import threading
 import time
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import structlog
 
@@ -21,10 +22,55 @@ from tidemill.connect.cdc.contract import Capture, Source
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PermanentCaptureError
 from tidemill.connect.cdc.registry import source_class
-from tidemill.connect.cdc.status import Phase, SourceStatus
 from tidemill.connect.cdc.topics import state_topic, transactional_id
 from tidemill.connect.cdc.worker import Worker
 from tidemill.errors import SettingsError, TidemillError
+
+Phase = Literal[
+    "created", "starting", "snapshot", "running", "paused", "waiting", "failed", "stopped"
+]
+
+
+@dataclass(slots=True)
+class SourceStatus:
+    """The status of a source, as workers publish it and ``source describe`` shows it.
+
+    Attributes:
+        phase: "waiting" restarts by itself after a failure, "failed" waits for the user.
+        updated_ms: time of this status, in milliseconds since the epoch.
+        worker: ``host:process id``.
+        position: the stored position.
+        lag_bytes: bytes of the database's log that are held back; None if unknown.
+        lag_ms: age of the oldest change that is not in Kafka; None if unknown.
+        lag_changes: number of such changes; None if unknown.
+        written: records since the start of the worker.
+        snapshots: progress by table: ``table``, ``rows``, ``estimate``.
+        tables: the captured tables and their topics.
+        error: the last error, or an empty string.
+        hint: what to do about it.
+        attempts: failures in a row.
+    """
+
+    source: str
+    kind: str
+    phase: Phase
+    updated_ms: int
+    worker: str = ""
+    position: dict[str, Any] | None = None
+    lag_bytes: int | None = None
+    lag_ms: int | None = None
+    lag_changes: int | None = None
+    written: int = 0
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    hint: str = ""
+    attempts: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """Return the status as JSON values."""
+        return asdict(self)
+
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0

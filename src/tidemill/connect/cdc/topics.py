@@ -33,29 +33,3 @@ def state_topic(source: str) -> str:
 def transactional_id(source: str) -> str:
     """Return the transactional id of a source's worker. A second worker fences the first."""
     return f"tidemill-source-{source}"
-
-
-def definition_key(source: str) -> bytes:
-    """Return the key of a source's definition."""
-    return f"{source}/definition".encode()
-
-
-def declared_key(source: str) -> bytes:
-    """Return the key of the note that a settings file declares a source."""
-    return f"{source}/declared".encode()
-
-
-def status_key(source: str) -> bytes:
-    """Return the key of a source's status."""
-    return f"{source}/status".encode()
-
-
-def command_key(source: str, command: str) -> bytes:
-    """Return the key of a command: pause, restart, delete, or ``snapshot/<table>``."""
-    return f"{source}/command/{command}".encode()
-
-
-def split_key(key: bytes) -> tuple[str, str]:
-    """Return (source, the rest) of a key; the rest is empty if another program wrote it."""
-    source, _, rest = key.decode(errors="replace").partition("/")
-    return source, rest

@@ -19,10 +19,10 @@ from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
-from tidemill.connect.cdc.snapshot.queue import Snapshots
+from tidemill.connect.cdc.snapshots import Snapshots
 from tidemill.connect.cdc.state import KEY, WorkerState
 from tidemill.connect.cdc.topics import state_topic, transactional_id
-from tidemill.connect.cdc.writing.writer import Writer
+from tidemill.connect.cdc.writer import Writer
 
 IDLE_S = 0.1
 """How long a poll waits; commands are looked at as often."""

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.connect.cdc.binlog.decoding.charsets import decode_text
 from tidemill.connect.cdc.binlog.decoding.columns import shortest_float
 from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
-from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes, decode_decimal
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 from tidemill.connect.cdc.binlog.decoding.events import (
     EventParser,
     GtidEvent,
@@ -25,12 +22,18 @@ from tidemill.connect.cdc.binlog.decoding.events import (
     RowsKind,
     TableMapEvent,
 )
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
+from tidemill.connect.cdc.binlog.decoding.scalars import (
+    decimal_bytes,
+    decode_decimal,
+    decode_text,
+    decode_time,
+)
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap, parse_table_map
-from tidemill.connect.cdc.binlog.decoding.temporal import decode_time
-from tidemill.connect.cdc.binlog.statements import Statement, parse_statement
+from tidemill.connect.cdc.binlog.groups import Statement, parse_statement
 from tidemill.connect.cdc.errors import PermanentCaptureError
-from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
+from tidemill.connect.cdc.mariadb.dialect import GtidPosition, parse_gtid
 
 ANY_BYTES = st.binary(max_size=300)
 
@@ -48,12 +51,7 @@ def test_the_events_of_a_transaction_are_parsed() -> None:
     parser = EventParser(has_checksums=True)
     gtid = parser.parse(event(162, struct.pack("<QIB", 7, 3, 0b100), server=5))
     assert isinstance(gtid, GtidEvent)
-    assert (gtid.gtid, gtid.is_standalone, gtid.is_ddl, gtid.is_xa) == (
-        "3-5-7",
-        False,
-        False,
-        False,
-    )
+    assert (gtid.gtid, gtid.is_standalone, gtid.is_xa) == ("3-5-7", False, False)
     query = parser.parse(event(2, bytes(8) + b"\x04" + bytes(2) + b"\x01\x00x" + b"shop\0BEGIN"))
     assert isinstance(query, QueryEvent)
     assert (query.database, query.statement) == ("shop", "BEGIN")

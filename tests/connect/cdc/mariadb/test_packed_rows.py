@@ -17,9 +17,9 @@ from tests.support.effort import examples
 from tidemill.connect.cdc.binlog import runs
 from tidemill.connect.cdc.binlog.decoding import table_map as types
 from tidemill.connect.cdc.binlog.decoding.columns import codec_of
-from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
+from tidemill.connect.cdc.binlog.decoding.scalars import decimal_bytes
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap
 from tidemill.connect.cdc.binlog.runs import Run, Scan, Transaction
 from tidemill.connect.cdc.binlog.shapes import Packable, shape_of

@@ -124,7 +124,7 @@ def test_a_table_without_a_key_is_read_exactly_while_others_write(
     lock: bool,
 ) -> None:
     if lock:
-        monkeypatch.setattr("tidemill.connect.cdc.mysql.snapshot.REST_S", 0.0)
+        monkeypatch.setattr("tidemill.connect.cdc.mysql.dialect.REST_S", 0.0)
     execute("CREATE TABLE a (v INT)", "INSERT INTO a VALUES (1), (1)")
     source = make_source(keyless="all-columns")
     stop, written = threading.Event(), [0]

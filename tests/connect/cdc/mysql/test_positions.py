@@ -17,8 +17,7 @@ from tidemill.connect.cdc.errors import (
     SetupError,
 )
 from tidemill.connect.cdc.mysql import MySqlSource
-from tidemill.connect.cdc.mysql.gtids import GtidSet
-from tidemill.connect.cdc.mysql.position import MySqlPosition
+from tidemill.connect.cdc.mysql.position import GtidSet, MySqlPosition
 
 A = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 B = "bbbbbbbb-bbbb-bbbb-bbbb-bbbbbbbbbbbb"

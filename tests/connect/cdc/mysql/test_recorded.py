@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.connect.cdc.binlog.decoding import payload as payloads
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 from tidemill.connect.cdc.binlog.decoding.events import (
     EventParser,
     GtidEvent,
@@ -20,12 +19,13 @@ from tidemill.connect.cdc.binlog.decoding.events import (
     RowsEvent,
     TableMapEvent,
     XidEvent,
+    parse_tagged_gtid,
 )
 from tidemill.connect.cdc.binlog.decoding.jsonb import json_text
 from tidemill.connect.cdc.binlog.decoding.payload import Payload, parse_payload, unpack_payload
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.decoding.rows import UNDECODABLE, RowDecoder
 from tidemill.connect.cdc.binlog.decoding.table_map import MYSQL, parse_table_map
-from tidemill.connect.cdc.binlog.decoding.tagged import parse_tagged_gtid
 
 GTID = b64decode(
     "gDuxaiEBAAAATwAAAJtcBgAAAADAwnoy51cR8bBQAvwAAAABKgAAAAAAAAACIgAAAAAAAAAjAAAAAAAAAI0r2Ff0"

@@ -16,8 +16,7 @@ from tidemill.connect.cdc.contract import Change, Table
 from tidemill.connect.cdc.errors import CaptureError, PositionLostError
 from tidemill.connect.cdc.postgres import slot
 from tidemill.connect.cdc.postgres.decoding import messages
-from tidemill.connect.cdc.postgres.decoding.rows import decoder, identity_decoder
-from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape
+from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape, decoder, identity_decoder
 from tidemill.connect.cdc.postgres.decoding.stream import Stream
 from tidemill.connect.cdc.postgres.errors import ProtocolError
 from tidemill.connect.cdc.postgres.lsn import Origin, Place, parse, place_of, show, to_json

@@ -53,7 +53,6 @@ class Field:
     data_type: str
     column_type: str
     nullable: bool
-    is_compressed: bool
 
     @property
     def kind(self) -> Kind | None:
@@ -146,16 +145,14 @@ def read_tables(
             name,
             str(engine or ""),
             int(rows or 0),
-            tuple(_field(*each) for each in fields.get((database, name), ())),
+            tuple(
+                Field(column, data_type.lower(), column_type, nullable == "YES")
+                for column, data_type, column_type, nullable in fields.get((database, name), ())
+            ),
             tuple(str(each[0]) for each in key_columns.get((database, name), ())),
         )
         for database, name, engine, rows in tables
     ]
-
-
-def _field(name: str, data_type: str, column_type: str, nullable: str) -> Field:
-    is_compressed = "COMPRESSED" in column_type
-    return Field(name, data_type.lower(), column_type, nullable == "YES", is_compressed)
 
 
 def _grouped(rows: Iterable[Any]) -> dict[tuple[str, str], list[Any]]:

@@ -9,20 +9,81 @@ Source: MariaDB documentation, "Replica registration" and "COM_BINLOG_DUMP".
 
 from __future__ import annotations
 
+import select
+import socket
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pymysql
 
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 from tidemill.connect.cdc.binlog.decoding.events import (
     Event,
     EventParser,
     PayloadEvent,
 )
 from tidemill.connect.cdc.binlog.decoding.payload import unpack_payload
-from tidemill.connect.cdc.binlog.packets import END, ERROR, PacketReader
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.errors import PositionLostError, SourceUnavailableError
+from tidemill.native import extension
+
+ERROR, END = b"\xff", b"\xfe"
+"""The first byte of a packet that is not an event."""
+
+RECEIVE_BYTES = 1 << 19
+
+
+class PacketReader:
+    """Reads packets from a connection. The first one has the number 1: it answers a command.
+
+    Args:
+        connection: a connected socket.
+        timeout_s: how long the other side can be silent.
+    """
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._socket = connection
+        self._socket.settimeout(timeout_s)
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._filled = 0
+        self._number = 1
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether data arrives within the time."""
+        pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted
+        if pending is not None and pending():
+            return True
+        readable, _, _ = select.select([self._socket], [], [], timeout_s)
+        return bool(readable)
+
+    def receive(self) -> list[bytes]:
+        """Return the next packets, at least one. Blocks until one is complete.
+
+        Raises:
+            OSError: the connection was lost, or the other side was silent for too long.
+            ValueError: a packet does not have the next number.
+        """
+        while True:
+            if self._filled == len(self._buffer):
+                self._buffer += bytes(self._filled)
+            with memoryview(self._buffer) as view:
+                count = self._socket.recv_into(view[self._filled :])
+            if not count:
+                raise ConnectionResetError("the server has closed it")
+            self._filled += count
+            packets, end, self._number = extension.split_packets(
+                self._buffer, self._filled, self._number
+            )
+            if end:
+                self._drop(end)
+                return packets
+
+    def _drop(self, end: int) -> None:
+        rest = self._buffer[end : self._filled]
+        self._filled = len(rest)
+        if len(self._buffer) > RECEIVE_BYTES >= self._filled:
+            self._buffer = bytearray(RECEIVE_BYTES)
+        self._buffer[: self._filled] = rest
+
 
 HEARTBEAT_S = 5
 SILENCE_S = 60
@@ -42,9 +103,6 @@ class BinlogStream:
     Attributes:
         received: packets: a zero byte and an event each. Packets that were read stay as they are.
         place: the first one that was not read.
-
-    Raises:
-        SourceUnavailableError: the connection was lost.
     """
 
     def __init__(
@@ -88,12 +146,7 @@ class BinlogStream:
         return self._packets.wait(timeout_s)
 
     def fill(self) -> None:
-        """Receive packets if all were read; blocks until there is one, or a heartbeat.
-
-        Raises:
-            SourceUnavailableError: the connection was lost.
-            BinlogError: a compressed transaction is damaged.
-        """
+        """Receive packets if all were read; blocks until there is one, or a heartbeat."""
         if self.place < len(self.received):
             return
         if self._payload is not None:
@@ -113,13 +166,7 @@ class BinlogStream:
             ) from error
 
     def read(self) -> Event:
-        """Return the next event; blocks until there is one, or a heartbeat.
-
-        Raises:
-            PositionLostError: the server has removed the files with the position.
-            SourceUnavailableError: the connection was lost.
-            BinlogError: an event is damaged.
-        """
+        """Return the next event; blocks until there is one, or a heartbeat."""
         self.fill()
         packet = self.received[self.place]
         if packet[:1] == ERROR:

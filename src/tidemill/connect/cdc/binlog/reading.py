@@ -107,11 +107,7 @@ class RowReader:
 
 
 def reader_of(found: CatalogTable | None, table: Table) -> RowReader:
-    """Return the reader of a table.
-
-    Raises:
-        SetupError: the table is gone.
-    """
+    """Return the reader of a table."""
     if found is None:
         raise SetupError(
             f"table {table.id} does not exist any more, or the user can't read it",

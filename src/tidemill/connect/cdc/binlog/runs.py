@@ -79,11 +79,7 @@ def scan(
 
 
 def decode_rows(event: RowsEvent, shape: Shape, transaction: Transaction) -> list[Change]:
-    """Return the changes of a rows event.
-
-    Raises:
-        BinlogError: it is damaged, or lacks columns.
-    """
+    """Return the changes of a rows event."""
     op, table = OPERATIONS[event.kind], shape.table
     ts_ms = transaction.committed_ms or event.timestamp_s * 1000
     source = {
@@ -137,11 +133,7 @@ class Run:
         return changes
 
     def encode(self, encoders: Encoders, stamp_ms: int) -> int:
-        """Encode the changes, and return the number of records.
-
-        Raises:
-            BinlogError: a value is damaged.
-        """
+        """Encode the changes, and return the number of records."""
         found = {
             number: None if shape is None else (encoders.of(shape.table, shape.columns), layout)
             for number, (_, layout, shape) in self._used.items()

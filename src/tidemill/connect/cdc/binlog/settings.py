@@ -50,9 +50,6 @@ class Settings:
             database: the section, with secrets resolved.
             name: the source's name; the default of ``server_id`` is made from it.
             product: the name of the kind of server, for messages.
-
-        Raises:
-            DefinitionError: a key is unknown, missing or has a wrong value.
         """
         unknown = sorted(set(database) - _KEYS)
         if unknown:
@@ -82,10 +79,6 @@ class Settings:
 
         Args:
             read_timeout: seconds without any answer after which the connection is lost.
-
-        Raises:
-            SetupError: the server refuses the user.
-            SourceUnavailableError: the server does not answer.
         """
         try:
             connection = pymysql.connect(

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from tidemill.connect.cdc.binlog.catalog import SYSTEM_DATABASES, CatalogTable, Field
 from tidemill.connect.cdc.binlog.decoding import table_map as types
-from tidemill.connect.cdc.binlog.decoding.charsets import BINARY
 from tidemill.connect.cdc.binlog.decoding.events import TableMapEvent
 from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
+from tidemill.connect.cdc.binlog.decoding.scalars import BINARY
 from tidemill.connect.cdc.binlog.decoding.table_map import (
     MARIADB,
     ColumnMap,
@@ -143,11 +143,7 @@ class Shapes:
         return self._by_id.get(table_id)
 
     def add(self, event: TableMapEvent) -> None:
-        """Add a table map.
-
-        Raises:
-            BinlogError: the table is captured and has something that is not supported.
-        """
+        """Add a table map."""
         body = event.body[6:]  # without the number
         table_id = int.from_bytes(event.body[:6], "little")
         self.packable.pop(table_id, None)

@@ -92,12 +92,7 @@ class BinlogSource:
     # --- the stream ------------------------------------------------------------------------------
 
     def start(self, position: Position | None) -> Position:
-        """Go to a position; see ``Source.start``.
-
-        Raises:
-            SetupError: the server has no binary log, or logs statements.
-            PositionLostError: the server can't continue from the position.
-        """
+        """Go to a position; see ``Source.start``."""
         self._stop_stream()
         with self._typed_errors():
             connection = self._connection()
@@ -182,11 +177,7 @@ class BinlogSource:
     # --- snapshots -------------------------------------------------------------------------------
 
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
-        """Return rows in the order of the key; see ``Source.read_chunk``.
-
-        Raises:
-            SetupError: the table is gone.
-        """
+        """Return rows in the order of the key; see ``Source.read_chunk``."""
         reader = self._reader(table)
         with self._typed_errors():
             connection = self._connection()

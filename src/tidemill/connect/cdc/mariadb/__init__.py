@@ -1,7 +1,7 @@
 """The source for MariaDB: snapshots by SELECT, changes from the binary log.
 
-``binlog`` beside this package does the work. ``position`` knows MariaDB's transaction ids,
-``snapshot`` reads rows as of one, ``check`` says what the server lacks. Must not know: Kafka.
+``binlog`` beside this package does the work. ``dialect`` knows MariaDB's transaction ids and
+reads rows as of one, ``check`` says what the server lacks. Must not know: Kafka.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """The dialect of MariaDB: global transaction ids by domain, and a snapshot that knows its position.
 
-Must not know: events, or Kafka. Source: MariaDB documentation, "Global Transaction ID" and "Replica
-registration".
+Must not know: events, or Kafka. Source: MariaDB documentation, "Global Transaction ID", "Replica
+registration" and "Enhancements for START TRANSACTION WITH CONSISTENT SNAPSHOT".
 """
 
 from __future__ import annotations
 
 import struct
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pymysql
@@ -15,10 +18,80 @@ from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
 from tidemill.connect.cdc.binlog.catalog import query
 from tidemill.connect.cdc.binlog.decoding.table_map import MARIADB
-from tidemill.connect.cdc.contract import Capture, Finding, Position
+from tidemill.connect.cdc.binlog.reading import read_view
+from tidemill.connect.cdc.contract import Position
+from tidemill.connect.cdc.errors import PermanentCaptureError, SetupError, SourceUnavailableError
 from tidemill.connect.cdc.mariadb.check import check_server
-from tidemill.connect.cdc.mariadb.position import GtidPosition, parse_gtid
-from tidemill.connect.cdc.mariadb.snapshot import consistent_snapshot, snapshot_after
+
+
+@dataclass(frozen=True, slots=True)
+class GtidPosition:
+    """A place in the binary log: the last event group that was read in each replication domain.
+
+    Attributes:
+        groups: replication domain -> (server, sequence number) of the last group in it.
+        skip: the number of rows events of the next group that were read too.
+    """
+
+    groups: dict[int, tuple[int, int]]
+    skip: int = 0
+
+    @classmethod
+    def parse(cls, position: Position) -> GtidPosition:
+        """Read a stored position."""
+        gtid, skip = position.get("gtid"), position.get("skip", 0)
+        if not isinstance(gtid, str) or not isinstance(skip, int):
+            raise PermanentCaptureError(f"not a position of a MariaDB source: {position}")
+        return cls(parse_gtid(gtid), skip)
+
+    @property
+    def gtid(self) -> str:
+        """The ids as the server takes them."""
+        return ",".join(
+            f"{domain}-{server}-{sequence}"
+            for domain, (server, sequence) in sorted(self.groups.items())
+        )
+
+    def stored(self) -> Position:
+        """Return the position as it is stored."""
+        return {"gtid": self.gtid, "skip": self.skip}
+
+    def after(self, gtid: str, file: str, end: int) -> GtidPosition:
+        """Return the position behind an event group; its place in a file does not matter."""
+        return GtidPosition({**self.groups, **parse_gtid(gtid)})
+
+    def at(self, file: str, end: int) -> GtidPosition:
+        """Return the same position: only ids count."""
+        return self
+
+    def within(self, events: int) -> GtidPosition:
+        """Return the position behind so many rows events of the next group."""
+        return GtidPosition(self.groups, events)
+
+    def reached(self, goal: GtidPosition) -> bool:
+        """Return whether this position is at or behind another one, in all of its domains."""
+        return all(
+            self.groups.get(domain, (0, -1))[1] >= sequence
+            for domain, (_, sequence) in goal.groups.items()
+        )
+
+
+def parse_gtid(text: str) -> dict[int, tuple[int, int]]:
+    """Parse ids such as ``0-1-100,1-2-7``."""
+    groups = {}
+    for each in filter(None, text.split(",")):
+        try:
+            domain, server, sequence = (int(part) for part in each.split("-"))
+        except ValueError as error:
+            raise PermanentCaptureError(f"invalid GTID {each!r} in {text!r}") from error
+        groups[domain] = (server, sequence)
+    return groups
+
+
+SNAPSHOT_WAIT_S = 10
+"""How long a snapshot may be behind the stream, in seconds. It is behind for the moment between
+the write of a transaction to the binary log and its commit in the storage engine."""
+
 
 _CAN_GTID = 4
 """``@mariadb_slave_capability``: this replica understands GTID events."""
@@ -33,17 +106,11 @@ class MariaDb:
         "SELECT id, character_set_name FROM information_schema.collation_character_set_"
         "applicability WHERE id IS NOT NULL"
     )
-
-    def parse(self, position: Position) -> GtidPosition:
-        """Read a stored position; see ``GtidPosition.parse``."""
-        return GtidPosition.parse(position)
+    parse = staticmethod(GtidPosition.parse)
+    check = staticmethod(check_server)
 
     def prepare(self, connection: pymysql.Connection[Any]) -> None:
         """Do nothing: MariaDB needs no more settings."""
-
-    def check(self, connection: pymysql.Connection[Any], capture: Capture) -> list[Finding]:
-        """Find what the server lacks for capture."""
-        return check_server(connection, capture)
 
     def present(self, connection: pymysql.Connection[Any]) -> GtidPosition:
         """Return the position of the last transaction."""
@@ -66,14 +133,38 @@ class MariaDb:
         # The place in a file, flags, the id; no file name.
         return COM_BINLOG_DUMP, struct.pack("<IHI", 4, 0, server_id)
 
+    @contextmanager
     def snapshot(
         self, connection: pymysql.Connection[Any], delivered: GtidPosition | None
-    ) -> AbstractContextManager[GtidPosition]:
+    ) -> Iterator[GtidPosition]:
         """Open a transaction that sees at least what the stream has delivered."""
-        return snapshot_after(connection, delivered)
+        deadline = time.monotonic() + SNAPSHOT_WAIT_S
+        while True:
+            with self.exact_snapshot(connection) as at:
+                if delivered is None or at.reached(delivered):
+                    yield at
+                    return
+                if time.monotonic() > deadline:
+                    raise SourceUnavailableError(
+                        f"a snapshot stays behind the binary log: it is at {at.gtid!r}, the stream "
+                        f"at {delivered.gtid!r}"
+                    )
 
-    def exact_snapshot(
-        self, connection: pymysql.Connection[Any]
-    ) -> AbstractContextManager[GtidPosition]:
-        """Open a transaction that sees exactly what is committed at the position it gives."""
-        return consistent_snapshot(connection)
+    @contextmanager
+    def exact_snapshot(self, connection: pymysql.Connection[Any]) -> Iterator[GtidPosition]:
+        """Open a transaction that sees exactly what is committed at the position it gives.
+
+        MariaDB says for a transaction WITH CONSISTENT SNAPSHOT which position of the binary log it
+        corresponds to. So the rows are exactly those of that position, for tables of InnoDB.
+        """
+        with read_view(connection):
+            status = dict(query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+            file = status.get("Binlog_snapshot_file")
+            if not file:
+                raise SetupError(
+                    "the server has no binary log",
+                    hint="Set log_bin in the server's configuration, and start the server again.",
+                )
+            end = int(status.get("Binlog_snapshot_position") or 0)
+            ((gtid,),) = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", file, end)
+            yield GtidPosition(parse_gtid(gtid or ""))

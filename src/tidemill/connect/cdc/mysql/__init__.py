@@ -1,7 +1,7 @@
 """The source for MySQL: snapshots by SELECT, changes from the binary log.
 
-``binlog`` beside this package does the work. ``gtids`` and ``position`` know MySQL's transaction
-ids, ``snapshot`` reads rows as of one, ``check`` says what the server lacks. Must not know: Kafka.
+``binlog`` beside this package does the work. ``position`` knows MySQL's transaction ids,
+``dialect`` reads rows as of one, ``check`` says what the server lacks. Must not know: Kafka.
 """
 
 from __future__ import annotations

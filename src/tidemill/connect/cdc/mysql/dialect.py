@@ -1,30 +1,54 @@
 """The dialect of MySQL: sets of transaction ids, bound to the identity of the server.
 
+MySQL does not say to which place of its binary log a transaction corresponds. But it keeps an
+order: it gives an id to a transaction (``gtid_owned``), writes it to the binary log, makes it
+visible, and only then adds the id to ``gtid_executed`` and removes it from ``gtid_owned``. So
+
+- what is in ``gtid_executed`` before a snapshot begins is visible in it;
+- what is visible in a snapshot is before the end of the binary log as it is read afterwards;
+- if the end of the log is the same before and after, and no id was owned in between, then the
+  snapshot sees exactly what the log has.
+
+The first two are enough for a part of a table that is joined with the stream. The third is for
+tables that are read as a whole. On a server that never rests it does not come true; then a short
+lock helps (``FLUSH TABLES WITH READ LOCK``), which needs the privilege RELOAD.
+
 Must not know: events, or Kafka. Source: MySQL source documentation, "COM_BINLOG_DUMP_GTID"; MySQL
-manual, "Replication with Global Transaction Identifiers".
+manual, "Replication with Global Transaction Identifiers" and "GTID Life Cycle".
 """
 
 from __future__ import annotations
 
 import struct
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymysql
 
 from tidemill.connect.cdc.binlog.catalog import query
 from tidemill.connect.cdc.binlog.decoding.table_map import MYSQL
-from tidemill.connect.cdc.contract import Capture, Finding, Position
-from tidemill.connect.cdc.errors import PositionLostError
-from tidemill.connect.cdc.mysql.check import check_server
-from tidemill.connect.cdc.mysql.gtids import GtidSet
-from tidemill.connect.cdc.mysql.position import MySqlPosition
-from tidemill.connect.cdc.mysql.snapshot import (
-    exact_snapshot,
-    snapshot_after,
-    wait_until_executed,
-)
-from tidemill.connect.cdc.mysql.status import server_uuid
+from tidemill.connect.cdc.binlog.reading import read_view
+from tidemill.connect.cdc.errors import PositionLostError, SourceUnavailableError
+from tidemill.connect.cdc.mysql.check import check_server, log_status, server_uuid
+from tidemill.connect.cdc.mysql.position import GtidSet, MySqlPosition
+
+SNAPSHOT_WAIT_S = 10
+"""How long a snapshot may be behind the stream, in seconds. It is behind for the moment between
+the write of a transaction to the binary log and its commit in the storage engine."""
+
+REST_S = 5.0
+"""How long to wait for a moment without a commit before the tables are locked, in seconds."""
+
+
+def _wait_until_executed(connection: pymysql.Connection[Any], ids: GtidSet, seconds: int) -> bool:
+    """Wait until transactions are visible; return whether they are."""
+    ((late,),) = query(
+        connection, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s)", str(ids), int(seconds)
+    )
+    return str(late) == "0"
+
 
 _COM_BINLOG_DUMP_GTID = 0x1E
 _THROUGH_GTID = 4
@@ -41,19 +65,13 @@ class MySql:
     name = "MySQL"
     map_rules = MYSQL
     collations = "SELECT id, character_set_name FROM information_schema.collations"
-
-    def parse(self, position: Position) -> MySqlPosition:
-        """Read a stored position; see ``MySqlPosition.parse``."""
-        return MySqlPosition.parse(position)
+    parse = staticmethod(MySqlPosition.parse)
+    check = staticmethod(check_server)
 
     def prepare(self, connection: pymysql.Connection[Any]) -> None:
         """Let the catalog show primary keys that the server has made."""
         with suppress(pymysql.err.OperationalError), connection.cursor() as cursor:
             cursor.execute("SET SESSION show_gipk_in_create_table_and_information_schema = ON")
-
-    def check(self, connection: pymysql.Connection[Any], capture: Capture) -> list[Finding]:
-        """Find what the server lacks for capture."""
-        return check_server(connection, capture)
 
     def present(self, connection: pymysql.Connection[Any]) -> MySqlPosition:
         """Return the transactions that are visible. The place in the file comes with the stream:
@@ -62,12 +80,7 @@ class MySql:
         return MySqlPosition(GtidSet.parse(executed), server_uuid(connection))
 
     def resume(self, connection: pymysql.Connection[Any], position: MySqlPosition) -> MySqlPosition:
-        """Return where a stream continues.
-
-        Raises:
-            PositionLostError: the server lacks transactions of the position, or has removed
-                transactions behind it from its binary log.
-        """
+        """Return where a stream continues."""
         server = server_uuid(connection)
         ((executed, purged),) = query(
             connection, "SELECT @@global.gtid_executed, @@global.gtid_purged"
@@ -79,7 +92,7 @@ class MySql:
             )
         has_all = GtidSet.parse(executed).contains(position.ids)
         if not has_all and server == position.server:
-            has_all = wait_until_executed(connection, position.ids, _COMMIT_WAIT_S)
+            has_all = _wait_until_executed(connection, position.ids, _COMMIT_WAIT_S)
         if not has_all:
             raise PositionLostError(
                 f"the server {server} lacks transactions that were captured already: the position "
@@ -106,14 +119,56 @@ class MySql:
         head = struct.pack("<HIIQI", _THROUGH_GTID, server_id, 0, _FIRST_EVENT, len(ids))
         return _COM_BINLOG_DUMP_GTID, head + ids
 
+    @contextmanager
     def snapshot(
         self, connection: pymysql.Connection[Any], delivered: MySqlPosition | None
-    ) -> AbstractContextManager[MySqlPosition]:
+    ) -> Iterator[MySqlPosition]:
         """Open a transaction that sees at least what the stream has delivered."""
-        return snapshot_after(connection, delivered)
+        server = server_uuid(connection)
+        if delivered is not None:
+            if server != delivered.server:
+                raise SourceUnavailableError(
+                    f"two connections to one address reached two servers, {delivered.server} and "
+                    f"{server}; use an address that always leads to the same server"
+                )
+            if not _wait_until_executed(connection, delivered.ids, SNAPSHOT_WAIT_S):
+                raise SourceUnavailableError(
+                    f"a snapshot stays behind the binary log: the stream is at {delivered.gtid!r}"
+                )
+        with read_view(connection):
+            end = log_status(connection)
+            yield MySqlPosition(GtidSet.parse(end.executed), server, end.file, end.end)
 
-    def exact_snapshot(
-        self, connection: pymysql.Connection[Any]
-    ) -> AbstractContextManager[MySqlPosition]:
+    @contextmanager
+    def exact_snapshot(self, connection: pymysql.Connection[Any]) -> Iterator[MySqlPosition]:
         """Open a transaction that sees exactly what is committed at the position it gives."""
-        return exact_snapshot(connection)
+        server = server_uuid(connection)
+        deadline = time.monotonic() + REST_S
+        while time.monotonic() < deadline:
+            before = log_status(connection)
+            ((owned,),) = query(connection, "SELECT @@global.gtid_owned")
+            if owned:
+                continue
+            with read_view(connection):
+                after = log_status(connection)
+                if (before.file, before.end) == (after.file, after.end):
+                    yield MySqlPosition(GtidSet.parse(after.executed), server)
+                    return
+        _lock(connection)
+        with read_view(connection):
+            executed = log_status(connection).executed
+            query(connection, "UNLOCK TABLES")
+            yield MySqlPosition(GtidSet.parse(executed), server)
+
+
+def _lock(connection: pymysql.Connection[Any]) -> None:
+    """Lock all tables against commits. The end of the connection ends the lock too."""
+    try:
+        query(connection, f"SET SESSION lock_wait_timeout = {SNAPSHOT_WAIT_S}")
+        query(connection, "FLUSH TABLES WITH READ LOCK")
+    except pymysql.err.OperationalError as error:
+        raise SourceUnavailableError(
+            f"the server commits so often that no moment between two commits was found within "
+            f"{REST_S} s, and the tables can't be locked: {error.args[1]}. Grant RELOAD, or try "
+            "again when the server is less busy."
+        ) from error

@@ -141,11 +141,7 @@ class Catalog:
         self.types = Types(self._type)
 
     def rows(self, query: Any, parameters: Sequence[Any] = (), *, doing: str) -> list[Any]:
-        """Run a query and return its rows.
-
-        Raises:
-            CaptureError: It failed; ``doing`` is the beginning of the text.
-        """
+        """Run a query and return its rows."""
         with translating(doing):
             found: list[Any] = self.connection.execute(query, parameters or None).fetchall()
             return found

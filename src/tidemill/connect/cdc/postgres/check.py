@@ -17,11 +17,7 @@ _RESTART = "and restart the server"
 
 
 def findings(catalog: Catalog, capture: Capture, settings: Settings) -> list[Finding]:
-    """Return everything that prevents or endangers capture, the worst first.
-
-    Raises:
-        CaptureError: The catalog can't be read.
-    """
+    """Return everything that prevents or endangers capture, the worst first."""
     if catalog.version < _OLDEST:
         text = f"the server is PostgreSQL {catalog.version // 10000}; 12 is the oldest version"
         return [Finding("error", text, "Upgrade the server.")]

@@ -45,23 +45,14 @@ class ReplicationConnection:
 
     @classmethod
     def connect(cls, conninfo: str) -> ReplicationConnection:
-        """Connect in replication mode.
-
-        Raises:
-            SourceUnavailableError: The server does not answer.
-            SetupError: It refuses the user.
-        """
+        """Connect in replication mode."""
         import psycopg
 
         with translating("can't open a replication connection"):
             return cls(psycopg.connect(conninfo, replication="database", autocommit=True))
 
     def command(self, text: str, doing: str) -> list[list[str | None]]:
-        """Run a replication command and return its rows.
-
-        Raises:
-            CaptureError: The server refuses it.
-        """
+        """Run a replication command and return its rows."""
         from psycopg import pq
         from psycopg.errors import error_from_result
 
@@ -79,11 +70,7 @@ class ReplicationConnection:
         ]
 
     def receive(self) -> bytes | None:
-        """Return the next message of the output plugin with its header; None if none is there yet.
-
-        Raises:
-            SourceUnavailableError: The connection is broken.
-        """
+        """Return the next message of the output plugin with its header; None if there is none."""
         import psycopg
 
         while True:
@@ -102,11 +89,7 @@ class ReplicationConnection:
                 raise self._ended()
 
     def receive_many(self, most: int) -> list[bytes]:
-        """Return the messages that are there, at most so many, each as ``receive`` does.
-
-        Raises:
-            SourceUnavailableError: The connection is broken.
-        """
+        """Return the messages that are there, at most so many, each as ``receive`` does."""
         import psycopg
 
         if self._is_over:

@@ -72,9 +72,6 @@ def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
     A table is added under a lock that waits for its writers: a transaction that has written to it
     before, and commits after, would be missing in the stream and in a snapshot. If the lock is not
     free soon, the table is added later. ``Catalog.changed_since`` names tables that were added.
-
-    Raises:
-        SetupError: A privilege is missing.
     """
     published = catalog.published(name)
     if published is None:

@@ -55,11 +55,7 @@ class Settings:
 
 
 def driver() -> Any:
-    """Import the package psycopg, which is an optional dependency.
-
-    Raises:
-        SetupError: It is not installed.
-    """
+    """Import the package psycopg, which is an optional dependency."""
     try:
         import psycopg
     except ImportError:
@@ -71,12 +67,7 @@ def driver() -> Any:
 
 
 def settings_of(capture: Capture) -> Settings:
-    """Read the settings of a source.
-
-    Raises:
-        DefinitionError: A key is unknown, or a value is invalid.
-        SetupError: psycopg is not installed.
-    """
+    """Read the settings of a source."""
     given = dict(capture.database)
     given.pop("kind", None)
     given.pop("type", None)

@@ -89,9 +89,6 @@ def create(
     """Create the slot and return the place where it starts, and the name of its snapshot.
 
     The snapshot is valid until the next command on this connection.
-
-    Raises:
-        SetupError: The server refuses it, or another program uses the slot.
     """
     existing = when_free(catalog, settings.slot)
     if existing is not None:
@@ -132,12 +129,7 @@ def drop(replication: ReplicationConnection, name: str) -> None:
 def verify(
     replication: ReplicationConnection, catalog: Catalog, name: str, place: Place, origin: Origin
 ) -> Origin:
-    """Check that the slot still has everything after a place, and return its identity now.
-
-    Raises:
-        PositionLostError: It does not; the text says why.
-        SourceUnavailableError: Another program uses the slot.
-    """
+    """Check that the slot still has everything after a place, and return its identity now."""
     here = identify(replication)
     if here.system != origin.system or here.database != origin.database:
         raise PositionLostError(

@@ -95,13 +95,7 @@ class PostgresSource:
         return self._tables.find(schema, name)
 
     def start(self, position: Position | None) -> Position:
-        """Create or verify slot and publication, and go to a position.
-
-        Raises:
-            PositionLostError: The slot does not have the changes after the position any more.
-            SetupError: The server lacks something.
-            SourceUnavailableError: It does not answer, or another program uses the slot.
-        """
+        """Create or verify slot and publication, and go to a position."""
         self.close()
         catalog = self._open_catalog()
         if catalog.version < _OLDEST:

@@ -111,11 +111,7 @@ def timetz(data: bytes) -> str:
 
 
 def array(data: bytes, convert: Convert, delimiter: bytes) -> list[Any]:
-    """Return an array's values, nested for more dimensions. Lower bounds are not kept.
-
-    Raises:
-        CaptureError: The text is not an array.
-    """
+    """Return an array's values, nested for more dimensions. Lower bounds are not kept."""
     start = data.find(b"{")
     if start < 0 or data[-1:] != b"}":
         raise CaptureError("the server sent an array that is not in braces")

@@ -99,11 +99,7 @@ class ChangeLog:
         return {each.table.name: each for each in (self.layout(row[0]) for row in rows)}
 
     def layout(self, number: int) -> Layout:
-        """Return a layout by its number.
-
-        Raises:
-            SetupError: the change log's tables were changed by another program.
-        """
+        """Return a layout by its number."""
         known = self._layouts.get(number)
         if known is not None:
             return known

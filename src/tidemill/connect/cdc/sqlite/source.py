@@ -285,11 +285,7 @@ class SqliteSource:
     # --- snapshots ---------------------------------------------------------------------------
 
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
-        """Return rows in key order, with the position of the read. See ``Source.read_chunk``.
-
-        Raises:
-            SourceUnavailableError: the table was dropped, or lost a column, a moment ago.
-        """
+        """Return rows in key order, with the position of the read. See ``Source.read_chunk``."""
         names = [each.name for each in table.columns]
         keys = ", ".join(column_of(table.name, key) for key in table.key)
         where, values = "", []

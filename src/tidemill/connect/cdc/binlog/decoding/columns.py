@@ -13,21 +13,24 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidemill.connect.cdc.binlog.decoding import table_map as types
-from tidemill.connect.cdc.binlog.decoding.charsets import BINARY, decode_text, python_codec
 from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
-from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes, decode_decimal
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 from tidemill.connect.cdc.binlog.decoding.jsonb import json_text
-from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap
-from tidemill.connect.cdc.binlog.decoding.temporal import (
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
+from tidemill.connect.cdc.binlog.decoding.scalars import (
+    BINARY,
+    decimal_bytes,
     decode_date,
     decode_datetime,
+    decode_decimal,
     decode_old_datetime,
     decode_old_time,
+    decode_text,
     decode_time,
     decode_timestamp,
     fraction_bytes,
+    python_codec,
 )
+from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap
 from tidemill.connect.cdc.packed import VALUE_RULE
 from tidemill.connect.cdc.values import bytes_value, float_value, int_value
 
@@ -70,9 +73,6 @@ def codec_of(column: ColumnMap, type_name: str, place: str) -> Codec:
         column: the column as the binary log describes it.
         type_name: its type as the server's catalog names it, if that is known.
         place: the names of its table and of itself, for errors.
-
-    Raises:
-        BinlogError: its type is not supported, or has invalid parameters.
     """
     code = column.type
     if code in _STRINGS:

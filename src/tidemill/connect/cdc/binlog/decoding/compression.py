@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import zlib
 
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
-from tidemill.connect.cdc.binlog.decoding.reader import Reader
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError, Reader
 
 MAX_UNCOMPRESSED_BYTES = 1 << 30
 """The largest ``max_allowed_packet`` of a server, in bytes: no event can be larger."""
 
 
 def uncompress(data: bytes) -> bytes:
-    """Return the uncompressed form of what MariaDB's ``log_bin_compress`` has compressed.
-
-    Raises:
-        BinlogError: the data is damaged, or larger than any event can be.
-    """
+    """Return the uncompressed form of what MariaDB's ``log_bin_compress`` has compressed."""
     reader = Reader(data)
     head = reader.uint(1)
     algorithm, size_bytes = (head & 0x70) >> 4, head & 0x07
@@ -31,11 +26,7 @@ def uncompress(data: bytes) -> bytes:
 
 
 def uncompress_value(data: bytes) -> bytes:
-    """Return the content of a value in a column with the attribute COMPRESSED.
-
-    Raises:
-        BinlogError: the data is damaged, or larger than any value can be.
-    """
+    """Return the content of a value in a column with the attribute COMPRESSED."""
     if not data or data[0] >> 4 == 0:
         return data[1:]
     method, is_raw, size_bytes = data[0] >> 4, bool(data[0] & 8), data[0] & 7

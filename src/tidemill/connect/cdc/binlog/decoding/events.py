@@ -8,7 +8,8 @@ The classes are not frozen, because to make an object of a frozen one takes thre
 Must not know a connection, a table's definition or a row; ``table_map`` and ``rows`` read those.
 
 Source: MariaDB documentation, "Replication protocol", pages "2-Binlog Event Header" and of each
-event; MySQL source documentation, "Binary log event classes".
+event; MySQL source documentation, "Binary log event classes", "Gtid_event" and
+"mysql::serialization library".
 """
 
 from __future__ import annotations
@@ -21,10 +22,74 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemill.connect.cdc.binlog.decoding.compression import uncompress
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 from tidemill.connect.cdc.binlog.decoding.payload import Payload, parse_payload
-from tidemill.connect.cdc.binlog.decoding.reader import Reader
-from tidemill.connect.cdc.binlog.decoding.tagged import parse_tagged_gtid
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError, Reader
+
+_LONGEST_TAG = 32
+
+
+def parse_tagged_gtid(body: bytes) -> tuple[str, int]:
+    """Return the id with a tag in the body of the event, and the time of its commit.
+
+    The event is a list of fields, each with its number. Integers have a variable length: the number
+    of one bits at the end of the first byte is that of the bytes behind it.
+
+    Returns:
+        The id as ``uuid:tag:number``, and microseconds since the epoch on the server where it was
+        written.
+    """
+    reader = Reader(body)
+    version = _unsigned(reader)
+    if version != 1:
+        raise BinlogError(f"a tagged GTID has the unknown version {version}")
+    _unsigned(reader)  # the size of the message
+    _unsigned(reader)  # the last field that must be understood
+    source = tag = ""
+    number = committed = 0
+    while reader.remaining:
+        match _unsigned(reader):
+            case 0:
+                _unsigned(reader)
+            case 1:
+                source = str(uuid.UUID(bytes=bytes(_unsigned(reader) & 0xFF for _ in range(16))))
+            case 2:
+                number = _signed(reader)
+            case 3:
+                tag = _tag(reader)
+            case 4 | 5:
+                _signed(reader)  # values of the clock of replication
+            case 6 | 7:  # the second one is there if it was committed elsewhere first
+                committed = _unsigned(reader) or committed
+            case other if tag and other > 7:
+                break
+            case other:
+                raise BinlogError(f"a tagged GTID has the unexpected field {other}")
+    if not source or not tag or number < 1:
+        raise BinlogError("a tagged GTID lacks its source, tag or number")
+    return f"{source}:{tag}:{number}", committed
+
+
+def _tag(reader: Reader) -> str:
+    size = _unsigned(reader)
+    if not 1 <= size <= _LONGEST_TAG:
+        raise BinlogError(f"a tagged GTID has a tag of {size} bytes")
+    return reader.raw(size).decode("ascii", "replace")
+
+
+def _unsigned(reader: Reader) -> int:
+    first = reader.uint(1)
+    more = 0
+    while more < 8 and first >> more & 1:
+        more += 1
+    if more == 8:
+        return reader.uint(8)
+    return first >> (more + 1) | reader.uint(more) << (7 - more)
+
+
+def _signed(reader: Reader) -> int:
+    value = _unsigned(reader)
+    return -(value >> 1) - 1 if value & 1 else value >> 1
+
 
 _HEADER = struct.Struct("<IBIIIH")
 HEADER_BYTES = _HEADER.size
@@ -46,7 +111,6 @@ TRANSACTION_PAYLOAD = 40
 HEARTBEAT_V2 = 41
 MYSQL_TAGGED_GTID = 42
 MARIADB_GTID = 162
-MARIADB_GTID_LIST = 163
 MARIADB_QUERY_COMPRESSED = 165
 
 
@@ -122,7 +186,6 @@ class GtidEvent(Event):
         gtid: the id of the group: ``domain-server-number`` of MariaDB, ``uuid:number`` or
             ``uuid:tag:number`` of MySQL; empty if MySQL runs without ids.
         is_standalone: the group has one statement and no end event; None: its first statement says.
-        is_ddl: the statement changes definitions, as MariaDB says.
         is_xa: the group belongs to an XA transaction, as MariaDB says.
         committed_ms: when it was committed on the server where it was written, in milliseconds
             since the epoch, as MySQL says; 0: unknown.
@@ -130,7 +193,6 @@ class GtidEvent(Event):
 
     gtid: str
     is_standalone: bool | None = None
-    is_ddl: bool = False
     is_xa: bool = False
     committed_ms: int = 0
 
@@ -229,9 +291,6 @@ class EventParser:
 
         Args:
             data: the whole event, from its header to its checksum.
-
-        Raises:
-            BinlogError: it is damaged, or too short.
         """
         if len(data) < HEADER_BYTES:
             raise BinlogError(f"a binary log event has only {len(data)} bytes")
@@ -300,7 +359,6 @@ def _mariadb_gtid(body: bytes, base: _Base) -> Event:
         *base,
         f"{domain}-{base[1]}-{sequence}",
         is_standalone=bool(flags & 1),
-        is_ddl=bool(flags & 32),
         is_xa=bool(flags & (64 | 128)),
     )
 

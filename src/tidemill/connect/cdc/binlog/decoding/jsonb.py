@@ -16,7 +16,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from math import isfinite
 
-from tidemill.connect.cdc.binlog.decoding.decimals import decimal_bytes, decode_decimal
+from tidemill.connect.cdc.binlog.decoding.scalars import decimal_bytes, decode_decimal
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
 INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING = range(5, 13)

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import cramjam
 
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
-from tidemill.connect.cdc.binlog.decoding.reader import Reader
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError, Reader
 
 PART_BYTES = 1 << 19
 """Events are returned when so many bytes of them are there."""
@@ -49,11 +48,7 @@ class Payload:
 
 
 def parse_payload(body: bytes) -> Payload:
-    """Parse the body of the event.
-
-    Raises:
-        BinlogError: it is damaged.
-    """
+    """Parse the body of the event."""
     reader = Reader(body)
     compression, size, stored = _ZSTD, 0, -1
     while (kind := reader.length()) != _END:
@@ -79,9 +74,6 @@ def unpack_payload(payload: Payload, begin: int, end: int) -> Generator[list[byt
         payload: the compressed events.
         begin: the place in the file where the whole begins.
         end: the place behind it.
-
-    Raises:
-        BinlogError: they are damaged.
     """
     buffer = bytearray()
     packets: list[bytes] = []

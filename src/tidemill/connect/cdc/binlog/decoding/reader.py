@@ -6,7 +6,11 @@ types".
 
 from __future__ import annotations
 
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
+from tidemill.connect.cdc.errors import PermanentCaptureError
+
+
+class BinlogError(PermanentCaptureError):
+    """The binary log holds something that can't be decoded or is not supported."""
 
 
 class Reader:
@@ -28,11 +32,7 @@ class Reader:
         return len(self._data) - self.position
 
     def raw(self, size: int) -> bytes:
-        """Read ``size`` bytes.
-
-        Raises:
-            BinlogError: fewer bytes are left.
-        """
+        """Read ``size`` bytes."""
         if size < 0 or size > self.remaining:
             raise BinlogError(
                 f"a binary log event is cut off: expected {size} bytes at position "

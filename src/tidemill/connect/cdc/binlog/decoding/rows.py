@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.connect.cdc.binlog.decoding.columns import Codec, Convert, codec_of
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
 from tidemill.connect.cdc.binlog.decoding.events import RowsEvent, RowsKind
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -35,9 +35,6 @@ class RowDecoder:
 
     Attributes:
         codecs: the name and the codec of each column.
-
-    Raises:
-        BinlogError: the names are missing, or a type is not supported.
     """
 
     def __init__(self, table: TableMap, type_names: Mapping[str, str]) -> None:
@@ -62,11 +59,7 @@ class RowDecoder:
         return f"{name}.{column.name}"
 
     def decode(self, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
-        """Return (before, after) of each row of an event.
-
-        Raises:
-            BinlogError: the images lack columns, or don't fit the table.
-        """
+        """Return (before, after) of each row of an event."""
         count = len(self._columns)
         if event.column_count != count:
             raise BinlogError(

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tidemill.connect.cdc.binlog.decoding.charsets import decode_text, python_codec
-from tidemill.connect.cdc.binlog.decoding.errors import BinlogError
-from tidemill.connect.cdc.binlog.decoding.reader import Reader
+from tidemill.connect.cdc.binlog.decoding.reader import BinlogError, Reader
+from tidemill.connect.cdc.binlog.decoding.scalars import decode_text, python_codec
 
 TINY, SHORT, LONG, FLOAT, DOUBLE = 1, 2, 3, 4, 5
 TIMESTAMP, LONGLONG, INT24, DATE, TIME, DATETIME, YEAR, NEWDATE = 7, 8, 9, 10, 11, 12, 13, 14
@@ -106,9 +105,6 @@ def parse_table_map(
     Args:
         character_sets: the character set of each collation id.
         rules: those of the server that wrote it.
-
-    Raises:
-        BinlogError: it is damaged, or has a column type that is not known.
     """
     reader = Reader(body)
     table_id = reader.uint(6)

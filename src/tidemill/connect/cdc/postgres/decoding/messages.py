@@ -20,7 +20,6 @@ _begin = Struct(">QqI").unpack_from
 _commit = Struct(">BQQq").unpack_from
 _u32 = Struct(">I").unpack_from
 _u16 = Struct(">H").unpack_from
-_column = Struct(">Ii").unpack_from
 _truncate = Struct(">IB").unpack_from
 _message = Struct(">BQ").unpack_from
 _stream_commit = Struct(">IBQQq").unpack_from
@@ -58,13 +57,11 @@ class RelationColumn:
     Attributes:
         name: The name of the column.
         type_oid: The OID of its type.
-        modifier: The type modifier (``atttypmod``), such as the length of a varchar, or -1.
         is_identity: Whether it belongs to the replica identity. Under FULL every column does.
     """
 
     name: str
     type_oid: int
-    modifier: int
     is_identity: bool
 
 
@@ -129,11 +126,7 @@ def xid_of(data: bytes, at: int) -> int:
 
 
 def relation(data: bytes, at: int) -> Relation:
-    """Decode a Relation message.
-
-    Raises:
-        ProtocolError: It is malformed.
-    """
+    """Decode a Relation message."""
     oid = xid_of(data, at)
     schema, at = _text(data, at + 4)
     name, at = _text(data, at)
@@ -144,9 +137,9 @@ def relation(data: bytes, at: int) -> Relation:
     for _ in range(count):
         (flags,) = _unpacked(_byte, data, at, "Relation")
         column, at = _text(data, at + 1)
-        type_oid, modifier = _unpacked(_column, data, at, "Relation")
-        at += 8
-        columns.append(RelationColumn(column, type_oid, modifier, bool(flags & 1)))
+        type_oid = xid_of(data, at)
+        at += 8  # with the type modifier
+        columns.append(RelationColumn(column, type_oid, bool(flags & 1)))
     # An empty schema means pg_catalog.
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
 

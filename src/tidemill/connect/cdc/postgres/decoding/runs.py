@@ -69,9 +69,6 @@ def decode_change(
         shape: The shape of the table.
         table: The table.
         transaction: The transaction.
-
-    Raises:
-        ProtocolError: It is malformed.
     """
     kind = data[at]
     at += 5

@@ -29,11 +29,7 @@ class Spool:
         self.aborted: set[int] = set()
 
     def add(self, sub: int, lsn: int, message: bytes) -> None:
-        """Append a message of a subtransaction.
-
-        Raises:
-            SourceUnavailableError: The disk is full; the transaction is read again later.
-        """
+        """Append a message of a subtransaction."""
         try:
             self._file.write(_frame.pack(len(message), sub, lsn))
             self._file.write(message)

@@ -120,9 +120,6 @@ class Stream:
 
         Returns:
             The place behind the last message that was taken.
-
-        Raises:
-            ProtocolError: A message is malformed.
         """
         while at < len(received) and self._replayed is None:
             if not (self._streamed or self._is_skipped or self._resume):
@@ -145,11 +142,7 @@ class Stream:
         self.size += found.size
 
     def feed(self, data: bytes) -> None:
-        """Take one message with its header.
-
-        Raises:
-            ProtocolError: It is malformed.
-        """
+        """Take one message with its header."""
         try:
             self._feed(data)
         except (IndexError, ValueError, error) as fault:

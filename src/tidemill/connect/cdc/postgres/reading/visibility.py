@@ -53,9 +53,6 @@ def open_snapshot(
 
     Yields:
         The place in the log up to which the snapshot can contain changes.
-
-    Raises:
-        SourceUnavailableError: A delivered transaction did not become visible in time.
     """
     pause, deadline = _PAUSE_S, time.monotonic() + _PATIENCE_S
     while True:

@@ -7,8 +7,11 @@ Topics are created before the first record. Must not know: a database.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import orjson
 
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.producer import Producer, record_too_large
@@ -16,10 +19,8 @@ from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, 
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.envelope import Encoder, source_tail
 from tidemill.connect.cdc.errors import DefinitionError
-from tidemill.connect.cdc.packed import Changes, PackedChanges, PackedRows
-from tidemill.connect.cdc.routing.outbox import OutboxRouter
-from tidemill.connect.cdc.routing.rules import Rules
-from tidemill.connect.cdc.routing.transactions import TransactionCounter
+from tidemill.connect.cdc.packed import Changes, ColumnRule, PackedChanges, PackedRows
+from tidemill.connect.cdc.routing import OutboxRouter, Rules, TransactionCounter
 from tidemill.connect.cdc.state import KEY, WorkerState
 from tidemill.connect.cdc.topics import (
     EVENT_CONFIG,
@@ -28,8 +29,54 @@ from tidemill.connect.cdc.topics import (
     state_topic,
     transactional_id,
 )
-from tidemill.connect.cdc.writing.compiled import CompiledEncoders
 from tidemill.kafka_client.producing.transactional import TransactionalProducer
+from tidemill.native import extension
+
+
+class CompiledEncoders:
+    """Gives the encoders of tables, and keeps them (``Encoders``).
+
+    Args:
+        producer: takes the records.
+        envelope: knows what the envelopes of a table have in common.
+        create: creates a topic if it is missing.
+    """
+
+    def __init__(
+        self, producer: TransactionalProducer, envelope: Encoder, create: Callable[[str], None]
+    ) -> None:
+        self._producer = producer
+        self._envelope = envelope
+        self._create = create
+        self._known: dict[tuple[int, tuple[ColumnRule, ...]], tuple[Table, Any]] = {}
+
+    def begin(self) -> None:
+        """Begin a transaction if none is open. Call it before an encoder is used."""
+        self._producer.begin()
+
+    def of(self, table: Table, columns: tuple[ColumnRule, ...]) -> Any:
+        """Return the encoder of a table whose rows have these columns."""
+        found = self._known.get((id(table), columns))
+        if found is None:
+            found = (table, self._make(table, columns))
+            self._known[id(table), columns] = found  # it keeps the table: the id is not reused
+        return found[1]
+
+    def _make(self, table: Table, columns: tuple[ColumnRule, ...]) -> Any:
+        known = self._envelope.prepared(table)
+        self._create(known.topic)
+        names = [name for name, _, _, _ in columns]
+        return extension.ChangeEncoder(
+            self._producer.encoder(known.topic),
+            tuple(
+                (orjson.dumps(name) + b":", rule, convert, is_key)
+                for name, rule, convert, is_key in columns
+            ),
+            tuple(names.index(name) for name in known.key),
+            known.source[:-1],
+            self._envelope.is_plain,
+            orjson.dumps,
+        )
 
 
 class Writer:
@@ -74,7 +121,6 @@ class Writer:
         self._rekeyed: dict[tuple[str, tuple[str, ...]], Table] = {}
         self.pending = 0
         self.written = 0
-        self.last_commit_ms = 0
 
     def prepare(self, tables: list[Table]) -> None:
         """Create the topics of tables, and that of the state.
@@ -206,7 +252,6 @@ class Writer:
         self._producer.commit()
         self.written += self.pending
         self.pending = 0
-        self.last_commit_ms = time.time_ns() // 1_000_000
 
     def _write(self, change: Change, snapshot: str) -> None:
         table = change.table

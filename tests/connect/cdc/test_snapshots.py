@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.snapshots import TABLE, FakeSource, FakeWriter
 from tidemill.connect.cdc.contract import Batch, Chunk, Column, Source, Table
-from tidemill.connect.cdc.snapshot.queue import Snapshots
+from tidemill.connect.cdc.snapshots import FIRST_ROWS, TARGET_BYTES, ChunkSize, Snapshots
 from tidemill.connect.cdc.state import TableProgress, WorkerState
-from tidemill.connect.cdc.writing.writer import Writer
+from tidemill.connect.cdc.writer import Writer
 
 NEWER = replace(TABLE, columns=(*TABLE.columns, Column("added", "int", "int")))
 
@@ -116,3 +116,37 @@ def test_a_table_that_is_gone_is_skipped(source: ChangingSource) -> None:
     assert snapshots.step()
     assert not snapshots.active
     assert source.asked == []
+
+
+def test_chunks_of_short_rows_grow_to_the_bound() -> None:
+    size = ChunkSize(10_000)
+    asked = []
+    for _ in range(5):
+        asked.append(size.rows)
+        size.adapt([{"id": n, "note": "short"} for n in range(size.rows)])
+    assert asked == [FIRST_ROWS, 800, 3200, 10_000, 10_000]
+
+
+def test_chunks_of_large_rows_fit_the_bound_of_bytes() -> None:
+    size = ChunkSize(10_000)
+    size.adapt([{"id": n, "body": "x" * 1_000_000} for n in range(20)])
+    assert size.rows == TARGET_BYTES // 1_000_009
+    size.adapt([{"id": 1, "body": "x" * (TARGET_BYTES + 1)}])
+    assert size.rows == 1
+
+
+def test_chunks_grow_again_behind_large_rows() -> None:
+    size = ChunkSize(1_000)
+    size.adapt([{"body": "x" * TARGET_BYTES}])
+    assert size.rows == 1
+    for expected in (4, 16, 64, 256, 1_000, 1_000):
+        size.adapt([{"body": None}])
+        assert size.rows == expected
+
+
+def test_a_small_bound_of_rows_is_kept_and_an_empty_chunk_changes_nothing() -> None:
+    size = ChunkSize(7)
+    size.adapt([])
+    assert size.rows == 7
+    size.adapt([{"id": 1}])
+    assert size.rows == 7

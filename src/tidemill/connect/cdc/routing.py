@@ -1,6 +1,7 @@
-"""Rules for rows: columns that are left out, masked or hashed, and conditions that select rows.
+"""The way of a change into records: rules for rows, the outbox router, transaction metadata.
 
-Must not know: Kafka, or a particular database.
+Source: Debezium's "Outbox Event Router" and "Transaction metadata". Must not know: Kafka's client,
+or a particular database.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ import hashlib
 import hmac
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
+
 from tidemill.connect.base.secrets import Secret, resolve
 from tidemill.connect.cdc.contract import Change, Row, Table
-from tidemill.connect.cdc.definition import Definition, TableRules
+from tidemill.connect.cdc.definition import Definition, Outbox, TableRules
+from tidemill.connect.cdc.envelope import Record, topic_name
 from tidemill.connect.cdc.errors import DefinitionError
+from tidemill.connect.cdc.state import WorkerState
 
 _CONDITION = re.compile(
     r"\s*(?P<column>\w+|\"[^\"]+\")\s*"
@@ -191,3 +196,138 @@ class Rules:
                 value = str(shown[name]).encode()
                 shown[name] = hmac.new(self._key, value, hashlib.sha256).hexdigest()
         return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record of an aggregate's topic."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    ts_ms: int
+    headers: list[tuple[str, bytes]]
+
+
+class OutboxRouter:
+    """Turns inserted rows of one table into events, by their aggregate type.
+
+    An application can delete them in the same transaction: other changes are no events.
+
+    Args:
+        outbox: the table, and the names of its columns.
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def takes(self, table: Table) -> bool:
+        """Return whether this is the outbox table."""
+        return self._outbox.table in (table.id, table.name)
+
+    def route(self, change: Change) -> Event | None:
+        """Return the event of an inserted row; None for updates and deletes.
+
+        Raises:
+            DefinitionError: the table lacks a column of the outbox.
+        """
+        row = change.after
+        if change.op not in ("c", "r") or row is None:
+            return None
+        outbox = self._outbox
+        for column in (outbox.id, outbox.aggregate_type, outbox.aggregate_id, outbox.payload):
+            if column not in row:
+                raise DefinitionError(
+                    f"the outbox table {outbox.table} has no column {column}",
+                    hint="Name its columns under [outbox] in the definition.",
+                )
+        headers = [("id", _text(row[outbox.id]) or b"")]
+        kind = _text(row.get(outbox.event_type))
+        if kind is not None:
+            headers.append(("eventType", kind))
+        topic = topic_name(outbox.topic_prefix, str(row[outbox.aggregate_type]))
+        return Event(
+            topic,
+            _text(row[outbox.aggregate_id]),
+            _text(row[outbox.payload]),
+            change.ts_ms,
+            headers,
+        )
+
+
+def _text(value: Any) -> bytes | None:
+    """Return a value as bytes: a text as it is, everything else as JSON."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else orjson.dumps(value)
+
+
+class TransactionCounter:
+    """Numbers the events of transactions, which come one after the other.
+
+    The counters are part of the state, so they survive a restart inside of a large transaction.
+
+    Args:
+        prefix: of the topic ``<prefix>.transaction``.
+        state: keeps the counters.
+    """
+
+    def __init__(self, prefix: str, state: WorkerState) -> None:
+        self.topic = f"{prefix}.transaction"
+        self._state = state
+
+    def begin(self, change: Change, ended: Mapping[str, int]) -> Iterator[Record]:
+        """Yield the BEGIN record if a change is the first one of its transaction.
+
+        Transactions come one after the other, so the END of the one before it comes first.
+
+        Args:
+            change: the next change.
+            ended: times of the transactions that end in the batch.
+        """
+        current = self._state.transaction
+        if current is not None:
+            if current["id"] == change.transaction:
+                return
+            yield from self.end(current["id"], ended.get(current["id"], change.ts_ms))
+        self._state.transaction = {"id": change.transaction, "total": 0, "tables": {}}
+        yield self._record("BEGIN", str(change.transaction), change.ts_ms, {})
+
+    def count(self, change: Change) -> Row:
+        """Return the ``transaction`` block of the next event."""
+        current = self._state.transaction
+        if current is None:
+            current = self._state.transaction = {"id": change.transaction, "total": 0, "tables": {}}
+        current["total"] += 1
+        name = change.table.id if change.table is not None else ""
+        tables: dict[str, int] = current["tables"]
+        tables[name] = tables.get(name, 0) + 1
+        return {
+            "id": current["id"],
+            "total_order": current["total"],
+            "data_collection_order": tables[name],
+        }
+
+    def end(self, number: str, ts_ms: int) -> Iterator[Record]:
+        """Yield the END record of a transaction of which events were written."""
+        current = self._state.transaction
+        if current is None or current["id"] != number:
+            return
+        self._state.transaction = None
+        counts = [
+            {"data_collection": name, "event_count": count}
+            for name, count in current["tables"].items()
+        ]
+        more = {"event_count": current["total"], "data_collections": counts}
+        yield self._record("END", number, ts_ms, more)
+
+    def _record(self, status: str, number: str, ts_ms: int, more: Row) -> Record:
+        value = {
+            "status": status,
+            "id": number,
+            "ts_ms": ts_ms,
+            "event_count": None,
+            "data_collections": None,
+            **more,
+        }
+        return Record(self.topic, orjson.dumps({"id": number}), orjson.dumps(value), ts_ms)

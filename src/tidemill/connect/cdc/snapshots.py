@@ -3,22 +3,151 @@
 A table that is read again after a gap (``resync``) ends with deletes of the keys that its topic has
 and the table lacks. It begins when the stream has delivered all that was committed when the gap was
 known: changes from before an ALTER TABLE, or of a table that was dropped and created again, must
-not replace rows that were read. Must not know: a particular database.
+not replace rows that were read. The source of the watermark method
+is DBLog (Andreakis and Papapanagiotou, 2020). Must not know: a particular database.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import structlog
 
-from tidemill.connect.cdc.contract import Batch, Change, Position, Source, Table
-from tidemill.connect.cdc.snapshot.chunk_size import ChunkSize
-from tidemill.connect.cdc.snapshot.keyset import KeySet
-from tidemill.connect.cdc.snapshot.window import Window
+from tidemill.connect.cdc.contract import Batch, Change, Chunk, Position, Row, Source, Table
+from tidemill.connect.cdc.packed import PackedRows
 from tidemill.connect.cdc.state import TableProgress, WorkerState
-from tidemill.connect.cdc.writing.writer import Writer
+from tidemill.connect.cdc.writer import Writer
+
+FIRST_ROWS = 200
+GROWTH = 4
+TARGET_BYTES = 16 << 20
+SAMPLE_ROWS = 100
+"""Rows of a chunk whose values are measured."""
+
+
+class ChunkSize:
+    """The size of the chunks of one table: few rows at first, then as many as fit a bound of bytes.
+
+    A chunk is held in memory as a whole, and the stream waits while it is read.
+
+    Args:
+        most_rows: the largest number of rows.
+
+    Attributes:
+        rows: how many rows to ask for next.
+    """
+
+    def __init__(self, most_rows: int) -> None:
+        self._most_rows = most_rows
+        self.rows = min(FIRST_ROWS, most_rows)
+
+    def adapt(self, rows: Sequence[Row]) -> None:
+        """Choose the next size from the rows of a chunk."""
+        if not rows:
+            return
+        if isinstance(rows, PackedRows):
+            size = rows.row_bytes + 1
+        else:
+            sample = rows[:: max(1, len(rows) // SAMPLE_ROWS)]
+            size = sum(_bytes(row) for row in sample) // len(sample) + 1
+        fitting = max(1, TARGET_BYTES // size)
+        self.rows = min(self._most_rows, self.rows * GROWTH, fitting)
+
+
+def _bytes(row: Row) -> int:
+    """Return about how much memory the values of a row take."""
+    return sum(len(each) if isinstance(each, str) else 8 for each in row.values())
+
+
+class KeySet:
+    """A set of keys in a temporary SQLite file: memory does not limit it. ``close`` deletes it."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="tidemill-keys-")
+        self._db = sqlite3.connect(Path(self._folder.name) / "keys", isolation_level=None)
+        self._db.execute("PRAGMA synchronous = OFF")
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.execute("CREATE TABLE keys (key BLOB PRIMARY KEY) WITHOUT ROWID")
+
+    def load(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Add the keys of records, and remove those of tombstones, in order."""
+        self._db.execute("BEGIN")
+        for key, value in records:
+            if value is None:
+                self._db.execute("DELETE FROM keys WHERE key = ?", (key,))
+            else:
+                self._db.execute("INSERT OR IGNORE INTO keys VALUES (?)", (key,))
+        self._db.execute("COMMIT")
+
+    def discard(self, keys: Iterable[bytes]) -> None:
+        """Remove keys."""
+        self._db.execute("BEGIN")
+        self._db.executemany("DELETE FROM keys WHERE key = ?", ((key,) for key in keys))
+        self._db.execute("COMMIT")
+
+    def __iter__(self) -> Iterator[bytes]:
+        for (key,) in self._db.execute("SELECT key FROM keys ORDER BY key"):
+            yield key
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._db.close()
+        with contextlib.suppress(OSError):
+            self._folder.cleanup()
+
+
+KeyOf = Callable[[Table, Row], bytes]
+
+
+class Window:
+    """A chunk that waits until the stream has reached its high position (the watermark method).
+
+    The rows of a chunk are at least as new as the stream was when the chunk was read, and at most
+    as new as its ``high`` position. Every key that the stream changes between these two is dropped
+    from the chunk, because the stream's change is as new or newer.
+
+    Args:
+        table: the chunk's table.
+        chunk: the chunk.
+        key_of: returns the key of a row as it is in the topic.
+    """
+
+    def __init__(self, table: Table, chunk: Chunk, key_of: KeyOf) -> None:
+        self.table = table
+        self.chunk = chunk
+        self._key_of = key_of
+        self._rows: dict[bytes, Row] | None = None  # until the stream changes the table
+        self._newest: dict[bytes, Row] = {}
+
+    def see(self, change: Change) -> None:
+        """Take note of a change of the stream before it is written.
+
+        Values that the source could not find out are taken from the chunk, which might hold the
+        only copy (PostgreSQL's TOAST).
+        """
+        if change.table is None or change.table.id != self.table.id:
+            return
+        if self._rows is None:
+            self._rows = {self._key_of(self.table, row): row for row in self.chunk.rows}
+        for row in (change.before, change.after):
+            if row is None or not all(name in row for name in self.table.key):
+                continue
+            key = self._key_of(self.table, row)
+            known = self._rows.pop(key, None) or self._newest.get(key)
+            if known is not None and row is change.after:
+                for name, value in known.items():
+                    row.setdefault(name, value)
+                self._newest[key] = row
+
+    def rest(self) -> Sequence[Row]:
+        """Return the rows to write, in the order of the chunk."""
+        return self.chunk.rows if self._rows is None else list(self._rows.values())
+
 
 log = structlog.get_logger("tidemill.cdc")
 
