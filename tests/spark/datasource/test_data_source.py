@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import uuid
+import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from confluent_kafka.admin import NewPartitions
 
 from tests.support.processes import poll_until
 from tidemill.spark import spark_session
+from tidemill.spark.datasource.data_source import SET_BY_EACH_QUERY
 from tidemill.spark.source.planning.admission import FIRST
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from tests.spark.conftest import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+RUNNER = "org/apache/spark/sql/execution/python/streaming/PythonStreamingSourceRunner.class"
+QUERIES = 8
 
 # Where the broker's answers decide nothing, one broker is enough: a micro-batch takes its time.
 on_tidemill = pytest.mark.parametrize("broker", ["tidemill"], indirect=True)
@@ -158,6 +165,41 @@ def test_starting_queries_leave_the_structure_of_their_shared_variables_alone(
         assert streams.offsets(query) == [(topic, 0, 0)]
     assert "SPARK_BUFFER_SIZE" in before
     assert variables() == before
+
+
+def test_the_map_has_all_variables_that_spark_adds() -> None:
+    import pyspark
+
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_*.jar")
+    constants = zipfile.ZipFile(jar).read(RUNNER)
+    # A string constant of a class: its kind (1), its length in two bytes, its text.
+    found = {
+        text.decode()
+        for length, text in re.findall(rb"\x01\x00(.)([A-Z]+_[A-Z_]+)", constants, re.DOTALL)
+        if length[0] == len(text)
+    }
+    assert {name for name in found if name.startswith("SPARK_")} == set(SET_BY_EACH_QUERY)
+
+
+@on_tidemill
+def test_many_queries_start_at_the_same_time(streams: Streams) -> None:
+    """A map that grows while it is sent is unreadable; then every task fails."""
+    topic = streams.broker.topic()
+    streams.broker.produce(topic, ["value"])
+
+    def start(number: int) -> StreamingQuery:
+        frame = streams.stream(subscribe=topic, startingOffsets="earliest")
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        checkpoint = str(streams.folder / str(number))
+        return streams.start(writer.option("checkpointLocation", checkpoint))
+
+    with ThreadPoolExecutor(QUERIES) as threads:
+        queries = list(threads.map(start, range(QUERIES)))
+    for each in queries:
+        each.awaitTermination(120)
+    assert [each.exception() for each in queries] == [None] * QUERIES
+    read = [sum(p["numInputRows"] for p in each.recentProgress) for each in queries]
+    assert read == [1] * QUERIES
 
 
 def test_a_stream_goes_on_from_its_checkpoint_in_limited_batches(streams: Streams) -> None:

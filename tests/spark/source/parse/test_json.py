@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from tests.spark.source.parse.conftest import Parse, make
+from tests.spark.source.parse.tables import ACCEPTED, EPOCHS, REFUSED
 
 AT = "2013-01-01T05:00:00Z"
 SCHEMA = "flight STRING, delay INT, at TIMESTAMP, gate STRUCT<name: STRING>, tags ARRAY<STRING>"
@@ -278,3 +281,34 @@ def test_no_rows_have_the_types_of_the_schema(values: list[bytes | None]) -> Non
 def test_an_array_of_another_type_is_a_mistake() -> None:
     with pytest.raises(TypeError, match="int64"):
         make("x INT").parse(pa.array([1]))
+
+
+# --- what counts as each type: docs/json-values.md as tables ---
+
+
+@pytest.mark.parametrize(("ddl", "text", "value"), ACCEPTED)
+def test_a_value_of_the_type_is_accepted(parse: Parse, ddl: str, text: str, value: Any) -> None:
+    found = parse(f"x {ddl}", f'{{"x": {text}}}', f'{{ "a":[] ,"x" :\n{text}\t, "b":{{}} }} ')
+    assert found.reasons == []
+    assert found.accepted is None
+    for one in found.columns[0].to_pylist():
+        if isinstance(value, float):
+            assert repr(one) == repr(value)
+        else:
+            assert (one, type(one)) == (value, type(value))
+
+
+@pytest.mark.parametrize(("ddl", "text", "shown"), REFUSED)
+def test_a_value_of_another_type_is_refused(parse: Parse, ddl: str, text: str, shown: str) -> None:
+    found = parse(f"x {ddl}", f'{{"x": {text}}}')
+    assert [reason for _, reason in found.reasons] == [f"x is not {ddl}: {shown}"]
+    assert found.columns[0].to_pylist() == []
+
+
+@pytest.mark.parametrize(("timestamp_format", "text", "value"), EPOCHS)
+def test_a_number_is_a_timestamp_by_declaration_only(
+    parse: Parse, timestamp_format: str, text: str, value: str | None
+) -> None:
+    found = parse("x TIMESTAMP", f'{{"x": {text}}}', timestamp_format=timestamp_format)
+    told = [str(v) for v in found.columns[0].cast("int64").to_pylist()]
+    assert (told or None) == (None if value is None else [value])
