@@ -15,106 +15,43 @@ from typing import Any, Protocol
 from tidemill.errors import TidemillError
 from tidemill.log.disk.log_file import StoredRange
 from tidemill.log.errors import StorageError
-from tidemill.log.format.records import NewRecord
-from tidemill.state.catalog.broker_rules import BrokerLayers
-from tidemill.state.catalog.types import (
-    AlterOp,
-    ConfigChange,
-    ConfigEntry,
-    ConfigSource,
-    ConfigType,
-    NewTopic,
-    TopicInfo,
-)
-from tidemill.state.consumer_groups.types import (
-    ConsumerGroupInfo,
-    ConsumerHeartbeat,
-    ConsumerMemberInfo,
-)
-from tidemill.state.groups.types import (
-    GroupDescription,
-    GroupListing,
-    GroupMemberInfo,
-    JoinMember,
-    JoinRequest,
-    JoinResult,
-    LeaveMember,
-    SyncRequest,
-    SyncResult,
-)
-from tidemill.state.modern_groups.types import HeartbeatResult, NamedPartitions
-from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
-from tidemill.state.share_groups.types import ShareGroupInfo, ShareHeartbeat, ShareMemberInfo
-from tidemill.state.transactions.types import (
-    InitProducer,
-    TransactionDescription,
-    TransactionListing,
-    TransactionState,
-)
-from tidemill.state.types import (
-    NO_PRODUCER,
-    CommitRequest,
-    OffsetToCommit,
-    ProducerIdentity,
-    TransactionVersion,
-)
-
-__all__ = [
-    "NO_OFFSET",
-    "NO_PRODUCER",
-    "AlterOp",
-    "BrokerLayers",
-    "CatalogLog",
-    "CommitRequest",
-    "CommittedOffset",
-    "ConfigChange",
-    "ConfigEntry",
-    "ConfigSource",
-    "ConfigType",
-    "ConsumerGroupInfo",
-    "ConsumerHeartbeat",
-    "ConsumerMemberInfo",
-    "Countdown",
-    "DataFolder",
-    "Durability",
-    "GroupDescription",
-    "GroupListing",
-    "GroupMemberInfo",
-    "HeartbeatResult",
-    "InitProducer",
-    "Isolation",
-    "JoinMember",
-    "JoinRequest",
-    "JoinResult",
-    "LeaveMember",
-    "NamedPartitions",
-    "NewRecord",
-    "NewTopic",
-    "OffsetAt",
-    "OffsetToCommit",
-    "PartitionRead",
-    "PartitionSize",
-    "PartitionWrite",
-    "PendingWrites",
-    "Position",
-    "ProducerIdentity",
-    "ProducerInfo",
-    "ReadQuery",
-    "ReadResult",
-    "ReadRoom",
-    "ShareGroupInfo",
-    "ShareHeartbeat",
-    "ShareMemberInfo",
-    "SyncRequest",
-    "SyncResult",
-    "TopicInfo",
-    "TransactionDescription",
-    "TransactionListing",
-    "TransactionState",
-    "TransactionVersion",
-    "TxnOffsetCommit",
-    "WriteResult",
-]
+from tidemill.log.format.records import NewRecord as NewRecord
+from tidemill.state.catalog.broker_rules import BrokerLayers as BrokerLayers
+from tidemill.state.catalog.types import AlterOp as AlterOp
+from tidemill.state.catalog.types import ConfigChange as ConfigChange
+from tidemill.state.catalog.types import ConfigEntry as ConfigEntry
+from tidemill.state.catalog.types import ConfigSource as ConfigSource
+from tidemill.state.catalog.types import ConfigType as ConfigType
+from tidemill.state.catalog.types import NewTopic as NewTopic
+from tidemill.state.catalog.types import TopicInfo as TopicInfo
+from tidemill.state.consumer_groups.types import ConsumerGroupInfo as ConsumerGroupInfo
+from tidemill.state.consumer_groups.types import ConsumerHeartbeat as ConsumerHeartbeat
+from tidemill.state.consumer_groups.types import ConsumerMemberInfo as ConsumerMemberInfo
+from tidemill.state.groups.types import GroupDescription as GroupDescription
+from tidemill.state.groups.types import GroupListing as GroupListing
+from tidemill.state.groups.types import GroupMemberInfo as GroupMemberInfo
+from tidemill.state.groups.types import JoinMember as JoinMember
+from tidemill.state.groups.types import JoinRequest as JoinRequest
+from tidemill.state.groups.types import JoinResult as JoinResult
+from tidemill.state.groups.types import LeaveMember as LeaveMember
+from tidemill.state.groups.types import SyncRequest as SyncRequest
+from tidemill.state.groups.types import SyncResult as SyncResult
+from tidemill.state.modern_groups.types import HeartbeatResult as HeartbeatResult
+from tidemill.state.modern_groups.types import NamedPartitions as NamedPartitions
+from tidemill.state.offsets.types import CommittedOffset as CommittedOffset
+from tidemill.state.offsets.types import TxnOffsetCommit as TxnOffsetCommit
+from tidemill.state.share_groups.types import ShareGroupInfo as ShareGroupInfo
+from tidemill.state.share_groups.types import ShareHeartbeat as ShareHeartbeat
+from tidemill.state.share_groups.types import ShareMemberInfo as ShareMemberInfo
+from tidemill.state.transactions.types import InitProducer as InitProducer
+from tidemill.state.transactions.types import TransactionDescription as TransactionDescription
+from tidemill.state.transactions.types import TransactionListing as TransactionListing
+from tidemill.state.transactions.types import TransactionState as TransactionState
+from tidemill.state.types import NO_PRODUCER as NO_PRODUCER
+from tidemill.state.types import CommitRequest as CommitRequest
+from tidemill.state.types import OffsetToCommit as OffsetToCommit
+from tidemill.state.types import ProducerIdentity as ProducerIdentity
+from tidemill.state.types import TransactionVersion as TransactionVersion
 
 NO_OFFSET = -1
 """In results: the offset or time is not known. It is never a valid offset."""

@@ -132,6 +132,7 @@ class Publisher(Protocol):
         """Stop calling ``on_settled`` and ``on_drained``. What was published is written."""
 
 
+@dataclass(slots=True, eq=False)
 class Delivery:
     """A message that is out to a consumer.
 
@@ -149,47 +150,18 @@ class Delivery:
         is_dropped: whether ``drop_value`` was called.
     """
 
-    __slots__ = (
-        "delivery_count",
-        "exchange",
-        "headers",
-        "holder",
-        "is_dropped",
-        "key",
-        "offset",
-        "partition",
-        "queue",
-        "redelivered",
-        "timestamp_ms",
-        "value",
-    )
-
-    def __init__(
-        self,
-        queue: str,
-        partition: int,
-        offset: int,
-        delivery_count: int,
-        redelivered: bool,
-        value: bytes | memoryview,
-        key: bytes | None,
-        headers: Sequence[Header],
-        timestamp_ms: int,
-        exchange: str,
-        holder: Holder,
-    ) -> None:
-        self.queue = queue
-        self.partition = partition
-        self.offset = offset
-        self.delivery_count = delivery_count
-        self.redelivered = redelivered
-        self.value = value
-        self.key = key
-        self.headers = headers
-        self.timestamp_ms = timestamp_ms
-        self.exchange = exchange
-        self.holder = holder
-        self.is_dropped = False
+    queue: str
+    partition: int
+    offset: int
+    delivery_count: int
+    redelivered: bool
+    value: bytes | memoryview
+    key: bytes | None
+    headers: Sequence[Header]
+    timestamp_ms: int
+    exchange: str
+    holder: Holder
+    is_dropped: bool = False
 
     def drop_value(self) -> None:
         """Free the memory of value and headers, which were sent. A rejection reads them again."""

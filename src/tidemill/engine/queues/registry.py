@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from tidemill.clock import Clock
-from tidemill.engine.queues.live.ack_log import AckLog, window_key
+from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.dispatch import FIRST_OWNER
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import Letters, LiveQueue
@@ -112,7 +112,7 @@ class Registry:
                 queue.wake()
 
         for log in logs:
-            key = window_key(Kind.QUEUE, name, info.topic_id, log.tp.partition)
+            key = StateKey(Kind.QUEUE, name, info.topic_id, log.tp.partition)
             stored = dict(self._ack_log.stored(key))
             waiting = stored.pop(SIZES, None)
             window = AckWindow.recover(stored, log.log_end_offset)

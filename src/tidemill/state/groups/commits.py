@@ -13,6 +13,7 @@ from tidemill.state.errors import (
     UnknownMemberIdError,
 )
 from tidemill.state.groups.group import Group, GroupState
+from tidemill.state.groups.members import check_ids
 from tidemill.state.types import CommitRequest
 
 
@@ -37,7 +38,7 @@ def check_commit(group: Group | None, request: CommitRequest) -> None:
             f"group {group.group_id!r} has members, and only they can commit",
             hint="Use another group.id for a consumer that assigns its partitions itself.",
         )
-    group.check_member(request.member_id, request.instance_id)
+    check_ids(group, request.member_id, request.instance_id)
     check_generation(group, request.generation)
     if group.is_in(GroupState.COMPLETING_REBALANCE):
         raise rebalancing(group)
@@ -56,7 +57,7 @@ def check_transactional_commit(group: Group | None, request: CommitRequest) -> N
     if _is_simple(group, request) or group is None:
         return
     if request.generation >= 0 or _names_a_member(request):
-        group.check_member(request.member_id, request.instance_id)
+        check_ids(group, request.member_id, request.instance_id)
         check_generation(group, request.generation)
 
 

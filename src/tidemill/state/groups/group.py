@@ -18,7 +18,7 @@ from tidemill.state.groups.consumer_protocol import (
     subscribed_topics,
 )
 from tidemill.state.groups.format import GroupValue
-from tidemill.state.groups.members import Member, Protocols, check_ids
+from tidemill.state.groups.members import Member, Protocols
 from tidemill.state.groups.memory import GROUP_BYTES, PENDING_BYTES, Total
 from tidemill.state.groups.types import GroupDescription, JoinMember, JoinRequest
 
@@ -217,10 +217,6 @@ class Group:
             self.pending_sync.remove(old_id)
             self.pending_sync.add(new_member_id)
         return member
-
-    def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Check that the ids belong to a member."""
-        check_ids(self, member_id, instance_id)
 
     def update(self, member: Member, request: JoinRequest) -> None:
         """Update a member that joins again."""

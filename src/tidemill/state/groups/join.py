@@ -22,7 +22,7 @@ from tidemill.state.errors import (
 from tidemill.state.groups.consumer_protocol import subscribed_topics
 from tidemill.state.groups.events import MemberChange, note_member
 from tidemill.state.groups.group import Group, GroupState
-from tidemill.state.groups.members import Member, size_of_request
+from tidemill.state.groups.members import Member, check_ids, size_of_request
 from tidemill.state.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer
 from tidemill.state.groups.table import GroupTable
 from tidemill.state.groups.types import JoinRequest, JoinResult
@@ -157,7 +157,7 @@ class Joins:
         if request.member_id in group.pending_members and request.instance_id is None:
             self._add(group, request, request.member_id, ticket, now_ms, out)
             return
-        group.check_member(request.member_id, request.instance_id)
+        check_ids(group, request.member_id, request.instance_id)
         member = group.members[request.member_id]
         unchanged = member.protocols == request.protocols
         if group.is_in(_S.COMPLETING_REBALANCE) and unchanged:

@@ -16,7 +16,7 @@ from tidemill.state.groups.commits import check_generation, rebalancing
 from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.group import Group, GroupState
 from tidemill.state.groups.join import check_group_id
-from tidemill.state.groups.members import Member
+from tidemill.state.groups.members import Member, check_ids
 from tidemill.state.groups.rebalance import Rebalancer, sync_result
 from tidemill.state.groups.table import GroupTable
 from tidemill.state.groups.types import LeaveMember, SyncRequest
@@ -94,7 +94,7 @@ class Membership:
             group.remove(member_id)
             self._rebalancer.forget_session(group, member_id)
             return
-        group.check_member(member_id, leaving.instance_id)
+        check_ids(group, member_id, leaving.instance_id)
         member = group.members[member_id]
         self._rebalancer.drop(group, member, out, leaving.reason, MemberChange.LEFT)
 
@@ -109,7 +109,7 @@ class Membership:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[Group, Member]:
         group = self._group(group_id)
-        group.check_member(member_id, instance_id)
+        check_ids(group, member_id, instance_id)
         check_generation(group, generation)
         return group, group.members[member_id]
 

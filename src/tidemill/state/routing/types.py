@@ -78,26 +78,24 @@ class Binding:
     @property
     def identity(self) -> str:
         """A text that is equal for equal bindings."""
-        arguments = json.dumps(_plain(self.arguments), sort_keys=True)
+        arguments = json.dumps(to_json(self.arguments), sort_keys=True)
         return json.dumps([self.source, *self.destination, self.routing_key, arguments])
 
 
-def _plain(value: object) -> object:
-    """Return a value that JSON can represent. Bytes are marked, so that they differ from text."""
+def to_json(value: object) -> object:
+    """Return arguments in a form that JSON can represent; ``from_json`` is the reverse.
+
+    Bytes are marked, so that they differ from text.
+    """
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [to_json(each) for each in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"$bytes": bytes(value).hex()}
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     return {"$text": str(value)}
-
-
-def to_json(value: object) -> object:
-    """Return arguments in a form that JSON can represent; ``from_json`` is the reverse."""
-    return _plain(value)
 
 
 def from_json(value: object) -> object:

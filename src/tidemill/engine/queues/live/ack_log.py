@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from uuid import UUID
 
 import structlog
 
@@ -227,8 +226,3 @@ class AckLog:
                     self._on_refused(lane)
         if self._timer is None and not self._stopped and lanes:
             self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._on_timer)
-
-
-def window_key(kind: Kind, owner: str, topic_id: UUID, partition: int) -> StateKey:
-    """Return the key of a lane's window."""
-    return StateKey(kind, owner, topic_id, partition)

@@ -6,6 +6,7 @@ Knows the names of headers, and neither queues nor logs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tidemill.engine.queues.api import EXCHANGE_HEADER, EXPIRES_HEADER, Header, Message
 from tidemill.log.format.records import NewRecord, Record
@@ -17,6 +18,7 @@ ORIGIN_HEADER = "tidemill.origin"
 """The record that a dead letter was made of: topic id, partition and offset."""
 
 
+@dataclass(slots=True, eq=False)
 class Stored:
     """One message.
 
@@ -28,25 +30,13 @@ class Stored:
         deliver_at: ms since the epoch; 0 for now.
     """
 
-    __slots__ = ("deliver_at", "exchange", "expires", "headers", "key", "timestamp", "value")
-
-    def __init__(
-        self,
-        timestamp: int,
-        key: bytes | None,
-        value: bytes | memoryview,
-        headers: Sequence[Header],
-        exchange: str = "",
-        expires: int | None = None,
-        deliver_at: int = 0,
-    ) -> None:
-        self.timestamp = timestamp
-        self.key = key
-        self.value = value
-        self.headers = headers
-        self.exchange = exchange
-        self.expires = expires
-        self.deliver_at = deliver_at
+    timestamp: int
+    key: bytes | None
+    value: bytes | memoryview
+    headers: Sequence[Header]
+    exchange: str = ""
+    expires: int | None = None
+    deliver_at: int = 0
 
     def record(self) -> NewRecord:
         """Return the record to write."""
