@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from tests.cli.conftest import Terminal
 from tidemill.cli import output
 from tidemill.errors import (
     SettingsError,
@@ -54,11 +55,6 @@ def test_an_empty_table_still_names_its_columns(capsys: pytest.CaptureFixture[st
 def test_notes_are_for_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
     output.note("hello")
     assert capsys.readouterr().err == ""
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_color_needs_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

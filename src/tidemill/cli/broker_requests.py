@@ -221,9 +221,6 @@ def error_for_code(
 def retry_transient(call: Callable[[], T]) -> T:
     """Call again while the error is transient: loading, not available yet, still ending.
 
-    Returns:
-        The result of ``call``.
-
     Raises:
         RequestTimedOutError: the error remained for ten seconds.
         TidemillError: any other error of ``call``.

@@ -85,10 +85,7 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
-    """Run the demo. Call it from the main thread.
-
-    Returns:
-        the report, which the listener has received, too.
+    """Run the demo, and return the report, which the listener gets too. Call it in the main thread.
 
     Raises:
         TidemillError: a part of the demo failed. The message says which.

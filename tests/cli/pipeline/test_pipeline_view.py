@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.cli.conftest import Terminal
 from tidemill.cli.pipeline.status import troubles
 from tidemill.cli.pipeline.view import LineView, LiveView, view_for
 from tidemill.spark.pipelines.progress import QueryStatus, SourceStatus
@@ -23,11 +24,6 @@ STATUS = QueryStatus(
     latency_p50_ms=180,
     sources=(SourceStatus("a", 7), SourceStatus("table")),
 )
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_lines_appear_for_changes_only() -> None:

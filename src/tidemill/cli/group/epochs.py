@@ -19,11 +19,7 @@ _CLASSIC = 0
 
 
 def group_epochs(cluster: Cluster, description: Any) -> Epochs | None:
-    """Return the epochs of a group.
-
-    Returns:
-        None for a classic group, and where the cluster needs Kerberos or OAUTHBEARER.
-    """
+    """Return the epochs; None for a classic group, and with Kerberos or OAUTHBEARER."""
     if not is_consumer_group(description):
         return None
     try:
