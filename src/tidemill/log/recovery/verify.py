@@ -39,8 +39,8 @@ class SegmentVerifier:
         interval: bytes of log between two index entries.
         recovery_point: offset up to which the log was synced.
         producers: the producers, which are updated with the batches from ``producers_from`` on.
-        proven_end: the journal proves that everything below this offset was promised; -1 if there
-            is no journal.
+        proven_end: the journal proves that everything below this offset was promised; -1 without a
+            journal.
         is_complete: it also proves that nothing else was promised.
         aborted: the transactions that these batches aborted.
     """
