@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import time
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from pamqp import body, commands, frame, header, heartbeat
@@ -103,6 +102,10 @@ class WireClient:
         """Return the next message of a channel."""
         method = self.next(channel, seconds)
         assert method.name in ("Basic.Deliver", "Basic.GetOk", "Basic.Return"), method
+        return self._message(channel, method)
+
+    def _message(self, channel: int, method: Any) -> Message:
+        """Return the message whose method has been read."""
         head = self.next(channel)
         assert isinstance(head, header.ContentHeader)
         data = b""
@@ -150,11 +153,7 @@ class WireClient:
         if isinstance(got, commands.Basic.GetEmpty):
             return None
         assert isinstance(got, commands.Basic.GetOk), got
-        head = self.next(channel)
-        data = b""
-        while len(data) < head.body_size:
-            data += self.next(channel).value
-        return Message(got, head.properties, data)
+        return self._message(channel, got)
 
     def wait_for(self, queue: str, ready: int) -> None:
         """Wait until so many messages of a queue are ready.
@@ -173,10 +172,5 @@ class WireClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -45,6 +45,24 @@ def sample_records(count: int) -> list[Rec]:
     ]
 
 
+CONSUMER_DEFAULTS = {
+    "auto_offset_reset": "earliest",
+    "enable_auto_commit": False,
+    "fetch_max_wait_ms": 50,
+    "session_timeout_ms": 6000,
+    "heartbeat_interval_ms": 300,
+}
+"""Settings of consumers of kafka-python and aiokafka."""
+
+
+def assert_same(found: list[Any], records: list[Rec]) -> None:
+    """Compare what a consumer of kafka-python or aiokafka has read with what was written."""
+    assert [(r.offset, r.key, r.value, r.timestamp, tuple(r.headers)) for r in found] == [
+        (offset, rec.key, rec.value, rec.timestamp, rec.headers)
+        for offset, rec in enumerate(records)
+    ]
+
+
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = DEADLINE) -> Any:
     """Ask until the answer is true (the clients' own calls do the waiting); returns it.
 

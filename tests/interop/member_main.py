@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 SESSION_MS = 3000
 NOT_A_MEMBER_NOW = {"STALE_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "_TRANSPORT", "_TIMED_OUT"}
@@ -18,39 +21,22 @@ def say(partition: int, offset: int) -> None:
     print(json.dumps([partition, offset]), flush=True)
 
 
-def confluent(bootstrap: str, group: str, topic: str) -> None:
+CLASSIC = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500}
+CONSUMER = {"group.protocol": "consumer"}
+"""The consumer protocol (KIP-848). The broker has the session timeout."""
+
+
+def confluent(protocol: dict[str, Any], bootstrap: str, group: str, topic: str) -> None:
     """librdkafka."""
-    from confluent_kafka import Consumer
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 500,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.subscribe([topic])
-    while True:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
-            consumer.commit(message=message, asynchronous=False)
-            say(message.partition() or 0, message.offset() or 0)
-
-
-def new_protocol(bootstrap: str, group: str, topic: str) -> None:
-    """librdkafka with the consumer protocol (KIP-848). The broker has the session timeout."""
     from confluent_kafka import Consumer, KafkaException
 
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
-            "group.protocol": "consumer",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **protocol,
         }
     )
     consumer.subscribe([topic])
@@ -60,7 +46,7 @@ def new_protocol(bootstrap: str, group: str, topic: str) -> None:
             try:
                 consumer.commit(message=message, asynchronous=False)
             except KafkaException as error:
-                if error.args[0].name() not in NOT_A_MEMBER_NOW:
+                if protocol is CLASSIC or error.args[0].name() not in NOT_A_MEMBER_NOW:
                     raise
                 continue  # the record comes to the next owner of the partition
             say(message.partition() or 0, message.offset() or 0)
@@ -109,9 +95,9 @@ def aiokafka(bootstrap: str, group: str, topic: str) -> None:
 
 if __name__ == "__main__":
     client, *arguments = sys.argv[1:]
-    clients = {
-        "confluent": confluent,
-        "new-protocol": new_protocol,
+    clients: dict[str, Callable[..., None]] = {
+        "confluent": partial(confluent, CLASSIC),
+        "new-protocol": partial(confluent, CONSUMER),
         "kafka-python": kafka_python,
         "aiokafka": aiokafka,
     }

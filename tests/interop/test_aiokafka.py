@@ -17,7 +17,14 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import MessageSizeTooLargeError
 from aiokafka.structs import OffsetAndMetadata
 
-from tests.interop.common import BASE_TIMESTAMP, CODECS, DEADLINE, sample_records
+from tests.interop.common import (
+    BASE_TIMESTAMP,
+    CODECS,
+    CONSUMER_DEFAULTS,
+    DEADLINE,
+    assert_same,
+    sample_records,
+)
 from tests.interop.conftest import MakeTopic
 
 T = TypeVar("T")
@@ -29,14 +36,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def consumer(bootstrap: str, *topics: str, **config: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    defaults = {
-        "auto_offset_reset": "earliest",
-        "enable_auto_commit": False,
-        "fetch_max_wait_ms": 50,
-        "session_timeout_ms": 6000,
-        "heartbeat_interval_ms": 300,
-    }
-    client = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, **{**defaults, **config})
+    options = {**CONSUMER_DEFAULTS, **config}
+    client = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, **options)
     await client.start()
     try:
         yield client
@@ -104,10 +105,7 @@ def test_every_codec_and_acks_comes_back_as_it_was(
             reader.assign([TopicPartition(topic, 0)])
             return await take(reader, len(records))
 
-    assert [(r.offset, r.key, r.value, r.timestamp, tuple(r.headers)) for r in run(work())] == [
-        (offset, rec.key, rec.value, rec.timestamp, rec.headers)
-        for offset, rec in enumerate(records)
-    ]
+    assert_same(run(work()), records)
 
 
 def test_idempotent_produce(bootstrap: str, make_topic: MakeTopic) -> None:

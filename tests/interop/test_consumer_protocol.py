@@ -83,15 +83,6 @@ class Client:
         else:
             self.error = message.error()
 
-    def has_read(self, count: int) -> Callable[[], bool]:
-        """Return a condition: poll, and say whether so many records were read."""
-
-        def condition() -> bool:
-            self.poll()
-            return len(self.numbers) >= count
-
-        return condition
-
 
 @contextmanager
 def client(broker: BrokerProcess, group: str, topic: str = "", **config: Any) -> Iterator[Client]:
@@ -118,6 +109,18 @@ def produce(broker: BrokerProcess, topic: str, numbers: range, partitions: int) 
     for number in numbers:
         producer.produce(topic, b"%d" % number, partition=number % partitions)
     assert producer.flush(DEADLINE) == 0
+
+
+def read(clients: list[Client], count: int) -> list[int]:
+    """Poll until the clients have read so many records together; return these."""
+
+    def have_read() -> bool:
+        for each in clients:
+            each.poll()
+        return sum(len(each.numbers) for each in clients) >= count
+
+    wait_for(have_read, f"{count} records")
+    return sorted(number for each in clients for number in each.numbers)
 
 
 def settle(clients: list[Client], shares: list[int]) -> None:
@@ -158,14 +161,7 @@ def test_members_share_partitions_and_take_over_from_who_leaves(
             settle(clients, [2, 2, 2])
             assert described(broker, group) == ("CONSUMER", "STABLE")
             produce(broker, topic, range(60), 6)
-
-            def all_read() -> bool:
-                for each in clients:
-                    each.poll()
-                return sum(len(each.numbers) for each in clients) >= 60
-
-            wait_for(all_read, "60 records")
-            assert sorted(n for each in clients for n in each.numbers) == list(range(60))
+            assert read(clients, 60) == list(range(60))
             assert [len(each.numbers) for each in clients] == [20, 20, 20]
             one.consumer.commit(asynchronous=False)
         settle([one], [6])
@@ -180,7 +176,7 @@ def test_commits_are_where_the_next_member_starts(
     for expected in (range(20), range(0)):
         with client(broker, group, topic) as one:
             settle([one], [2])
-            wait_for(one.has_read(len(expected)), "all records")
+            read([one], len(expected))
             one.poll(0.3)
             assert sorted(one.numbers) == list(expected)
             if expected:
@@ -246,8 +242,7 @@ def test_a_killed_member_is_replaced_after_its_session(
             survivor.poll(0.5)
             member.kill()
             produce(broker, topic, range(5, 10), 1)
-            wait_for(survivor.has_read(5), "5 records")
-            assert survivor.numbers == [5, 6, 7, 8, 9]
+            assert read([survivor], 5) == [5, 6, 7, 8, 9]
 
 
 def test_a_group_changes_its_protocol_while_members_come_and_go(
@@ -264,14 +259,7 @@ def test_a_group_changes_its_protocol_while_members_come_and_go(
                 settle([old, new, third], [2, 2, 2])
                 produce(broker, topic, range(60), 6)
                 clients = [old, new, third]
-
-                def all_read() -> bool:
-                    for each in clients:
-                        each.poll()
-                    return sum(len(each.numbers) for each in clients) >= 60
-
-                wait_for(all_read, "60 records")
-                assert sorted(n for each in clients for n in each.numbers) == list(range(60))
+                assert read(clients, 60) == list(range(60))
                 for each in clients:
                     each.consumer.commit(asynchronous=False)
             settle([old, new], [3, 3])
@@ -294,13 +282,7 @@ def test_members_continue_after_the_broker_was_killed(tmp_path: Path, mixed: boo
         ):
             settle([one, two], [2, 2])
             produce(broker, topic, range(20), 4)
-
-            def read(count: int) -> bool:
-                for each in (one, two):
-                    each.poll()
-                return len(one.numbers) + len(two.numbers) >= count
-
-            wait_for(lambda: read(20), "20 records")
+            assert len(read([one, two], 20)) == 20
             had = (one.has, two.has)
             for each in (one, two):
                 each.consumer.commit(asynchronous=False)
@@ -308,8 +290,7 @@ def test_members_continue_after_the_broker_was_killed(tmp_path: Path, mixed: boo
             broker.start()
             assert described(broker, "g") == ("CONSUMER", "STABLE")
             produce(broker, topic, range(20, 40), 4)
-            wait_for(lambda: read(40), "40 records")
-            assert sorted(one.numbers + two.numbers) == list(range(40))
+            assert read([one, two], 40) == list(range(40))
             assert (one.has, two.has) == had  # nobody had to join again
             for each in (one, two):
                 each.consumer.commit(asynchronous=False)

@@ -1,4 +1,8 @@
-"""The Java client: ``java/Interop.java``, a scenario per test. Its jars: see ``java_client``."""
+"""The Java client: the programs of ``java``, some scenarios per test. See ``java_client``.
+
+``Transactions`` speaks the second protocol (KIP-890): no AddPartitionsToTxn, and an epoch for each
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,33 @@ import pytest
 
 from tests.interop.java_client import JavaClient
 
-SCENARIOS = [
-    "produce",
-    "idempotent",
-    "positions",
-    "range",
-    "roundrobin",
-    "sticky",
-    "cooperative",
-    "static",
-    "topics",
-    "groups",
-    "cluster",
-]
+SCENARIOS = {
+    "Interop": [
+        "produce",
+        "idempotent",
+        "positions",
+        "range",
+        "roundrobin",
+        "sticky",
+        "cooperative",
+        "static",
+        "topics",
+        "groups",
+        "cluster",
+    ],
+    "ShareConsumers": ["accept", "settle", "renew", "timeout", "committed", "admin"],
+    # Several to a JVM: each takes seconds to start.
+    "Transactions": [
+        "readers,held,large",
+        "offsets,member",
+        "fencing,timeout,recovery,limit",
+        "operator,features",
+    ],
+}
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_java_client(java: JavaClient, bootstrap: str, scenario: str) -> None:
-    java.run("Interop", scenario, bootstrap)
+@pytest.mark.parametrize(
+    ("program", "scenarios"), [(name, each) for name in SCENARIOS for each in SCENARIOS[name]]
+)
+def test_the_java_client(java: JavaClient, bootstrap: str, program: str, scenarios: str) -> None:
+    java.run(program, scenarios, bootstrap)

@@ -12,19 +12,20 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTo
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
-from tests.interop.common import BASE_TIMESTAMP, CODECS, DEADLINE, sample_records, wait_for
+from tests.interop.common import (
+    BASE_TIMESTAMP,
+    CODECS,
+    CONSUMER_DEFAULTS,
+    DEADLINE,
+    assert_same,
+    sample_records,
+    wait_for,
+)
 from tests.interop.conftest import MakeTopic
 
 
 def consumer(bootstrap: str, *topics: str, **config: Any) -> KafkaConsumer:
-    defaults = {
-        "auto_offset_reset": "earliest",
-        "enable_auto_commit": False,
-        "fetch_max_wait_ms": 50,
-        "session_timeout_ms": 6000,
-        "heartbeat_interval_ms": 300,
-    }
-    return KafkaConsumer(*topics, bootstrap_servers=bootstrap, **{**defaults, **config})
+    return KafkaConsumer(*topics, bootstrap_servers=bootstrap, **{**CONSUMER_DEFAULTS, **config})
 
 
 def take(client: KafkaConsumer, count: int) -> list[Any]:
@@ -92,10 +93,7 @@ def test_every_codec_and_acks_comes_back_as_it_was(
     with closing(consumer(bootstrap)) as client:
         client.assign([TopicPartition(topic, 0)])
         found = take(client, len(records))
-    assert [(r.offset, r.key, r.value, r.timestamp, tuple(r.headers)) for r in found] == [
-        (offset, rec.key, rec.value, rec.timestamp, rec.headers)
-        for offset, rec in enumerate(records)
-    ]
+    assert_same(found, records)
 
 
 def test_idempotent_produce(bootstrap: str, make_topic: MakeTopic) -> None:

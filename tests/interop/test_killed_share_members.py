@@ -11,17 +11,12 @@ import pytest
 pytest.importorskip("confluent_kafka", minversion="2.16", reason="needs ShareConsumer")
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from tests.crash.shares.processes import MemberProcess
 from tests.interop.common import DEADLINE
 from tests.interop.conftest import MakeTopic
+from tests.interop.test_confluent_shares import set_configs
 from tests.support.processes import poll_until
 
 COUNT = 40
@@ -48,19 +43,13 @@ def test_another_member_gets_what_a_lost_one_held_and_not_what_it_had_accepted(
     least_count: int,
 ) -> None:
     topic, group = make_topic(), unique("share")
-    configs = {
-        "share.auto.offset.reset": "earliest",
-        "share.record.lock.duration.ms": str(lock_ms),
+    set_configs(
+        admin,
+        group,
+        share_record_lock_duration_ms=str(lock_ms),
         # A busy machine can lose the lock of a record several times before the test begins.
-        "share.delivery.count.limit": "10",
-    }
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in configs.items()
-    ]
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(DEADLINE)
+        share_delivery_count_limit="10",
+    )
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(COUNT):
         producer.produce(topic, b"p:%d:" % number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -18,6 +20,17 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import connected, ready_for_id
 
 pytestmark = [pytest.mark.crash, pytest.mark.disk]
+
+
+def config(broker: BrokerProcess, **more: object) -> dict[str, Any]:
+    """Return the settings of a client that connects again soon; names have _ for a dot."""
+    named = {name.replace("_", "."): value for name, value in more.items()}
+    return {
+        "bootstrap.servers": broker.bootstrap,
+        "log_level": 0,
+        "reconnect.backoff.max.ms": 200,
+        **named,
+    }
 
 
 def stop(broker: BrokerProcess, how: str) -> None:
@@ -57,24 +70,10 @@ def read(client: Consumer, count: int) -> list[int]:
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_records_topics_and_commits_survive(start_broker: BrokerFactory, how: str) -> None:
     broker = start_broker()
-    producer = Producer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "acks": "all",
-            "log_level": 0,
-            "reconnect.backoff.max.ms": 200,
-        }
-    )
-    config = {
-        "bootstrap.servers": broker.bootstrap,
-        "group.id": "g",
-        "enable.auto.commit": False,
-        "auto.offset.reset": "earliest",
-        "log_level": 0,
-        "reconnect.backoff.max.ms": 200,
-    }
+    producer = Producer(config(broker, acks="all"))
+    reading = config(broker, group_id="g", enable_auto_commit=False, auto_offset_reset="earliest")
     produce(producer, "survivors", range(100))
-    consumer = connected(Consumer(config))
+    consumer = connected(Consumer(reading))
     consumer.assign([TopicPartition("survivors", 0, OFFSET_BEGINNING)])
     assert read(consumer, 100) == list(range(100))
     position = TopicPartition("survivors", 0, 60, metadata="here")
@@ -84,7 +83,7 @@ def test_records_topics_and_commits_survive(start_broker: BrokerFactory, how: st
     stop(broker, how)
     broker.start()
 
-    consumer = Consumer(config)
+    consumer = Consumer(reading)
     (committed,) = consumer.committed([TopicPartition("survivors", 0)], DEADLINE)
     assert (committed.offset, committed.metadata) == (60, "here")
     consumer.subscribe(["survivors"])
@@ -96,23 +95,8 @@ def test_records_topics_and_commits_survive(start_broker: BrokerFactory, how: st
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_clients_that_stay_go_on_where_they_were(start_broker: BrokerFactory, how: str) -> None:
     broker = start_broker()
-    producer = Producer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "enable.idempotence": True,
-            "log_level": 0,
-            "reconnect.backoff.max.ms": 200,
-        }
-    )
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "g",
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-            "reconnect.backoff.max.ms": 200,
-        }
-    )
+    producer = Producer(config(broker, enable_idempotence=True))
+    consumer = Consumer(config(broker, group_id="g", auto_offset_reset="earliest"))
     produce(ready_for_id(producer), "topic", range(50))
     consumer.subscribe(["topic"])
     assert read(consumer, 50) == list(range(50))
@@ -135,9 +119,7 @@ def test_a_second_broker_can_not_take_the_data_folder(start_broker: BrokerFactor
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_open_transaction_goes_on_after_a_restart(start_broker: BrokerFactory, how: str) -> None:
     broker = start_broker()
-    config = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-    config["reconnect.backoff.max.ms"] = 200
-    producer = Producer({**config, "transactional.id": "survivor"})
+    producer = Producer(config(broker, transactional_id="survivor"))
     ready_for_id(producer).init_transactions(DEADLINE)
     for numbers, commit in ((range(5), True), (range(5, 10), False)):
         producer.begin_transaction()
@@ -152,7 +134,7 @@ def test_open_transaction_goes_on_after_a_restart(start_broker: BrokerFactory, h
     broker.start()
     produce(producer, "whole", range(15, 20))
     producer.commit_transaction(DEADLINE)
-    consumer = Consumer({**config, "group.id": "g", "isolation.level": "read_committed"})
+    consumer = Consumer(config(broker, group_id="g", isolation_level="read_committed"))
     connected(consumer).assign([TopicPartition("whole", 0, OFFSET_BEGINNING)])
     assert read(consumer, 15) == [*range(5), *range(10, 20)]
     consumer.close()

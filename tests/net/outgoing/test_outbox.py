@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, closing
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,19 @@ class Sender(asyncio.Protocol):
         self.drained += 1
 
 
-async def connected() -> tuple[asyncio.Server, Sender, socket.socket]:
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Sender, Outbox, socket.socket]]:
+    """Connect a client; yield the server's half, an outbox for it and the client's socket."""
     sender = Sender()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: sender, "127.0.0.1", 0)
-    client = socket.create_connection(server.sockets[0].getsockname())
-    client.setblocking(False)
-    await eventually(lambda: sender.transport is not None)
-    return server, sender, client
+    with closing(server), socket.create_connection(server.sockets[0].getsockname()) as client:
+        client.setblocking(False)
+        await eventually(lambda: sender.transport is not None)
+        with closing(sender.outbox()) as outbox:
+            yield sender, outbox, client
+        assert sender.transport is not None
+        sender.transport.close()
 
 
 async def received(client: socket.socket, size: int) -> bytes:
@@ -80,24 +86,19 @@ async def received(client: socket.socket, size: int) -> bytes:
 async def test_parts_are_sent_in_order_behind_what_the_transport_has(tmp_path: Path) -> None:
     size = 6 << 20  # more than the socket takes without a reader
     data = content(tmp_path / "file", size)
-    server, sender, client = await connected()
-    assert sender.transport is not None
-    first = bytes(8 << 20)
-    sender.transport.write(first)
-    outbox = sender.outbox()
-    parts: list[Part] = [b"head", FileRange(tmp_path / "file", 0, size), b"middle"]
-    outbox.add(parts)
-    outbox.add([FileRange(tmp_path / "file", 4096, 70_000), b"", bytearray(b"end")])
-    expected = first + b"head" + data + b"middle" + data[4096:74_096] + b"end"
-    assert await received(client, len(expected)) == expected
-    await eventually(lambda: sender.drained > 0)
-    assert (outbox.unsent, outbox.unsent_memory, sender.errors) == (0, 0, [])
-    outbox.add([b"later"])
-    assert await received(client, 5) == b"later"
-    outbox.close()
-    sender.transport.close()
-    client.close()
-    server.close()
+    async with connected() as (sender, outbox, client):
+        assert sender.transport is not None
+        first = bytes(8 << 20)
+        sender.transport.write(first)
+        parts: list[Part] = [b"head", FileRange(tmp_path / "file", 0, size), b"middle"]
+        outbox.add(parts)
+        outbox.add([FileRange(tmp_path / "file", 4096, 70_000), b"", bytearray(b"end")])
+        expected = first + b"head" + data + b"middle" + data[4096:74_096] + b"end"
+        assert await received(client, len(expected)) == expected
+        await eventually(lambda: sender.drained > 0)
+        assert (outbox.unsent, outbox.unsent_memory, sender.errors) == (0, 0, [])
+        outbox.add([b"later"])
+        assert await received(client, 5) == b"later"
 
 
 @on_both_loops
@@ -109,16 +110,12 @@ async def test_bytes_that_are_not_cached_are_read_by_a_thread(tmp_path: Path) ->
     os.posix_fadvise(part.fd, 0, 0, os.POSIX_FADV_DONTNEED)
     if system.is_cached(part.fd, 0, size):
         pytest.skip("the file system keeps all pages")
-    server, sender, client = await connected()
-    outbox = sender.outbox()
-    first = bytes(8 << 20)  # so that the client must read before the range is sent
-    with patch.object(system, "fill_cache", side_effect=system.fill_cache) as read:
-        outbox.add([first, part])
-        assert await received(client, size + len(first)) == first + data
-    assert read.call_count > 0
-    outbox.close()
-    client.close()
-    server.close()
+    async with connected() as (_, outbox, client):
+        first = bytes(8 << 20)  # so that the client must read before the range is sent
+        with patch.object(system, "fill_cache", side_effect=system.fill_cache) as read:
+            outbox.add([first, part])
+            assert await received(client, size + len(first)) == first + data
+        assert read.call_count > 0
 
 
 @on_both_loops
@@ -126,33 +123,27 @@ async def test_a_file_that_has_become_shorter_is_an_error(tmp_path: Path) -> Non
     content(tmp_path / "file", 1 << 20)
     part = FileRange(tmp_path / "file", 0, 1 << 20)
     os.ftruncate(part.fd, 4096)
-    server, sender, client = await connected()
-    outbox = sender.outbox()
-    outbox.add([part])
-    await eventually(lambda: bool(sender.errors))
-    assert "shorter" in str(sender.errors[0])
-    outbox.close()
-    client.close()
-    server.close()
+    async with connected() as (sender, outbox, _):
+        outbox.add([part])
+        await eventually(lambda: bool(sender.errors))
+        assert "shorter" in str(sender.errors[0])
 
 
 @on_both_loops
 async def test_files_are_released_when_the_client_is_gone(tmp_path: Path) -> None:
     content(tmp_path / "file", 16 << 20)
-    server, sender, client = await connected()
-    outbox = sender.outbox()
-    part = FileRange(tmp_path / "file", 0, 16 << 20)
-    fd = part.fd
-    outbox.add([part])
-    del part
-    assert outbox.unsent > 0
-    assert os.fstat(fd).st_size == 16 << 20
-    client.close()
-    await eventually(lambda: bool(sender.errors))
-    outbox.close()
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(fd)
-    server.close()
+    async with connected() as (sender, outbox, client):
+        part = FileRange(tmp_path / "file", 0, 16 << 20)
+        fd = part.fd
+        outbox.add([part])
+        del part
+        assert outbox.unsent > 0
+        assert os.fstat(fd).st_size == 16 << 20
+        client.close()
+        await eventually(lambda: bool(sender.errors))
+        outbox.close()
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
 
 
 def test_a_range_is_cached_only_if_all_of_its_pages_are(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ class Broker:
         engine, door, clock, fs: the engine and what it stands on.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, fs: FaultyFileSystem | None = None, **settings: object) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.fs = FaultyFileSystem()
+        self.fs = fs or FaultyFileSystem()
         values = {"data_dir": DATA, "groups": {"initial_rebalance_delay_ms": 0}} | settings
         self.engine = Engine(Settings.model_validate(values), self.clock, self.fs)
         self._runner = asyncio.Runner()
