@@ -9,23 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from tidemill.engine.errors import AuthorizationError, BrokerStoppingError
-from tidemill.engine.queues.errors import (
-    ConsumerAccessError,
-    InternalExchangeError,
-    InvalidQueueArgumentError,
-    InvalidQueueNameError,
-    MessageRefusedError,
-    NotSupportedByStreamError,
-    PreconditionError,
-    QueueError,
-    QueueInUseError,
-    QueueNotEmptyError,
-    ReservedNameError,
-    ResourceLockedError,
-    UnknownExchangeError,
-    UnknownExchangeTypeError,
-    UnknownQueueError,
-)
+from tidemill.engine.queues import errors
 from tidemill.errors import TidemillError
 from tidemill.protocols.amqp.errors import AmqpError, ChannelClosedError, ConnectionClosedError
 
@@ -56,7 +40,7 @@ def precondition(problem: str) -> ChannelClosedError:
     return ChannelClosedError(406, problem)
 
 
-def _inequivalent(error: PreconditionError) -> AmqpError:
+def _inequivalent(error: errors.PreconditionError) -> AmqpError:
     if error.argument == "exclusive":
         return _locked(error)
     where = (
@@ -80,7 +64,7 @@ def _typed(value: object) -> str:
     return f"the value '{_plain(value)}' of type '{names.get(type(value), 'table')}'"
 
 
-def _invalid_argument(error: InvalidQueueArgumentError) -> AmqpError:
+def _invalid_argument(error: errors.InvalidQueueArgumentError) -> AmqpError:
     what = "unknown argument" if error.unknown else "invalid arg"
     return precondition(
         f"{what} '{error.argument}' for {error.kind} '{error.name}' in vhost '{VHOST}': "
@@ -88,7 +72,7 @@ def _invalid_argument(error: InvalidQueueArgumentError) -> AmqpError:
     )
 
 
-def _locked(error: QueueError) -> AmqpError:
+def _locked(error: errors.QueueError) -> AmqpError:
     return ChannelClosedError(
         405,
         f"cannot obtain exclusive access to locked queue '{error.name}' in vhost '{VHOST}'. It "
@@ -97,11 +81,11 @@ def _locked(error: QueueError) -> AmqpError:
     )
 
 
-def _in_use(error: QueueInUseError) -> AmqpError:
+def _in_use(error: errors.QueueInUseError) -> AmqpError:
     return precondition(f"{error.kind} '{error.name}' in vhost '{VHOST}' in use")
 
 
-def _reserved(error: ReservedNameError) -> AmqpError:
+def _reserved(error: errors.ReservedNameError) -> AmqpError:
     if not error.name:
         return ChannelClosedError(403, "operation not permitted on the default exchange")
     return ChannelClosedError(
@@ -116,37 +100,37 @@ def _add(kind: type[E], make: Callable[[E], AmqpError]) -> None:
     _TABLE[kind] = cast("Callable[[TidemillError], AmqpError]", make)
 
 
-_add(UnknownQueueError, lambda error: not_found("queue", error.name))
-_add(UnknownExchangeError, lambda error: not_found("exchange", error.name))
-_add(PreconditionError, _inequivalent)
-_add(InvalidQueueArgumentError, _invalid_argument)
+_add(errors.UnknownQueueError, lambda error: not_found("queue", error.name))
+_add(errors.UnknownExchangeError, lambda error: not_found("exchange", error.name))
+_add(errors.PreconditionError, _inequivalent)
+_add(errors.InvalidQueueArgumentError, _invalid_argument)
 _add(
-    UnknownExchangeTypeError,
+    errors.UnknownExchangeTypeError,
     lambda error: precondition(f"unknown exchange type '{error.type}'"),
 )
-_add(InvalidQueueNameError, lambda error: precondition(str(error)))
-_add(MessageRefusedError, lambda error: precondition(str(error)))
-_add(ResourceLockedError, _locked)
+_add(errors.InvalidQueueNameError, lambda error: precondition(str(error)))
+_add(errors.MessageRefusedError, lambda error: precondition(str(error)))
+_add(errors.ResourceLockedError, _locked)
 _add(
-    ConsumerAccessError,
+    errors.ConsumerAccessError,
     lambda error: ChannelClosedError(
         403, f"queue '{error.name}' in vhost '{VHOST}' in exclusive use"
     ),
 )
-_add(QueueInUseError, _in_use)
+_add(errors.QueueInUseError, _in_use)
 _add(
-    QueueNotEmptyError,
+    errors.QueueNotEmptyError,
     lambda error: precondition(f"queue '{error.name}' in vhost '{VHOST}' not empty"),
 )
 _add(
-    NotSupportedByStreamError,
+    errors.NotSupportedByStreamError,
     lambda error: ConnectionClosedError(
         540, f"{error.operation} is not supported by stream queue '{error.name}' in vhost '{VHOST}'"
     ),
 )
-_add(ReservedNameError, _reserved)
+_add(errors.ReservedNameError, _reserved)
 _add(
-    InternalExchangeError,
+    errors.InternalExchangeError,
     lambda error: ChannelClosedError(
         403, f"cannot publish to internal exchange '{error.name}' in vhost '{VHOST}'"
     ),

@@ -6,193 +6,112 @@ https://kafka.apache.org/protocol#protocol_error_codes.
 
 from __future__ import annotations
 
-from tidemill.engine.errors import (
-    BrokerStoppingError,
-    ClusterAuthorizationError,
-    FencedLeaderEpochError,
-    GroupAuthorizationError,
-    OperationNotAttemptedError,
-    TopicAuthorizationError,
-    TransactionalIdAuthorizationError,
-    UnknownLeaderEpochError,
-)
-from tidemill.errors import (
-    ProtocolError,
-    RequestTimedOutError,
-    TidemillError,
-    TopicExistsError,
-    UnknownTopicOrPartitionError,
-)
+from tidemill import errors
+from tidemill.engine import errors as engine
 from tidemill.kafka_codec.fields import cached
-from tidemill.log.errors import (
-    BatchTooLargeError,
-    CorruptBatchError,
-    CorruptLogError,
-    DuplicateSequenceError,
-    InvalidConfigError,
-    InvalidProducerEpochError,
-    InvalidRecordError,
-    InvalidTimestampError,
-    InvalidTopicError,
-    InvalidTxnStateError,
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
-    StorageError,
-    TransactionCoordinatorFencedError,
-    UnknownProducerIdError,
-    UnsupportedCompressionError,
-    UnsupportedFormatError,
-)
-from tidemill.protocols.kafka.errors import (
-    ElectionNotNeededError,
-    FetchSessionNotFoundError,
-    InvalidFetchSessionEpochError,
-    InvalidShareSessionEpochError,
-    LogDirNotFoundError,
-    NoReassignmentInProgressError,
-    ResourceNotFoundError,
-    SecurityDisabledError,
-    ShareSessionLimitReachedError,
-    ShareSessionNotFoundError,
-    UnsupportedVersionError,
-)
-from tidemill.state.errors import (
-    ConcurrentTransactionsError,
-    CoordinatorLoadingError,
-    CoordinatorNotAvailableError,
-    FencedInstanceIdError,
-    FencedMemberEpochError,
-    GroupIdNotFoundError,
-    GroupMaxSizeReachedError,
-    GroupSubscribedToTopicError,
-    IllegalGenerationError,
-    InconsistentGroupProtocolError,
-    InvalidGroupIdError,
-    InvalidPartitionsError,
-    InvalidProducerIdMappingError,
-    InvalidRegularExpressionError,
-    InvalidReplicaAssignmentError,
-    InvalidReplicationFactorError,
-    InvalidRequestError,
-    InvalidSessionTimeoutError,
-    InvalidTransactionTimeoutError,
-    MemberEpochsNotSupportedError,
-    MemberIdRequiredError,
-    NonEmptyGroupError,
-    NotAcquiredError,
-    OffsetMetadataTooLargeError,
-    PolicyViolationError,
-    ProducerFencedError,
-    RebalanceInProgressError,
-    StaleMemberEpochError,
-    TransactionAbortableError,
-    TransactionalIdNotFoundError,
-    UnknownMemberIdError,
-    UnknownTopicIdError,
-    UnreleasedInstanceIdError,
-    UnstableOffsetCommitError,
-    UnsupportedAssignorError,
-)
+from tidemill.log import errors as log
+from tidemill.protocols.kafka import errors as kafka
+from tidemill.state import errors as state
 
 NONE = 0
 UNKNOWN_SERVER_ERROR = -1
 
 
-class InvalidRequiredAcksError(InvalidRequestError):
+class InvalidRequiredAcksError(state.InvalidRequestError):
     """``acks`` is not 0, 1 or -1. Only this protocol has such a field."""
 
 
-class MismatchedEndpointError(InvalidRequestError):
+class MismatchedEndpointError(state.InvalidRequestError):
     """The client asked a broker for the endpoints of controllers (KIP-919)."""
 
 
-CODES: dict[type[TidemillError], int] = {
-    OffsetOutOfRangeError: 1,
-    CorruptBatchError: 2,
+CODES: dict[type[errors.TidemillError], int] = {
+    log.OffsetOutOfRangeError: 1,
+    log.CorruptBatchError: 2,
     # Not KAFKA_STORAGE_ERROR: consumers retry that one for ever without a message.
-    CorruptLogError: 2,
-    UnknownTopicOrPartitionError: 3,
+    log.CorruptLogError: 2,
+    errors.UnknownTopicOrPartitionError: 3,
     # NOT_LEADER_OR_FOLLOWER: clients look for the leader again and retry.
-    BrokerStoppingError: 6,
-    RequestTimedOutError: 7,
-    BatchTooLargeError: 10,
-    OffsetMetadataTooLargeError: 12,
-    CoordinatorLoadingError: 14,
-    CoordinatorNotAvailableError: 15,
-    InvalidTopicError: 17,
+    engine.BrokerStoppingError: 6,
+    errors.RequestTimedOutError: 7,
+    log.BatchTooLargeError: 10,
+    state.OffsetMetadataTooLargeError: 12,
+    state.CoordinatorLoadingError: 14,
+    state.CoordinatorNotAvailableError: 15,
+    log.InvalidTopicError: 17,
     InvalidRequiredAcksError: 21,
-    IllegalGenerationError: 22,
-    InconsistentGroupProtocolError: 23,
-    InvalidGroupIdError: 24,
-    UnknownMemberIdError: 25,
-    InvalidSessionTimeoutError: 26,
-    RebalanceInProgressError: 27,
-    TopicAuthorizationError: 29,
-    GroupAuthorizationError: 30,
-    ClusterAuthorizationError: 31,
-    InvalidTimestampError: 32,
-    UnsupportedVersionError: 35,
-    MemberEpochsNotSupportedError: 35,
-    TopicExistsError: 36,
-    InvalidPartitionsError: 37,
-    InvalidReplicationFactorError: 38,
-    InvalidReplicaAssignmentError: 39,
-    InvalidConfigError: 40,
-    InvalidRequestError: 42,
-    ProtocolError: 42,
-    UnsupportedFormatError: 43,
-    PolicyViolationError: 44,
-    OutOfOrderSequenceError: 45,
-    DuplicateSequenceError: 46,
-    InvalidProducerEpochError: 47,
-    InvalidTxnStateError: 48,
-    InvalidProducerIdMappingError: 49,
-    InvalidTransactionTimeoutError: 50,
-    ConcurrentTransactionsError: 51,
-    TransactionCoordinatorFencedError: 52,
-    TransactionalIdAuthorizationError: 53,
-    SecurityDisabledError: 54,
-    OperationNotAttemptedError: 55,
-    StorageError: 56,
-    LogDirNotFoundError: 57,
-    UnknownProducerIdError: 59,
-    NonEmptyGroupError: 68,
-    GroupIdNotFoundError: 69,
-    FetchSessionNotFoundError: 70,
-    InvalidFetchSessionEpochError: 71,
-    FencedLeaderEpochError: 74,
-    UnknownLeaderEpochError: 75,
-    UnsupportedCompressionError: 76,
-    MemberIdRequiredError: 79,
-    GroupMaxSizeReachedError: 81,
-    FencedInstanceIdError: 82,
-    ElectionNotNeededError: 84,
-    NoReassignmentInProgressError: 85,
-    GroupSubscribedToTopicError: 86,
-    InvalidRecordError: 87,
-    UnstableOffsetCommitError: 88,
-    ProducerFencedError: 90,
-    ResourceNotFoundError: 91,
-    UnknownTopicIdError: 100,
-    TransactionalIdNotFoundError: 105,
-    FencedMemberEpochError: 110,
-    UnreleasedInstanceIdError: 111,
-    UnsupportedAssignorError: 112,
-    StaleMemberEpochError: 113,
+    state.IllegalGenerationError: 22,
+    state.InconsistentGroupProtocolError: 23,
+    state.InvalidGroupIdError: 24,
+    state.UnknownMemberIdError: 25,
+    state.InvalidSessionTimeoutError: 26,
+    state.RebalanceInProgressError: 27,
+    engine.TopicAuthorizationError: 29,
+    engine.GroupAuthorizationError: 30,
+    engine.ClusterAuthorizationError: 31,
+    log.InvalidTimestampError: 32,
+    kafka.UnsupportedVersionError: 35,
+    state.MemberEpochsNotSupportedError: 35,
+    errors.TopicExistsError: 36,
+    state.InvalidPartitionsError: 37,
+    state.InvalidReplicationFactorError: 38,
+    state.InvalidReplicaAssignmentError: 39,
+    log.InvalidConfigError: 40,
+    state.InvalidRequestError: 42,
+    errors.ProtocolError: 42,
+    log.UnsupportedFormatError: 43,
+    state.PolicyViolationError: 44,
+    log.OutOfOrderSequenceError: 45,
+    log.DuplicateSequenceError: 46,
+    log.InvalidProducerEpochError: 47,
+    log.InvalidTxnStateError: 48,
+    state.InvalidProducerIdMappingError: 49,
+    state.InvalidTransactionTimeoutError: 50,
+    state.ConcurrentTransactionsError: 51,
+    log.TransactionCoordinatorFencedError: 52,
+    engine.TransactionalIdAuthorizationError: 53,
+    kafka.SecurityDisabledError: 54,
+    engine.OperationNotAttemptedError: 55,
+    log.StorageError: 56,
+    kafka.LogDirNotFoundError: 57,
+    log.UnknownProducerIdError: 59,
+    state.NonEmptyGroupError: 68,
+    state.GroupIdNotFoundError: 69,
+    kafka.FetchSessionNotFoundError: 70,
+    kafka.InvalidFetchSessionEpochError: 71,
+    engine.FencedLeaderEpochError: 74,
+    engine.UnknownLeaderEpochError: 75,
+    log.UnsupportedCompressionError: 76,
+    state.MemberIdRequiredError: 79,
+    state.GroupMaxSizeReachedError: 81,
+    state.FencedInstanceIdError: 82,
+    kafka.ElectionNotNeededError: 84,
+    kafka.NoReassignmentInProgressError: 85,
+    state.GroupSubscribedToTopicError: 86,
+    log.InvalidRecordError: 87,
+    state.UnstableOffsetCommitError: 88,
+    state.ProducerFencedError: 90,
+    kafka.ResourceNotFoundError: 91,
+    state.UnknownTopicIdError: 100,
+    state.TransactionalIdNotFoundError: 105,
+    state.FencedMemberEpochError: 110,
+    state.UnreleasedInstanceIdError: 111,
+    state.UnsupportedAssignorError: 112,
+    state.StaleMemberEpochError: 113,
     MismatchedEndpointError: 114,
-    TransactionAbortableError: 120,
-    NotAcquiredError: 121,
-    ShareSessionNotFoundError: 122,
-    InvalidShareSessionEpochError: 123,
-    InvalidRegularExpressionError: 128,
-    ShareSessionLimitReachedError: 133,
+    state.TransactionAbortableError: 120,
+    state.NotAcquiredError: 121,
+    kafka.ShareSessionNotFoundError: 122,
+    kafka.InvalidShareSessionEpochError: 123,
+    state.InvalidRegularExpressionError: 128,
+    kafka.ShareSessionLimitReachedError: 133,
 }
 """An error type that is missing here has the code of its base class."""
 
-_GROUP_CODES: dict[type[TidemillError], int] = {
+_GROUP_CODES: dict[type[errors.TidemillError], int] = {
     # COORDINATOR_NOT_AVAILABLE: clients of the group APIs retry after it.
-    BrokerStoppingError: 15,
-    StorageError: 15,
+    engine.BrokerStoppingError: 15,
+    log.StorageError: 15,
 }
 
 
@@ -224,8 +143,8 @@ _NEVER = 1_000
 _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 47, 48
 _COORDINATOR_NOT_AVAILABLE, _NOT_ENOUGH_REPLICAS = 15, 19
 
-_BEFORE: dict[type[TidemillError], dict[int, tuple[int, int]]] = {
-    ProducerFencedError: {
+_BEFORE: dict[type[errors.TidemillError], dict[int, tuple[int, int]]] = {
+    state.ProducerFencedError: {
         _PRODUCE: (_NEVER, _INVALID_PRODUCER_EPOCH),
         _INIT_PRODUCER_ID: (4, _INVALID_PRODUCER_EPOCH),
         _ADD_PARTITIONS: (2, _INVALID_PRODUCER_EPOCH),
@@ -233,7 +152,7 @@ _BEFORE: dict[type[TidemillError], dict[int, tuple[int, int]]] = {
         _END_TXN: (2, _INVALID_PRODUCER_EPOCH),
         _TXN_OFFSET_COMMIT: (_NEVER, _INVALID_PRODUCER_EPOCH),
     },
-    TransactionAbortableError: {
+    state.TransactionAbortableError: {
         _PRODUCE: (11, _INVALID_TXN_STATE),
         _INIT_PRODUCER_ID: (5, _INVALID_TXN_STATE),
         _ADD_PARTITIONS: (5, _INVALID_TXN_STATE),
@@ -243,15 +162,15 @@ _BEFORE: dict[type[TidemillError], dict[int, tuple[int, int]]] = {
     },
     # Producers retry these errors, but do not expect the coordinator's own codes from Produce and
     # TxnOffsetCommit.
-    ConcurrentTransactionsError: {
+    state.ConcurrentTransactionsError: {
         _PRODUCE: (12, _NOT_ENOUGH_REPLICAS),
         _TXN_OFFSET_COMMIT: (5, _COORDINATOR_NOT_AVAILABLE),
     },
-    CoordinatorLoadingError: {
+    state.CoordinatorLoadingError: {
         _PRODUCE: (_NEVER, _NOT_ENOUGH_REPLICAS),
         _TXN_OFFSET_COMMIT: (2, _COORDINATOR_NOT_AVAILABLE),
     },
-    CoordinatorNotAvailableError: {_PRODUCE: (_NEVER, _NOT_ENOUGH_REPLICAS)},
+    state.CoordinatorNotAvailableError: {_PRODUCE: (_NEVER, _NOT_ENOUGH_REPLICAS)},
 }
 """Error -> API key -> (first version with the error's own code, the code of older versions).
 
@@ -275,7 +194,7 @@ def error_message(error: BaseException | None) -> str | None:
     """Return the text for an ``error_message`` field: the error and its hint. None for None."""
     if error is None:
         return None
-    if not isinstance(error, TidemillError):
+    if not isinstance(error, errors.TidemillError):
         return "The broker failed to handle this request; see its log."
     text = str(error)
     return f"{text.rstrip('.')}. {error.hint}" if error.hint else text
