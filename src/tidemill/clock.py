@@ -53,3 +53,22 @@ class ManualClock:
             raise ValueError(f"a clock can't move by {milliseconds} ms")
         self._now_ms += milliseconds
         self._monotonic_ms += milliseconds
+
+
+class SteadyClock:
+    """Wall-clock milliseconds that follow the monotonic clock from the start on.
+
+    Timeouts must not fire because an operator set the machine's clock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset_ms = clock.now_ms() - clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        return self._clock.monotonic_ms() + self._offset_ms
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds of the monotonic clock."""
+        return self._clock.monotonic_ms()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import threading
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem
+from tidemill import system
 from tidemill.engine.api import (
     CommitRequest,
     CommittedOffset,
     Durability,
+    InitProducer,
     Isolation,
     NewTopic,
     OffsetToCommit,
@@ -372,3 +375,61 @@ async def test_creating_and_deleting_a_large_topic_lets_other_tasks_run(tmp_path
         created = engine.topics.create([NewTopic("t", 100)])
         assert 0 < await longest_step(engine, created) <= 16
         assert 0 < await longest_step(engine, engine.topics.delete(["t"])) <= 16
+
+
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+
+
+def listed(engine: Engine) -> list[str]:
+    return [topic.name for topic in engine.topics.all()]
+
+
+async def test_internal_topics_are_listed_from_their_first_use_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
+        assert listed(engine) == []
+        for name in (OFFSETS, TRANSACTIONS):
+            assert engine.topics.get(name).internal
+            assert engine.configs.of_topic(name)
+        await engine.topics.ensure("t")
+        assert listed(engine) == ["t"]
+        offset = OffsetToCommit("t", 0, 0)
+        assert await engine.groups.commit(CommitRequest("g", -1, "", None, (offset,))) == [None]
+        assert listed(engine) == [OFFSETS, "t"]
+        await engine.transactions.init(InitProducer("id", 60_000))
+        assert listed(engine) == [OFFSETS, TRANSACTIONS, "t"]
+    async with running(tmp_path) as engine:
+        assert listed(engine) == [OFFSETS, TRANSACTIONS, "t"]
+
+
+LIMIT, PARTITIONS = 16, 64
+
+
+async def test_files_are_synced_by_another_thread_before_they_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+    datasync = system.datasync
+
+    def watched(fd: int) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        datasync(fd)
+
+    limits, log = {"open_files": LIMIT}, {"sync_interval_ms": 60_000}
+    async with running(tmp_path, limits=limits, log=log) as engine:
+        await engine.topics.create([NewTopic("t", PARTITIONS)])
+        pool = engine._store.environment.pool
+        monkeypatch.setattr(system, "datasync", watched)
+        async with asyncio.timeout(300):
+            for turn in range(4 * PARTITIONS):
+                engine.records.append(
+                    [write("t", b"v", partition=turn % PARTITIONS)], Durability.WRITTEN
+                )
+                while engine._relief is not None and not engine._relief.done():
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert len(pool) <= LIMIT + LIMIT // 4
+        assert threads
+        assert not any(threads)
+        monkeypatch.undo()

@@ -54,6 +54,11 @@ async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
     return engine
 
 
+def journaling_of(engine: Engine) -> Journaling:
+    assert engine._flusher._journaling is not None
+    return engine._flusher._journaling
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
@@ -165,8 +170,7 @@ async def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None
 
 async def test_a_write_behind_a_refused_entry_of_notes_is_synced() -> None:
     engine, fs = await started()
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     fs.fail("write", errno.ENOSPC, path="/journal/")
     answer = begin(engine, 0, 100)
     assert journaling.start((), (), lambda _: None)  # as an entry with notes only
@@ -329,8 +333,7 @@ async def test_a_round_that_is_written_during_a_turn_is_followed_by_the_next_one
     tmp_path: Path,
 ) -> None:
     engine = await real_broker(tmp_path)
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     log = engine._store.get(TopicPartition("t", 0))
     first = begin(engine, 0, LARGE_APPEND)
     await asyncio.sleep(0)
@@ -358,8 +361,7 @@ async def test_a_first_round_does_not_wait_for_the_end_of_a_long_turn(
     now = 0.0
     monkeypatch.setattr(flusher_module, "perf_counter", lambda: now)
     engine = await real_broker(tmp_path)
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     waits = [begin(engine, 0, LARGE_APPEND)]
     now += 1.1 * LONG_TURN_S
     waits.append(begin(engine, 1, 100))
@@ -378,8 +380,7 @@ async def test_a_round_of_many_logs_that_is_noticed_during_a_turn_releases_all(
     tmp_path: Path,
 ) -> None:
     engine = await real_broker(tmp_path)
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     count = ACCEPTED_PER_TURN + 10
     await engine.topics.create([NewTopic("many", count)])
     first, last = (engine._store.get(TopicPartition("many", n)) for n in (0, count - 1))
@@ -441,8 +442,7 @@ async def test_the_system_begins_to_write_a_segment_with_much_in_the_journal(
     )
     engine = await real_broker(tmp_path)
     busy, quiet = (engine._store.get(TopicPartition("t", n)) for n in (0, 1))
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     for _ in range(40):
         for wait in (begin(engine, 0, LOG_BYTES // 2), begin(engine, 1, 100)):
             (result,) = await wait
@@ -474,8 +474,7 @@ async def test_a_disk_that_refuses_to_begin_fails_no_write(
 
     monkeypatch.setattr(system, "start_writeback", refuse)
     engine = await real_broker(tmp_path)
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     for _ in range(20):
         (result,) = await begin(engine, 0, LOG_BYTES // 2)
         assert result.error is None
@@ -495,8 +494,7 @@ async def test_the_segments_of_many_logs_are_stored_in_portions(
         run_tickets(tickets)
 
     engine = await broker(FaultyFileSystem(), journal_bytes=4 << 20)
-    journaling = engine._flusher._journaling
-    assert journaling is not None
+    journaling = journaling_of(engine)
     monkeypatch.setattr(journaling_module, "run_tickets", recorded)
     monkeypatch.setattr(journaling_module, "STORED_BYTES", 250_000)
     for _ in range(4):  # half of the journal is in use then

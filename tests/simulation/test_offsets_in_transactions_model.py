@@ -30,9 +30,14 @@ from tidemill.log.partition.partition import PartitionLog
 from tidemill.state.groups.format import OffsetKey, decode_key, decode_offset_value
 from tidemill.state.groups.machine import Groups
 from tidemill.state.offsets.machine import Offsets
-from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.outcome import Outcome
-from tidemill.state.types import NO_PRODUCER, CommitRequest, OffsetToCommit, ProducerIdentity
+from tidemill.state.types import (
+    NO_PRODUCER,
+    CommitRequest,
+    OffsetToCommit,
+    ProducerIdentity,
+    TxnOffsetCommit,
+)
 
 RETENTION_MS = 20_000
 CONFIGS = {

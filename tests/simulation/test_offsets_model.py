@@ -13,8 +13,7 @@ from tests.support.effort import examples
 from tidemill.state.errors import GroupSubscribedToTopicError, UnknownMemberIdError
 from tidemill.state.groups.format import OffsetKey, OffsetValue
 from tidemill.state.groups.types import LeaveMember
-from tidemill.state.offsets.types import CommittedOffset
-from tidemill.state.types import OffsetToCommit
+from tidemill.state.types import CommittedOffset, OffsetToCommit
 
 RETENTION_MS = 10_000
 SESSION_MS = 6_000

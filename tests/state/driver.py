@@ -17,9 +17,14 @@ from tidemill.state.groups.types import (
     SyncResult,
 )
 from tidemill.state.offsets.machine import Offsets
-from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
 from tidemill.state.outcome import Outcome, StateRecord
-from tidemill.state.types import CommitRequest, OffsetToCommit, ProducerIdentity
+from tidemill.state.types import (
+    CommitRequest,
+    CommittedOffset,
+    OffsetToCommit,
+    ProducerIdentity,
+    TxnOffsetCommit,
+)
 
 START_MS = 1_700_000_000_000
 

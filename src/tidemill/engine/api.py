@@ -38,8 +38,6 @@ from tidemill.state.groups.types import SyncRequest as SyncRequest
 from tidemill.state.groups.types import SyncResult as SyncResult
 from tidemill.state.modern_groups.types import HeartbeatResult as HeartbeatResult
 from tidemill.state.modern_groups.types import NamedPartitions as NamedPartitions
-from tidemill.state.offsets.types import CommittedOffset as CommittedOffset
-from tidemill.state.offsets.types import TxnOffsetCommit as TxnOffsetCommit
 from tidemill.state.share_groups.types import ShareGroupInfo as ShareGroupInfo
 from tidemill.state.share_groups.types import ShareHeartbeat as ShareHeartbeat
 from tidemill.state.share_groups.types import ShareMemberInfo as ShareMemberInfo
@@ -49,9 +47,11 @@ from tidemill.state.transactions.types import TransactionListing as TransactionL
 from tidemill.state.transactions.types import TransactionState as TransactionState
 from tidemill.state.types import NO_PRODUCER as NO_PRODUCER
 from tidemill.state.types import CommitRequest as CommitRequest
+from tidemill.state.types import CommittedOffset as CommittedOffset
 from tidemill.state.types import OffsetToCommit as OffsetToCommit
 from tidemill.state.types import ProducerIdentity as ProducerIdentity
 from tidemill.state.types import TransactionVersion as TransactionVersion
+from tidemill.state.types import TxnOffsetCommit as TxnOffsetCommit
 
 NO_OFFSET = -1
 """In results: the offset or time is not known. It is never a valid offset."""

@@ -16,11 +16,10 @@ from typing import Any
 from tidemill.errors import TidemillError
 from tidemill.state.consumer_groups.commits import check_commit, check_fetch
 from tidemill.state.consumer_groups.format import FORMAT
-from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.machine import ConsumerGroups
 from tidemill.state.consumer_groups.members import check_heartbeat, is_leaving
 from tidemill.state.consumer_groups.migration import classic_group_of, consumer_group_of
-from tidemill.state.consumer_groups.records import Changes
 from tidemill.state.consumer_groups.types import (
     ConsumerGroupInfo,
     ConsumerHeartbeat,
@@ -47,8 +46,7 @@ from tidemill.state.groups.types import (
 )
 from tidemill.state.modern_groups.types import JOIN_EPOCH, HeartbeatResult, Topics
 from tidemill.state.outcome import Outcome, Reply, StateRecord, nothing
-from tidemill.state.share_groups.group import ShareGroup
-from tidemill.state.share_groups.machine import ShareGroups
+from tidemill.state.share_groups.machine import ShareGroup, ShareGroups
 from tidemill.state.share_groups.types import ShareHeartbeat
 from tidemill.state.types import CommitRequest
 

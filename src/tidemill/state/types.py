@@ -61,3 +61,23 @@ class CommitRequest:
     """How long to keep the offsets, in milliseconds; -1: as the broker is set."""
     knows_epochs: bool = True
     """Whether the client understands errors about member epochs (OffsetCommit 9 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A committed offset as it is stored."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """Offsets to commit as part of a transaction (KIP-98, KIP-447)."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    commit: CommitRequest
+    version: TransactionVersion = TransactionVersion.V1

@@ -27,8 +27,7 @@ from tidemill.log.partition.partition import PartitionLog
 from tidemill.settings import Groups
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import CoordinatorNotAvailableError, UnstableOffsetCommitError
-from tidemill.state.offsets.types import TxnOffsetCommit
-from tidemill.state.types import ProducerIdentity
+from tidemill.state.types import ProducerIdentity, TxnOffsetCommit
 
 PRODUCER = ProducerIdentity(7, 0)
 Done = Callable[[Exception | None], None]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.records.support import Bench
 from tests.engine.transactions.support import visible
-from tests.support.logs import TP
+from tests.support.logs import TP, write
 from tidemill.engine.api import (
     Durability,
     Isolation,
@@ -141,3 +141,20 @@ async def test_an_empty_read_asks_for_no_memory() -> None:
     room = FakeRoom()
     (result,) = await bench.reader.read(query(room))
     assert (len(result.records), room.wanted) == (0, [])
+
+
+async def test_lookups_by_time_let_other_tasks_run_in_between() -> None:
+    bench = Bench()
+    write(bench.log, [(b"k", b"v")], bench.clock.now_ms())
+
+    async def lookups() -> None:
+        for _ in range(50):
+            found = await bench.positions.find(*TP, 0, Isolation.READ_UNCOMMITTED, None)
+            assert found is not None
+            assert found.offset == 0
+
+    task, turns = asyncio.ensure_future(lookups()), 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 50

@@ -124,7 +124,8 @@ class OneByOne:
         return [-1] * len(targets)
 
 
-def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of logs that native code took, and that it left."""
     found = [0, 0]
 
@@ -138,6 +139,11 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(append, "extension", Noting)
     return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 def outcome(results: Sequence[RunResult]) -> list[object]:
@@ -198,13 +204,12 @@ def random_runs(rng: random.Random, partitions: int, count: int) -> list[list[tu
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_run_leaves_what_python_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, taken: list[int]
 ) -> None:
     rng = random.Random(seed)
     sent = random_runs(rng, 6, 120)
     drops = [rng.random() < 0.1 for _ in sent]
     found: list[tuple[list[object], list[dict[str, object]]]] = []
-    taken = noted(monkeypatch)
     for who in ("native", "python"):
         if who == "python":
             monkeypatch.setattr(append, "extension", OneByOne)
@@ -232,11 +237,10 @@ def test_a_run_leaves_what_python_leaves(
 
 
 def test_many_batches_of_a_producer_leave_what_python_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int]
 ) -> None:
     """More than an index and the state of a producer remember."""
     found = []
-    taken = noted(monkeypatch)
     for who in ("native", "python"):
         if who == "python":
             monkeypatch.setattr(append, "extension", OneByOne)
@@ -250,9 +254,7 @@ def test_many_batches_of_a_producer_leave_what_python_leaves(
     assert found[0] == found[1]
 
 
-def test_an_ordinary_append_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
+def test_an_ordinary_append_is_taken(world: World, taken: list[int]) -> None:
     log = world.add()
     world.append([(0, batch())])  # the first one of a segment is left to Python
     assert taken == [0, 1]
@@ -265,11 +267,7 @@ def test_an_ordinary_append_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_what_follows_the_first_batch_of_a_segment_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
+def test_what_follows_the_first_batch_of_a_segment_is_taken(world: World, taken: list[int]) -> None:
     log = world.add()
     run = [(0, batch(2)), (0, batch()), (0, batch(3))]
     assert outcome(world.append(run)) == [(0, -1, 0), (2, -1, 0), (3, -1, 0)]
@@ -278,10 +276,8 @@ def test_what_follows_the_first_batch_of_a_segment_is_taken(
 
 
 def test_the_next_batches_of_an_idempotent_producer_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, taken: list[int]
 ) -> None:
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
     log = world.add()
     world.append([(0, batch(2, producer=(9, 0, 0)))])
     run = [(0, batch(2, producer=(9, 0, 2))), (0, batch(producer=(9, 0, 4)))]
@@ -297,10 +293,8 @@ def test_the_next_batches_of_an_idempotent_producer_are_taken(
 
 
 def test_a_file_that_is_closed_releases_room_or_is_broken_is_left_to_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, taken: list[int]
 ) -> None:
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
     log = world.add()
     world.append([(0, batch())])
     file = log.segments[-1].file
@@ -320,8 +314,7 @@ def test_a_file_that_is_closed_releases_room_or_is_broken_is_left_to_python(
     assert log.log_end_offset == 4
 
 
-def test_a_file_system_of_a_test_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = noted(monkeypatch)
+def test_a_file_system_of_a_test_is_left_to_python(taken: list[int]) -> None:
     fs = FaultyFileSystem()
     world = World("/data", fs)
     world.add()
@@ -330,12 +323,8 @@ def test_a_file_system_of_a_test_is_left_to_python(monkeypatch: pytest.MonkeyPat
     assert taken == [0, 2]
 
 
-def test_what_a_full_disk_refuses_is_not_appended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_full_disk_refuses_is_not_appended(world: World, taken: list[int]) -> None:
     """The descriptor is that of a device which is always full, so the native write fails."""
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
     log = world.add()
     world.append([(0, batch())])
     segment = log.segments[-1]
@@ -354,11 +343,7 @@ def test_what_a_full_disk_refuses_is_not_appended(
     assert state(log) == before
 
 
-def test_the_files_of_an_append_are_closed_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = noted(monkeypatch)
-    world = World(tmp_path)
+def test_the_files_of_an_append_are_closed_last(world: World, taken: list[int]) -> None:
     files = [world.add().segments[-1].file for _ in range(3)]
     pool = world.targets[0].log.chain.env.pool  # type: ignore[union-attr]
     world.append([(number, batch()) for number in range(3)])

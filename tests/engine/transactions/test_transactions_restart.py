@@ -117,6 +117,15 @@ async def begin(fs: FaultyFileSystem) -> Engine:
     return engine
 
 
+async def producing(
+    version: TransactionVersion = V2,
+) -> tuple[FaultyFileSystem, Engine, Producer]:
+    """Start a broker with topics, and a transactional producer."""
+    fs = FaultyFileSystem()
+    engine = await begin(fs)
+    return fs, engine, await Producer(engine, version=version).init()
+
+
 # --- at any step ---------------------------------------------------------------------------------
 
 
@@ -195,9 +204,7 @@ async def test_a_crash_at_any_step_leaves_each_transaction_whole_or_absent(
 async def test_an_open_transaction_continues_after_a_clean_restart(
     version: TransactionVersion,
 ) -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    producer = await Producer(engine, version=version).init()
+    fs, engine, producer = await producing(version)
     await producer.send("a", b"1")
     await producer.commit_offset("g", "a", 4)
     await engine.stop()
@@ -213,9 +220,7 @@ async def test_an_open_transaction_continues_after_a_clean_restart(
 
 
 async def test_a_transaction_continues_if_only_its_coordinator_record_was_lost() -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    producer = await Producer(engine).init()
+    fs, engine, producer = await producing()
     written = producer.batch("a", b"1")
     again = producer.batch("a", b"1")
     engine.records.append([written], Durability.WRITTEN, "x", V2)
@@ -340,9 +345,7 @@ async def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the
 async def test_missing_markers_are_written_after_a_kill(
     version: TransactionVersion, path: str
 ) -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    producer = await Producer(engine, version=version).init()
+    fs, engine, producer = await producing(version)
     await producer.send("a", b"1")
     await producer.send("b", b"1")
     await producer.commit_offset("g", "a", 4)
@@ -363,9 +366,7 @@ async def test_missing_markers_are_written_after_a_kill(
 
 
 async def test_an_offline_partition_blocks_its_transactional_id_until_it_is_deleted() -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    producer = await Producer(engine).init()
+    fs, engine, producer = await producing()
     await producer.send("a", b"1")
     await producer.send("b", b"1")
     await kill(engine, fs)
@@ -410,9 +411,7 @@ async def test_a_failed_sync_during_the_repair_ends_the_start() -> None:
 
 
 async def test_a_transaction_larger_than_a_segment_continues_after_a_power_cut() -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    producer = await Producer(engine, version=V1).init()
+    fs, engine, producer = await producing(V1)
     await producer.send("a", b"kept")
     # Missing partitions are skipped when the transaction ends: only their names count here.
     many = [TopicPartition(f"{number:05}" + "x" * 244, 0) for number in range(9000)]

@@ -16,9 +16,8 @@ from tidemill.state.errors import (
 )
 from tidemill.state.groups.format import GroupKey, GroupValue, encode_group_key, encode_group_value
 from tidemill.state.groups.types import LeaveMember
-from tidemill.state.offsets.types import CommittedOffset
 from tidemill.state.outcome import StateRecord
-from tidemill.state.types import CommitRequest, OffsetToCommit
+from tidemill.state.types import CommitRequest, CommittedOffset, OffsetToCommit
 
 DAY = 86_400_000
 WEEK = 7 * DAY

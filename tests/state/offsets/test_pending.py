@@ -15,7 +15,7 @@ from tidemill.state.errors import (
     UnstableOffsetCommitError,
 )
 from tidemill.state.groups.types import LeaveMember
-from tidemill.state.offsets.types import CommittedOffset
+from tidemill.state.types import CommittedOffset
 
 P, Q = 7, 8
 T0, T1 = ("t", 0), ("t", 1)

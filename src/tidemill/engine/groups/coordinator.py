@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import structlog
 
 from tidemill import settings
-from tidemill.clock import Clock
+from tidemill.clock import Clock, SteadyClock
 from tidemill.engine.api import (
     CommitRequest,
     CommittedOffset,
@@ -29,7 +29,6 @@ from tidemill.engine.api import (
 from tidemill.engine.groups.assembly import group_configs, make_groups
 from tidemill.engine.groups.group_log import log_events
 from tidemill.engine.state_log import StateLog
-from tidemill.engine.steady_clock import SteadyClock
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
 from tidemill.log.format.markers import Marker
@@ -39,10 +38,9 @@ from tidemill.state.consumer_groups.types import ConsumerGroupInfo, ConsumerHear
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
 from tidemill.state.modern_groups.types import HeartbeatResult, Topics
 from tidemill.state.offsets.machine import FetchedOffset, Offsets
-from tidemill.state.offsets.types import TxnOffsetCommit
 from tidemill.state.outcome import Outcome
 from tidemill.state.share_groups.types import ShareGroupInfo, ShareHeartbeat
-from tidemill.state.types import NO_PRODUCER, ProducerIdentity
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TxnOffsetCommit
 
 R = TypeVar("R")
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tidemill import settings
-from tidemill.clock import Clock
+from tidemill.clock import Clock, SteadyClock
 from tidemill.engine.api import (
     InitProducer,
     ProducerIdentity,
@@ -28,7 +28,6 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.state_log import StateLog
-from tidemill.engine.steady_clock import SteadyClock
 from tidemill.engine.transactions.completion import LAST_RETRY_MS, Completion
 from tidemill.engine.transactions.keyed_tasks import KeyedTasks
 from tidemill.engine.transactions.markers import Markers

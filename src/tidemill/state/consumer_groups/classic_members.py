@@ -16,9 +16,8 @@ from uuid import UUID
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup, ConsumerTable
 from tidemill.state.consumer_groups.members import replace_static, replaced_member, update_member
-from tidemill.state.consumer_groups.records import Changes, ConsumerTable
 from tidemill.state.consumer_groups.targets import update_epoch
 from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember, MemberState
 from tidemill.state.errors import (

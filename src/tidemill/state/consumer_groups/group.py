@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
-from tidemill.state.consumer_groups.format import FORMAT
+from tidemill.state.consumer_groups.format import FORMAT, decode_pattern, encode_pattern
 from tidemill.state.consumer_groups.reconcile import is_reconciled
 from tidemill.state.consumer_groups.types import (
     ConsumerMember,
@@ -24,7 +24,11 @@ from tidemill.state.consumer_groups.types import (
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.state.groups.members import check_ids
 from tidemill.state.groups.memory import MEMBER_BYTES
+from tidemill.state.modern_groups.format import RecordKey, RecordKind
 from tidemill.state.modern_groups.group import ModernGroup
+from tidemill.state.modern_groups.records import GroupChanges, apply
+from tidemill.state.modern_groups.records import restored as restored_from
+from tidemill.state.modern_groups.table import GroupTable
 
 
 class ConsumerGroupState(enum.Enum):
@@ -211,3 +215,38 @@ def _each(current: MemberAssignment) -> Iterator[tuple[UUID, int]]:
         for topic, numbers in owned.items():
             for number in numbers:
                 yield topic, number
+
+
+ConsumerTable = GroupTable[ConsumerGroup]
+
+
+class Changes(GroupChanges[ConsumerGroup, ConsumerMember, MemberAssignment]):
+    """Changes a group, and collects the records of the changes."""
+
+    def set_pattern(self, pattern: str, resolved: ResolvedPattern) -> None:
+        """Set the topics that a pattern matches."""
+        self._add(RecordKind.PATTERN, pattern, encode_pattern(resolved))
+        self.group.set_pattern(pattern, resolved)
+
+    def drop_pattern(self, pattern: str) -> None:
+        """Remove a pattern."""
+        self._add(RecordKind.PATTERN, pattern, None)
+        self.group.drop_pattern(pattern)
+
+    def drop_group(self) -> None:
+        """Remove the group with its members and patterns."""
+        for pattern in list(self.group.patterns):
+            self.drop_pattern(pattern)
+        super().drop_group()
+
+
+def restored(group_id: str, records: Mapping[RecordKey, bytes]) -> ConsumerGroup | None:
+    """Return the group of its records; None without an epoch."""
+    return restored_from(ConsumerGroup(group_id), records, _apply)
+
+
+def _apply(group: ConsumerGroup, key: RecordKey, value: bytes) -> None:
+    if key.kind is RecordKind.PATTERN:
+        group.set_pattern(key.name, decode_pattern(value))
+    else:
+        apply(group, key, value)

@@ -19,8 +19,7 @@ from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups import members as rules
 from tidemill.state.consumer_groups.classic_members import ClassicMembers
 from tidemill.state.consumer_groups.format import FORMAT
-from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.records import Changes, restored
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup, restored
 from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
 from tidemill.state.consumer_groups.types import (
     STATIC_LEAVE_EPOCH,
@@ -38,10 +37,10 @@ from tidemill.state.modern_groups.machine import (
     REASONS,
     GroupMachine,
     Limit,
+    named_partitions,
     note_epoch,
     note_member,
 )
-from tidemill.state.modern_groups.topics import named_partitions
 from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.consumer_groups.group import ConsumerGroup
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.reconcile import reconcile
-from tidemill.state.consumer_groups.records import Changes
 from tidemill.state.consumer_groups.subscriptions import CanSee, check_pattern
 from tidemill.state.consumer_groups.targets import check_assignor, update_epoch, update_target
 from tidemill.state.consumer_groups.types import (

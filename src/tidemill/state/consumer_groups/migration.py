@@ -15,8 +15,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidemill.log.errors import InvalidRecordError
-from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.records import Changes
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember, MemberAssignment
 from tidemill.state.errors import GroupIdNotFoundError
 from tidemill.state.groups.consumer_protocol import (

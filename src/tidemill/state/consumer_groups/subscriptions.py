@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.records import Changes
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.types import ConsumerMember, ResolvedPattern
 from tidemill.state.errors import InvalidRegularExpressionError
 from tidemill.state.modern_groups.types import Topics

@@ -13,11 +13,10 @@ from uuid import UUID
 from tidemill.state.assignors.range import assign_ranges
 from tidemill.state.assignors.types import AssignedMember, Assignor
 from tidemill.state.assignors.uniform import assign_uniformly
-from tidemill.state.consumer_groups.group import ConsumerGroup
-from tidemill.state.consumer_groups.records import Changes
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.subscriptions import CanSee, resolve_patterns, topic_names_of
 from tidemill.state.errors import UnsupportedAssignorError
-from tidemill.state.modern_groups.topics import partition_counts, topics_hash
+from tidemill.state.modern_groups.machine import partition_counts, topics_hash
 from tidemill.state.modern_groups.types import Topics
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 from tidemill.state.errors import RebalanceInProgressError
 from tidemill.state.groups.format import decode_group_value
-from tidemill.state.groups.group import Group, GroupState
+from tidemill.state.groups.group import Group, GroupState, GroupTable
 from tidemill.state.groups.rebalance import JOIN, SYNC, Rebalancer
-from tidemill.state.groups.table import GroupTable
 from tidemill.state.outcome import Outcome, nothing
 
 

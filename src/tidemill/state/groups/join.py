@@ -21,10 +21,9 @@ from tidemill.state.errors import (
 )
 from tidemill.state.groups.consumer_protocol import subscribed_topics
 from tidemill.state.groups.events import MemberChange, note_member
-from tidemill.state.groups.group import Group, GroupState
+from tidemill.state.groups.group import Group, GroupState, GroupTable
 from tidemill.state.groups.members import Member, check_ids, size_of_request
 from tidemill.state.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer
-from tidemill.state.groups.table import GroupTable
 from tidemill.state.groups.types import JoinRequest, JoinResult
 from tidemill.state.outcome import Outcome
 

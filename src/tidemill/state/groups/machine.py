@@ -29,7 +29,7 @@ from tidemill.state.groups.format import (
     decode_key,
     encode_group_key,
 )
-from tidemill.state.groups.group import Group, GroupState
+from tidemill.state.groups.group import Group, GroupState, GroupTable
 from tidemill.state.groups.handover import Handover
 from tidemill.state.groups.join import Joins, check_group_id
 from tidemill.state.groups.membership import Membership
@@ -40,7 +40,6 @@ from tidemill.state.groups.rebalance import (
     SESSION,
     Rebalancer,
 )
-from tidemill.state.groups.table import GroupTable
 from tidemill.state.groups.types import (
     GroupDescription,
     GroupListing,

@@ -14,11 +14,10 @@ from tidemill.errors import TidemillError
 from tidemill.state.errors import InconsistentGroupProtocolError, UnknownMemberIdError
 from tidemill.state.groups.commits import check_generation, rebalancing
 from tidemill.state.groups.events import MemberChange
-from tidemill.state.groups.group import Group, GroupState
+from tidemill.state.groups.group import Group, GroupState, GroupTable
 from tidemill.state.groups.join import check_group_id
 from tidemill.state.groups.members import Member, check_ids
 from tidemill.state.groups.rebalance import Rebalancer, sync_result
-from tidemill.state.groups.table import GroupTable
 from tidemill.state.groups.types import LeaveMember, SyncRequest
 from tidemill.state.outcome import Outcome, nothing
 

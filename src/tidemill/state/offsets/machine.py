@@ -33,9 +33,8 @@ from tidemill.state.groups.format import (
 )
 from tidemill.state.offsets.owners import OffsetOwner, OffsetOwners
 from tidemill.state.offsets.pending import LoggedOffset, PendingOffsets, Position
-from tidemill.state.offsets.types import CommittedOffset, TxnOffsetCommit
 from tidemill.state.outcome import Outcome, StateRecord, nothing
-from tidemill.state.types import CommitRequest
+from tidemill.state.types import CommitRequest, CommittedOffset, TxnOffsetCommit
 
 FetchedOffset = CommittedOffset | UnstableOffsetCommitError
 """The result of a fetch for a position. The error occurs only if stable offsets are required."""

@@ -26,17 +26,20 @@ from tidemill.state.errors import (
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
 from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.join import MAX_STRING_BYTES, check_group_id
-from tidemill.state.groups.memory import GroupLimits
+from tidemill.state.groups.memory import MEMBER_BYTES, GroupLimits
 from tidemill.state.modern_groups.format import RecordKey
+from tidemill.state.modern_groups.group import ModernGroup
 from tidemill.state.modern_groups.machine import (
     REASONS,
     GroupMachine,
     Limit,
+    named_partitions,
     note_epoch,
     note_member,
+    partition_counts,
+    topics_hash,
 )
 from tidemill.state.modern_groups.records import GroupChanges, restored
-from tidemill.state.modern_groups.topics import named_partitions, partition_counts, topics_hash
 from tidemill.state.modern_groups.types import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -46,7 +49,6 @@ from tidemill.state.modern_groups.types import (
 )
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 from tidemill.state.share_groups.format import FORMAT
-from tidemill.state.share_groups.group import ShareGroup
 from tidemill.state.share_groups.types import (
     ShareAssignment,
     ShareGroupInfo,
@@ -54,6 +56,35 @@ from tidemill.state.share_groups.types import (
     ShareMember,
     ShareMemberInfo,
 )
+
+
+class ShareGroup(ModernGroup[ShareMember, ShareAssignment]):
+    """A group and its members, in the order in which they joined."""
+
+    FORMAT = FORMAT
+    PARTITION_BYTES = 128
+    """With its place in the member's present assignment."""
+    uses_consumer_protocol = False
+    is_removable = False
+    """It is never removed because it is old: a client deletes it."""
+
+    def current(self, member_id: str) -> ShareAssignment:
+        """Return a member's epoch and partitions; those of a new member if it has none."""
+        return self.currents.get(member_id) or ShareAssignment()
+
+    @property
+    def state_name(self) -> str:
+        """The name of the state that clients see."""
+        return "Stable" if self.members else "Empty"
+
+    def size_of(self, member_id: str, member: ShareMember | None) -> int:
+        """Return the bytes that a member takes without its partitions; 0 for None."""
+        if member is None:
+            return 0
+        size = MEMBER_BYTES + 4 * len(member_id) + len(member.rack_id or "")
+        size += len(member.client_id) + len(member.client_host)
+        return size + sum(64 + len(name) for name in member.topic_names)
+
 
 ASSIGNOR = "simple"
 
