@@ -68,6 +68,12 @@ class Broker:
         """Return a new connection, which has sent nothing."""
         return Client(self, server or self.server)
 
+    async def client_with_queue(self, **arguments: object) -> Client:
+        """Return a client with one channel, which has declared the queue ``q``."""
+        client = await self.client().open()
+        await client.ask(1, "queue.declare", queue="q", arguments=arguments)
+        return client
+
     @property
     def written(self) -> int:
         """The number of records in all logs."""
@@ -125,6 +131,11 @@ class Client:
         """Send a method."""
         self.feed(methods.encode(channel, name, **arguments))
 
+    async def tell(self, channel: int, name: str, **arguments: object) -> None:
+        """Send a method, and let everything happen that is due then."""
+        self.say(channel, name, **arguments)
+        await self.settle()
+
     def publish(
         self,
         channel: int,
@@ -166,8 +177,7 @@ class Client:
 
     async def ask(self, channel: int, name: str, **arguments: object) -> Any:
         """Send a method and return the last frame that the broker answers with."""
-        self.say(channel, name, **arguments)
-        await self.settle()
+        await self.tell(channel, name, **arguments)
         heard = self.heard()
         assert heard, f"no answer to {name}"
         return heard[-1][1]

@@ -232,8 +232,7 @@ async def test_a_method_that_waits_holds_back_what_follows(broker: Broker) -> No
 
 
 async def test_a_long_stream_is_read_in_turns_and_in_order(broker: Broker) -> None:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     count = 20_000
     client.feed(b"".join(publish_bytes(1, "", "q", b"%d" % n) for n in range(count)))
     async with asyncio.timeout(300):
@@ -298,8 +297,7 @@ async def test_a_client_is_held_back_while_consumers_of_what_it_publishes_are_be
 ) -> None:
     publisher = Mock()
     monkeypatch.setattr(LivePublisher, "hold_ms", publisher.hold_ms)
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     publisher.hold_ms.return_value = 60_000
     client.publish(1, "", "q", b"x")
     await client.settle()
@@ -317,8 +315,7 @@ async def test_a_client_learns_that_it_waits_for_a_full_disk(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LivePublisher, "is_disk_full", True)
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     client.publish(1, "", "q", b"x")
     await client.settle()
     ((name, frame),) = client.heard()
@@ -330,8 +327,7 @@ async def test_a_held_connection_is_read_now_and_then_and_stays_blocked(
 ) -> None:
     publisher = Mock()
     monkeypatch.setattr(LivePublisher, "hold_ms", publisher.hold_ms)
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     publisher.hold_ms.return_value = 1
     client.publish(1, "", "q", b"x")
     await client.settle()
@@ -348,8 +344,7 @@ async def test_a_held_connection_is_read_now_and_then_and_stays_blocked(
 async def test_a_client_that_publishes_while_memory_is_short_is_blocked_and_unblocked(
     broker: Broker,
 ) -> None:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     budget = client.server.listener.budget
     broker.disk.hold()
     budget.used += budget.limit + 1

@@ -320,8 +320,8 @@ def handles(
 def load_handlers() -> Mapping[int, Api]:
     """Import every module of ``tidemill.protocols.kafka.handlers``, and return the registry."""
     package = importlib.import_module("tidemill.protocols.kafka.handlers")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
     return REGISTRY
 
 

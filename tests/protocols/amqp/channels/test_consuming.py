@@ -25,8 +25,7 @@ async def consuming(
     if consume:
         prefetch = consume.pop("prefetch", 0)
         await client.ask(1, "basic.qos", prefetch_count=prefetch)
-        client.say(1, "basic.consume", queue="q", consumer_tag="c", **consume)
-        await client.settle()
+        await client.tell(1, "basic.consume", queue="q", consumer_tag="c", **consume)
     return client
 
 
@@ -54,14 +53,11 @@ def tags_and_bodies(client: Client) -> list[tuple[int, int]]:
 async def test_a_consumer_gets_as_many_messages_as_its_prefetch_allows(broker: Broker) -> None:
     client = await consuming(broker, 5, no_ack=False, prefetch=2)
     assert tags_and_bodies(client) == [(1, 0), (2, 1)]
-    client.say(1, "basic.ack", delivery_tag=1)
-    await client.settle()
+    await client.tell(1, "basic.ack", delivery_tag=1)
     assert tags_and_bodies(client) == [(3, 2)]
-    client.say(1, "basic.ack", delivery_tag=3, multiple=True)
-    await client.settle()
+    await client.tell(1, "basic.ack", delivery_tag=3, multiple=True)
     assert tags_and_bodies(client) == [(4, 3), (5, 4)]
-    client.say(1, "basic.ack", delivery_tag=0, multiple=True)
-    await client.settle()
+    await client.tell(1, "basic.ack", delivery_tag=0, multiple=True)
     assert broker.queue().unacknowledged == 0
 
 
@@ -69,15 +65,12 @@ async def test_a_prefetch_of_the_channel_counts_all_its_consumers(broker: Broker
     client = await consuming(broker, 9)
     await client.ask(1, "basic.qos", prefetch_count=3, **{"global": True})
     for tag in ("a", "b"):
-        client.say(1, "basic.consume", queue="q", consumer_tag=tag)
-    await client.settle()
+        await client.tell(1, "basic.consume", queue="q", consumer_tag=tag)
     assert len(delivered(client)) == 3
-    client.say(1, "basic.qos", prefetch_count=5, **{"global": True})
-    await client.settle()
+    await client.tell(1, "basic.qos", prefetch_count=5, **{"global": True})
     assert broker.queue().unacknowledged == 5
     client.heard()
-    client.say(1, "basic.ack", delivery_tag=2, multiple=True)
-    await client.settle()
+    await client.tell(1, "basic.ack", delivery_tag=2, multiple=True)
     assert len(delivered(client)) == 2
 
 
@@ -102,12 +95,10 @@ async def test_a_client_that_does_not_read_gets_nothing_until_it_does(broker: Br
 async def test_returned_messages_are_redelivered_at_their_place(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False, prefetch=2)
     client.heard()
-    client.say(1, "basic.nack", delivery_tag=2, multiple=True, requeue=True)
-    await client.settle()
+    await client.tell(1, "basic.nack", delivery_tag=2, multiple=True, requeue=True)
     assert delivered(client) == [(3, 0, True), (4, 1, True)]
     client.say(1, "basic.reject", delivery_tag=3, requeue=False)
-    client.say(1, "basic.nack", delivery_tag=4)
-    await client.settle()
+    await client.tell(1, "basic.nack", delivery_tag=4)
     assert tags_and_bodies(client) == [(5, 2)]
     queue = broker.queue()
     assert (queue.redelivered, queue.acknowledged, queue.unacknowledged) == (2, 0, 1)
@@ -152,21 +143,18 @@ async def test_recover_returns_everything(broker: Broker) -> None:
     client = await consuming(broker, 3, no_ack=False)
     client.heard()
     client.say(1, "basic.ack", delivery_tag=2)
-    client.say(1, "basic.recover", requeue=True)
-    await client.settle()
+    await client.tell(1, "basic.recover", requeue=True)
     names = [name for name, _ in client.heard() if name.startswith("Basic")]
     assert names == ["Basic.RecoverOk", "Basic.Deliver", "Basic.Deliver"]
 
 
 async def test_get_and_its_settlement(broker: Broker) -> None:
     client = await consuming(broker, 2)
-    client.say(1, "basic.get", queue="q")
-    await client.settle()
+    await client.tell(1, "basic.get", queue="q")
     got, _, body = (frame for _, frame in client.heard())
     assert (got.delivery_tag, got.message_count, body.value) == (1, 1, b"0")
     client.say(1, "basic.nack", delivery_tag=1, requeue=True)
-    client.say(1, "basic.get", queue="q", no_ack=True)
-    await client.settle()
+    await client.tell(1, "basic.get", queue="q", no_ack=True)
     got = client.heard()[0][1]
     assert (got.delivery_tag, got.redelivered) == (2, True)
     await client.ask(1, "basic.get", queue="q", no_ack=True)
@@ -192,8 +180,7 @@ async def test_a_cancelled_consumer_keeps_what_is_out(broker: Broker) -> None:
     client.heard()
     answer = await client.ask(1, "basic.cancel", consumer_tag="c")
     assert (answer.name, answer.consumer_tag) == ("Basic.CancelOk", "c")
-    client.say(1, "basic.ack", delivery_tag=2)
-    await client.settle()
+    await client.tell(1, "basic.ack", delivery_tag=2)
     assert client.heard() == []
     assert broker.queue().unacknowledged == 1
     assert (await client.ask(1, "basic.cancel", consumer_tag="never")).name == "Basic.CancelOk"
@@ -202,8 +189,7 @@ async def test_a_cancelled_consumer_keeps_what_is_out(broker: Broker) -> None:
 async def test_a_consumer_whose_queue_is_deleted_is_notified(broker: Broker) -> None:
     client = await consuming(broker, 0, channels=2, no_ack=True)
     client.heard()
-    client.say(2, "queue.delete", queue="q")
-    await client.settle()
+    await client.tell(2, "queue.delete", queue="q")
     heard = dict(client.heard())
     assert heard["Basic.Cancel"].consumer_tag == "c"
     assert heard["Queue.DeleteOk"].message_count == 0
@@ -253,8 +239,7 @@ async def asking(broker: Broker) -> tuple[Client, Client, str]:
     data = Basic.Properties(reply_to="amq.rabbitmq.reply-to", correlation_id="7").marshal()
     asker.publish(1, "", "rpc", b"question", data)
     await asker.settle()
-    server.say(1, "basic.get", queue="rpc", no_ack=True)
-    await server.settle()
+    await server.tell(1, "basic.get", queue="rpc", no_ack=True)
     _, content, _ = (frame for _, frame in server.heard())
     assert content.properties.correlation_id == "7"
     return asker, server, content.properties.reply_to
@@ -303,8 +288,7 @@ async def test_bodies_of_unsettled_deliveries_are_bounded_in_bytes(
     unsettled = client.session._channels[1].consuming._unsettled.values()
     assert [bytes(delivery.value) for _, delivery in unsettled] == [b"0", b"1", b"", b""]
     assert kept.size == 2
-    client.say(1, "basic.ack", delivery_tag=1)
-    await client.settle()
+    await client.tell(1, "basic.ack", delivery_tag=1)
     assert kept.size == 1
     await client.ask(1, "channel.close")
     assert kept.size == 0

@@ -22,8 +22,7 @@ FULL_AFTER_TWO = {"x-max-length": 2, "x-overflow": "reject-publish"}
 
 
 async def confirming(broker: Broker, **arguments: object) -> Client:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q", arguments=arguments)
+    client = await broker.client_with_queue(**arguments)
     await client.ask(1, "confirm.select")
     return client
 
@@ -78,8 +77,7 @@ async def test_a_message_without_a_queue_is_confirmed_and_returned_first_if_mand
 
 
 async def test_messages_before_confirm_select_are_not_confirmed(broker: Broker) -> None:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     client.publish(1, "", "q", b"before")
     client.say(1, "confirm.select")
     client.publish(1, "", "q", b"after")
@@ -152,8 +150,7 @@ async def test_what_is_published_reaches_the_engine_with_its_properties(
         return publish(self, tag, exchange, key, message, *more)
 
     monkeypatch.setattr(LivePublisher, "publish", noted)
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     data = properties(
         headers={"n": 1, "s": "text", "list": [1], "x-delay": 250},
         expiration="1500",
@@ -182,8 +179,7 @@ async def test_cc_and_bcc_are_more_keys_and_bcc_is_not_delivered(broker: Broker)
     client.publish(1, "", "a", b"x", data)
     await client.settle()
     for queue in ("a", "b", "c"):
-        client.say(1, "basic.get", queue=queue, no_ack=True)
-        await client.settle()
+        await client.tell(1, "basic.get", queue=queue, no_ack=True)
         _, content, _ = (frame for _, frame in client.heard())
         assert content.properties.headers == {"CC": ["b"]}
 
@@ -242,11 +238,9 @@ async def test_what_is_not_on_disk_is_not_counted_any_more_after_the_end(broker:
 
 
 async def test_a_get_finds_what_the_channel_published_before(broker: Broker) -> None:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     client.publish(1, "", "q", b"mine")
-    client.say(1, "basic.get", queue="q", no_ack=True)
-    await client.settle()
+    await client.tell(1, "basic.get", queue="q", no_ack=True)
     assert client.names() == ["Basic.GetOk", "header", "contentbody"]
     client.publish(1, "", "q", b"mine")
     declared = await client.ask(1, "queue.declare", queue="q", passive=True)
@@ -257,8 +251,7 @@ async def test_a_get_finds_what_the_channel_published_before(broker: Broker) -> 
 
 
 async def transacting(broker: Broker, **arguments: object) -> Client:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q", arguments=arguments)
+    client = await broker.client_with_queue(**arguments)
     await client.ask(1, "tx.select")
     return client
 
@@ -270,8 +263,7 @@ async def test_a_commit_publishes_and_is_answered_when_all_is_on_disk(broker: Br
     await client.settle()
     assert broker.queue().published == 0
     broker.disk.hold()
-    client.say(1, "tx.commit")
-    await client.settle()
+    await client.tell(1, "tx.commit")
     assert client.names() == ["Basic.Return", "header", "contentbody"]
     broker.disk.release()
     await client.settle()
@@ -282,8 +274,7 @@ async def test_a_rollback_forgets_messages_and_settlements(broker: Broker) -> No
     client = await transacting(broker)
     client.publish(1, "", "q", b"kept")
     await client.ask(1, "tx.commit")
-    client.say(1, "basic.get", queue="q")
-    await client.settle()
+    await client.tell(1, "basic.get", queue="q")
     client.publish(1, "", "q", b"dropped")
     client.say(1, "basic.ack", delivery_tag=1)
     assert (await client.ask(1, "tx.rollback")).name == "Tx.RollbackOk"
@@ -339,8 +330,7 @@ async def test_bytes_that_wait_for_a_commit_count(broker: Broker) -> None:
     client = await transacting(broker)
     client.publish(1, "", "q", b"x" * 1000)
     assert client.link.held > 1000
-    client.say(1, "tx.rollback")
-    await client.settle()
+    await client.tell(1, "tx.rollback")
     client.publish(1, "", "q", b"")
     assert client.link.held < 1000
 
@@ -350,8 +340,7 @@ def test_the_helper_of_this_module_makes_properties() -> None:
 
 
 async def test_a_body_that_no_queue_can_store_closes_the_channel(broker: Broker) -> None:
-    client = await broker.client().open()
-    await client.ask(1, "queue.declare", queue="q")
+    client = await broker.client_with_queue()
     too_large = bytearray(publish_bytes(1, "", "q", b"x"))
     size_at = too_large.index(b"\0\0\0\0\0\0\0\x01", too_large.index(b"\x3c\0\0\0"))
     too_large[size_at : size_at + 8] = (MAX_BODY_BYTES + 1).to_bytes(8, "big")
