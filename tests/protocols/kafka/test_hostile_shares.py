@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from tests.protocols.kafka.wire import Client
+from tests.protocols.kafka.wire import Client, serving
 from tests.support.logs import append_records
-from tidemill.engine.api import NewTopic
-from tidemill.engine.engine import Engine
 from tidemill.log.format.records import NewRecord
-from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Groups, Settings
+from tidemill.settings import Groups
 
 HEARTBEAT, FETCH, ACKNOWLEDGE, OFFSETS, ALTER, DELETE = 76, 78, 79, 90, 91, 92
 COUNT = 10
@@ -108,22 +103,17 @@ class Group:
 
 
 @contextlib.asynccontextmanager
-async def holding(folder: Path) -> AsyncIterator[Group]:
+async def holding() -> AsyncIterator[Group]:
     """Serve a group that holds records for as long as a test can take."""
     groups = Groups(share_record_lock_ms=3_600_000, share_session_timeout_ms=3_600_000)
-    settings = Settings(data_dir=folder, sections=(KafkaListener(port=0),), groups=groups)
-    engine = Engine(settings)
-    await engine.start()
-    server = KafkaServer(engine, settings)
-    client = await Client.connect(await server.start())
-    try:
-        await engine.topics.create([NewTopic("t", 1)])
-        group = Group(client, engine.topics.get("t").topic_id)
+    async with serving(groups=groups) as s:
+        topic = await s.make_topic("t")
+        group = Group(await s.client(), topic.topic_id)
         for member in (MEMBER, OTHER):
             await group.join(member)
             await group.fetch(member)  # the group begins at the end
         records = [NewRecord(b"k", b"%d" % number) for number in range(COUNT)]
-        await append_records(engine, "t", 0, records)
+        await append_records(s.engine, "t", 0, records)
         answer = await group.fetch(MEMBER)
         ((found,),) = (topic["partitions"] for topic in answer["responses"])
         acquired = [
@@ -132,11 +122,7 @@ async def holding(folder: Path) -> AsyncIterator[Group]:
         assert acquired == [(0, COUNT - 1)]
         yield group
         await group.check_held()
-        assert not engine.failed.done()
-    finally:
-        client.close()
-        await server.stop(grace_seconds=1)
-        await engine.stop()
+        assert not s.engine.failed.done()
 
 
 ACKNOWLEDGEMENTS = {
@@ -162,8 +148,8 @@ ACKNOWLEDGEMENTS = {
 }
 
 
-async def test_wrong_acknowledgements_settle_nothing(tmp_path: Path) -> None:
-    async with holding(tmp_path) as group:
+async def test_wrong_acknowledgements_settle_nothing() -> None:
+    async with holding() as group:
         for name, (batches, expected) in ACKNOWLEDGEMENTS.items():
             assert await group.acknowledge(batches) == expected, name
         batch = one_batch(0, 9, ACCEPT)
@@ -173,8 +159,8 @@ async def test_wrong_acknowledgements_settle_nothing(tmp_path: Path) -> None:
         assert await group.acknowledge(batch, topic_id=UUID(int=1)) == UNKNOWN_ID
 
 
-async def test_wrong_epochs_and_members_are_named(tmp_path: Path) -> None:
-    async with holding(tmp_path) as group:
+async def test_wrong_epochs_and_members_are_named() -> None:
+    async with holding() as group:
         batch = one_batch(0, 9, ACCEPT)
         now = group.epochs[MEMBER]
         for epoch in (0, now - 1, now + 1, -2, -(2**31), 2**31 - 1):
@@ -190,8 +176,8 @@ async def test_wrong_epochs_and_members_are_named(tmp_path: Path) -> None:
         assert await group.acknowledge(batch, group_id="h") == NO_SESSION
 
 
-async def test_absurd_fetches_give_nothing(tmp_path: Path) -> None:
-    async with holding(tmp_path) as group:
+async def test_absurd_fetches_give_nothing() -> None:
+    async with holding() as group:
         for name in ("max_wait", "min_bytes", "max_bytes", "max_records", "batch_size"):
             for value in (-1, -(2**31), 0) if name == "max_wait" else (-1, -(2**31), 2**31 - 1):
                 fetched = await group.fetch(OTHER, **{name: value})
@@ -207,8 +193,8 @@ async def test_absurd_fetches_give_nothing(tmp_path: Path) -> None:
         group.epochs[OTHER] = epoch + 1
 
 
-async def test_offsets_of_a_group_with_members_stay(tmp_path: Path) -> None:
-    async with holding(tmp_path) as group:
+async def test_offsets_of_a_group_with_members_stay() -> None:
+    async with holding() as group:
         not_empty = ErrorCode.non_empty_group.value
         for start in (-(2**63), -1, 0, 5, LARGEST):
             partitions = [{"partition_index": 0, "start_offset": start}]

@@ -242,6 +242,36 @@ async def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone(one_turn
         assert error_codes(await connection.answered()) == [0, 56, 0, 56]
 
 
+# --- waiting for the disk ------------------------------------------------------------------------
+
+
+async def test_answers_that_wait_for_the_disk_keep_the_order_of_their_requests() -> None:
+    async with connected() as (_, connection, _):
+        acks = [ALL, LEADER, ALL, ALL, LEADER, ALL]
+        frames = [
+            request(batch(), partition=number % 2, acks=each, number=number)
+            for number, each in enumerate(acks)
+        ]
+        await connection.deliver(b"".join(frames))
+        assert connection.session.is_busy
+        sent = await connection.answered()
+        assert [number for number, _ in answers(sent)] == list(range(len(acks)))
+        assert error_codes(sent) == [0] * len(acks)
+
+
+async def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind() -> None:
+    async with started() as (engine, server, _):
+        connection = Connection(server)
+        await connection.deliver(request(batch()) + request(batch(), partition=1))
+        assert server.listener.budget.used > 0
+        connection.close()
+        async with asyncio.timeout(300):
+            while server.listener.budget.used:
+                await asyncio.sleep(0)
+        assert await engine.records.find_offset("t", 0, 0) is not None
+        assert not engine.failed.done()
+
+
 # --- a disk that fails ---------------------------------------------------------------------------
 
 
