@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -331,8 +331,11 @@ class Member:
             self.error = message.error()
 
 
-def settle(members: list[Member], shares: list[int]) -> None:
-    """Poll all members until each has as many partitions as ``shares`` says, and none twice."""
+def settle(members: Sequence[Any], shares: list[int]) -> None:
+    """Poll all members until each has as many partitions as ``shares`` says, and none twice.
+
+    Members have ``poll`` and ``assigned``.
+    """
 
     def settled() -> bool:
         for member in members:

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.common import DEADLINE, GroupMemberProcess, wait_for
 from tests.interop.java_client import JavaClient
+from tests.interop.test_confluent import settle
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import connected
 
@@ -71,7 +72,7 @@ class Client:
         self.rebalances += 1
 
     @property
-    def has(self) -> set[tuple[str, int]]:
+    def assigned(self) -> set[tuple[str, int]]:
         return {(each.topic, each.partition) for each in self.consumer.assignment()}
 
     def poll(self, timeout: float = 0.02) -> None:
@@ -121,20 +122,6 @@ def read(clients: list[Client], count: int) -> list[int]:
 
     wait_for(have_read, f"{count} records")
     return sorted(number for each in clients for number in each.numbers)
-
-
-def settle(clients: list[Client], shares: list[int]) -> None:
-    """Poll until each has as many partitions as ``shares`` says, in any order, and none twice."""
-
-    def settled() -> bool:
-        for each in clients:
-            each.poll()
-        every = [pair for each in clients for pair in each.has]
-        return sorted(len(each.has) for each in clients) == sorted(shares) and len(every) == len(
-            set(every)
-        )
-
-    wait_for(settled, f"shares {shares}, have {[sorted(each.has) for each in clients]}")
 
 
 def described(broker: BrokerProcess, group: str) -> tuple[str, str]:
@@ -191,7 +178,7 @@ def test_a_pattern_follows_new_topics(broker: BrokerProcess, unique: Callable[[s
         settle([one], [1])
         make_topic(broker, f"{prefix}-b", 2)
         settle([one], [3])
-        assert {topic for topic, _ in one.has} == {f"{prefix}-a", f"{prefix}-b"}
+        assert {topic for topic, _ in one.assigned} == {f"{prefix}-a", f"{prefix}-b"}
 
 
 def test_a_static_member_comes_back_without_a_rebalance(
@@ -201,11 +188,11 @@ def test_a_static_member_comes_back_without_a_rebalance(
     with client(broker, group, topic, group_instance_id="two") as other:
         with client(broker, group, topic, group_instance_id="one") as leaving:
             settle([other, leaving], [2, 2])
-            before = leaving.has
+            before = leaving.assigned
         rebalances = other.rebalances
         with client(broker, group, topic, group_instance_id="one") as back:
             settle([other, back], [2, 2])
-            assert back.has == before
+            assert back.assigned == before
             assert other.rebalances == rebalances
 
 
@@ -283,7 +270,7 @@ def test_members_continue_after_the_broker_was_killed(tmp_path: Path, mixed: boo
             settle([one, two], [2, 2])
             produce(broker, topic, range(20), 4)
             assert len(read([one, two], 20)) == 20
-            had = (one.has, two.has)
+            had = (one.assigned, two.assigned)
             for each in (one, two):
                 each.consumer.commit(asynchronous=False)
             broker.kill()
@@ -291,7 +278,7 @@ def test_members_continue_after_the_broker_was_killed(tmp_path: Path, mixed: boo
             assert described(broker, "g") == ("CONSUMER", "STABLE")
             produce(broker, topic, range(20, 40), 4)
             assert read([one, two], 40) == list(range(40))
-            assert (one.has, two.has) == had  # nobody had to join again
+            assert (one.assigned, two.assigned) == had  # nobody had to join again
             for each in (one, two):
                 each.consumer.commit(asynchronous=False)
 
