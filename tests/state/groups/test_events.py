@@ -31,8 +31,7 @@ def settled(count: int, **settings: Any) -> tuple[GroupsDriver, list[str]]:
     return driver, members
 
 
-def test_a_new_group_joins_rebalances_and_is_stable() -> None:
-    driver = GroupsDriver()
+def test_a_new_group_joins_rebalances_and_is_stable(driver: GroupsDriver) -> None:
     (member,) = driver.stable(1)
     assert told(driver) == [
         f"joined {member}: ",
@@ -41,8 +40,7 @@ def test_a_new_group_joins_rebalances_and_is_stable() -> None:
     ]
 
 
-def test_an_event_says_who_the_member_is() -> None:
-    driver = GroupsDriver()
+def test_an_event_says_who_the_member_is(driver: GroupsDriver) -> None:
     driver.join(instance_id="i", client_id="c", client_host="/10.0.0.1", reason="first")
     event = driver.events[0]
     assert isinstance(event, MemberEvent)
@@ -107,8 +105,7 @@ def test_the_leader_asks_for_a_rebalance_with_a_reason() -> None:
     assert told(driver) == [f"rebalancing 2 2: leader {leader} joined again: new partitions"]
 
 
-def test_a_restarted_static_member_replaces_its_old_id() -> None:
-    driver = GroupsDriver()
+def test_a_restarted_static_member_replaces_its_old_id(driver: GroupsDriver) -> None:
     ticket = driver.join(instance_id="i")
     old = driver.joined(ticket).member_id
     driver.sync(old, 1, {old: b"A"}, instance_id="i")
@@ -128,8 +125,7 @@ def test_a_group_over_a_lowered_limit_says_so() -> None:
     )
 
 
-def test_a_generation_that_can_not_be_stored_is_told() -> None:
-    driver = GroupsDriver()
+def test_a_generation_that_can_not_be_stored_is_told(driver: GroupsDriver) -> None:
     member = driver.joined(driver.join()).member_id
     outcome = driver.groups.sync(_sync(member), 99, driver.now)
     driver.groups.write_failed(outcome, driver.now)

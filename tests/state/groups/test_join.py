@@ -19,8 +19,7 @@ from tidemill.state.errors import (
 )
 
 
-def test_first_member_leads_the_first_generation() -> None:
-    driver = GroupsDriver()
+def test_first_member_leads_the_first_generation(driver: GroupsDriver) -> None:
     result = driver.joined(driver.join())
     assert (result.generation, result.protocol, result.leader) == (1, "range", result.member_id)
     assert [m.member_id for m in result.members] == [result.member_id]
@@ -38,15 +37,13 @@ def test_new_member_first_gets_its_id_and_is_waited_for() -> None:
     assert driver.joined(ticket).member_id == "app-id1"
 
 
-def test_static_members_get_no_id_round_trip() -> None:
-    driver = GroupsDriver()
+def test_static_members_get_no_id_round_trip(driver: GroupsDriver) -> None:
     assert (
         driver.joined(driver.join(instance_id="i1", require_known_member_id=True)).generation == 1
     )
 
 
-def test_join_phase_waits_for_a_pending_member_until_its_session_ends() -> None:
-    driver = GroupsDriver()
+def test_join_phase_waits_for_a_pending_member_until_its_session_ends(driver: GroupsDriver) -> None:
     first = driver.stable()[0]
     driver.new_id()
     second = driver.new_id()
@@ -56,8 +53,7 @@ def test_join_phase_waits_for_a_pending_member_until_its_session_ends() -> None:
     assert {driver.joined(ticket).generation for ticket in tickets} == {2}
 
 
-def test_an_id_that_is_not_used_expires() -> None:
-    driver = GroupsDriver()
+def test_an_id_that_is_not_used_expires(driver: GroupsDriver) -> None:
     member_id = driver.new_id()
     driver.advance(10_000)
     assert isinstance(driver.error(driver.join(member_id)), UnknownMemberIdError)
@@ -87,8 +83,7 @@ def test_initial_delay_ends_if_no_member_joined_during_it() -> None:
     assert driver.joined(ticket).generation == 1
 
 
-def test_members_that_do_not_rejoin_in_time_are_dropped() -> None:
-    driver = GroupsDriver()
+def test_members_that_do_not_rejoin_in_time_are_dropped(driver: GroupsDriver) -> None:
     leader, other = driver.stable(2, session_timeout_ms=100_000)
     newcomer = driver.join()
     again = driver.join(other)
@@ -100,8 +95,7 @@ def test_members_that_do_not_rejoin_in_time_are_dropped() -> None:
     assert isinstance(driver.error(driver.join(leader)), UnknownMemberIdError)
 
 
-def test_rebalance_timeout_is_the_longest_of_the_members() -> None:
-    driver = GroupsDriver()
+def test_rebalance_timeout_is_the_longest_of_the_members(driver: GroupsDriver) -> None:
     driver.stable(rebalance_timeout_ms=90_000, session_timeout_ms=200_000)
     ticket = driver.join(rebalance_timeout_ms=10_000)
     driver.advance(89_999)
@@ -110,8 +104,7 @@ def test_rebalance_timeout_is_the_longest_of_the_members() -> None:
     assert driver.joined(ticket).generation == 2
 
 
-def test_all_members_rejoining_at_once_keep_their_ids() -> None:
-    driver = GroupsDriver()
+def test_all_members_rejoining_at_once_keep_their_ids(driver: GroupsDriver) -> None:
     ids = driver.stable(5)
     driver.join()
     tickets = {member_id: driver.join(member_id) for member_id in reversed(ids)}
@@ -122,23 +115,20 @@ def test_all_members_rejoining_at_once_keep_their_ids() -> None:
     assert {result.leader for result in results.values()} == {ids[0]}
 
 
-def test_follower_that_rejoins_unchanged_gets_the_current_generation() -> None:
-    driver = GroupsDriver()
+def test_follower_that_rejoins_unchanged_gets_the_current_generation(driver: GroupsDriver) -> None:
     _, follower = driver.stable(2)
     result = driver.joined(driver.join(follower))
     assert (result.generation, result.members) == (driver.generation, ())
     assert driver.state == "Stable"
 
 
-def test_follower_with_new_metadata_triggers_a_rebalance() -> None:
-    driver = GroupsDriver()
+def test_follower_with_new_metadata_triggers_a_rebalance(driver: GroupsDriver) -> None:
     _, follower = driver.stable(2)
     assert driver.join(follower, topics=("t", "u")) not in driver.replies
     assert driver.state == "PreparingRebalance"
 
 
-def test_leader_that_rejoins_triggers_a_rebalance() -> None:
-    driver = GroupsDriver()
+def test_leader_that_rejoins_triggers_a_rebalance(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     generation = driver.generation
     ticket = driver.join(leader)
@@ -147,8 +137,7 @@ def test_leader_that_rejoins_triggers_a_rebalance() -> None:
     assert driver.joined(ticket).generation == generation + 1
 
 
-def test_member_that_missed_its_answer_gets_the_generation_again() -> None:
-    driver = GroupsDriver()
+def test_member_that_missed_its_answer_gets_the_generation_again(driver: GroupsDriver) -> None:
     result = driver.joined(driver.join())
     again = driver.joined(driver.join(result.member_id))
     assert again == result
@@ -165,8 +154,7 @@ def test_new_member_during_completing_rebalance_makes_the_others_rejoin() -> Non
     assert driver.state == "PreparingRebalance"
 
 
-def test_second_join_of_a_member_replaces_the_first() -> None:
-    driver = GroupsDriver()
+def test_second_join_of_a_member_replaces_the_first(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     first = driver.join(leader)
     second = driver.join(leader)
@@ -209,21 +197,18 @@ def test_member_without_a_common_protocol_is_refused(changes: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("changes", [{"protocols": ()}, {"protocol_type": ""}])
-def test_first_member_must_have_a_protocol(changes: dict[str, Any]) -> None:
-    driver = GroupsDriver()
+def test_first_member_must_have_a_protocol(driver: GroupsDriver, changes: dict[str, Any]) -> None:
     assert isinstance(driver.error(driver.join(**changes)), InconsistentGroupProtocolError)
     assert driver.state == "Dead"
 
 
 @pytest.mark.parametrize("timeout", [5999, 1_800_001, -1])
-def test_session_timeout_out_of_bounds_is_refused(timeout: int) -> None:
-    driver = GroupsDriver()
+def test_session_timeout_out_of_bounds_is_refused(driver: GroupsDriver, timeout: int) -> None:
     error = driver.error(driver.join(session_timeout_ms=timeout))
     assert isinstance(error, InvalidSessionTimeoutError)
 
 
-def test_bad_ids_are_refused() -> None:
-    driver = GroupsDriver()
+def test_bad_ids_are_refused(driver: GroupsDriver) -> None:
     assert isinstance(driver.error(driver.join(group_id="")), InvalidGroupIdError)
     assert isinstance(driver.error(driver.join(group_id="x" * 40_000)), InvalidGroupIdError)
     assert isinstance(driver.error(driver.join(client_id="x" * 40_000)), InvalidRequestError)
@@ -255,8 +240,7 @@ def test_ids_are_not_given_out_over_the_limit() -> None:
     assert driver.joined(ticket).member_id == first
 
 
-def test_group_over_a_lowered_limit_rebalances_after_a_restart() -> None:
-    driver = GroupsDriver()
+def test_group_over_a_lowered_limit_rebalances_after_a_restart(driver: GroupsDriver) -> None:
     ids = driver.stable(3)
     driver = driver.restart(max_size=2)
     assert driver.state == "PreparingRebalance"
@@ -276,8 +260,7 @@ def test_cancelled_ticket_is_never_answered_and_the_member_counts() -> None:
     assert len(driver.joined(other).members or driver.groups.describe("g").members) == 2
 
 
-def test_parked_join_of_a_new_member_ends_after_five_minutes() -> None:
-    driver = GroupsDriver()
+def test_parked_join_of_a_new_member_ends_after_five_minutes(driver: GroupsDriver) -> None:
     driver.stable(rebalance_timeout_ms=1_000_000, session_timeout_ms=1_000_000)
     ticket = driver.join()
     driver.advance(299_999)

@@ -41,8 +41,7 @@ def test_only_transitions_of_the_table_are_possible(before: GroupState, after: G
 # --- sync ----------------------------------------------------------------------------------------
 
 
-def test_followers_wait_for_the_leader_and_get_their_assignment() -> None:
-    driver = GroupsDriver()
+def test_followers_wait_for_the_leader_and_get_their_assignment(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     driver.join(leader)
     driver.join(follower)
@@ -55,8 +54,7 @@ def test_followers_wait_for_the_leader_and_get_their_assignment() -> None:
     assert driver.synced(late).assignment == b"F"
 
 
-def test_sync_is_refused_as_the_state_says() -> None:
-    driver = GroupsDriver()
+def test_sync_is_refused_as_the_state_says(driver: GroupsDriver) -> None:
     assert isinstance(driver.error(driver.sync("x", 1)), UnknownMemberIdError)
     assert isinstance(driver.error(driver.sync("x", 1, group_id="")), InvalidGroupIdError)
     leader, follower = driver.stable(2)
@@ -85,8 +83,7 @@ def test_members_that_do_not_sync_are_dropped_after_the_rebalance_timeout() -> N
     assert [m.member_id for m in driver.groups.describe("g").members] == [follower]
 
 
-def test_second_sync_of_a_member_replaces_the_first() -> None:
-    driver = GroupsDriver()
+def test_second_sync_of_a_member_replaces_the_first(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     driver.join(leader)
     driver.join(follower)
@@ -100,8 +97,7 @@ def test_second_sync_of_a_member_replaces_the_first() -> None:
 # --- heartbeat and sessions ----------------------------------------------------------------------
 
 
-def test_heartbeat_answers_as_the_state_says() -> None:
-    driver = GroupsDriver()
+def test_heartbeat_answers_as_the_state_says(driver: GroupsDriver) -> None:
     with pytest.raises(UnknownMemberIdError):
         driver.heartbeat("x", 1)
     leader, follower = driver.stable(2)
@@ -119,8 +115,7 @@ def test_heartbeat_answers_as_the_state_says() -> None:
         driver.heartbeat(driver.new_id(), driver.generation)
 
 
-def test_silent_member_is_dropped_and_the_others_rejoin() -> None:
-    driver = GroupsDriver()
+def test_silent_member_is_dropped_and_the_others_rejoin(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     driver.advance(6000)
     driver.heartbeat(follower, driver.generation)
@@ -134,8 +129,7 @@ def test_silent_member_is_dropped_and_the_others_rejoin() -> None:
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "commit", "sync", "join"])
-def test_every_request_of_a_member_extends_its_session(sign: str) -> None:
-    driver = GroupsDriver()
+def test_every_request_of_a_member_extends_its_session(driver: GroupsDriver, sign: str) -> None:
     _, follower = driver.stable(2, session_timeout_ms=10_000)
     leader = driver.groups.describe("g").members[0].member_id
     for _ in range(4):
@@ -152,8 +146,7 @@ def test_every_request_of_a_member_extends_its_session(sign: str) -> None:
     assert driver.state == "Stable"
 
 
-def test_parked_requests_replace_heartbeats() -> None:
-    driver = GroupsDriver()
+def test_parked_requests_replace_heartbeats(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     waiting = driver.join(follower, topics=("t", "u"))
     for _ in range(5):
@@ -164,8 +157,7 @@ def test_parked_requests_replace_heartbeats() -> None:
     assert driver.joined(waiting).member_id == follower
 
 
-def test_last_session_leaves_an_empty_group_and_time_stops() -> None:
-    driver = GroupsDriver()
+def test_last_session_leaves_an_empty_group_and_time_stops(driver: GroupsDriver) -> None:
     driver.stable(2)
     driver.advance(100_000)
     assert driver.state == "Empty"
@@ -176,8 +168,7 @@ def test_last_session_leaves_an_empty_group_and_time_stops() -> None:
 # --- leave ---------------------------------------------------------------------------------------
 
 
-def test_leave_answers_for_each_member() -> None:
-    driver = GroupsDriver()
+def test_leave_answers_for_each_member(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     pending = driver.new_id()
     result = driver.leave(LeaveMember("x"), LeaveMember(follower), LeaveMember(pending))
@@ -186,29 +177,25 @@ def test_leave_answers_for_each_member() -> None:
     assert [m.member_id for m in driver.joined(driver.join(leader)).members] == [leader]
 
 
-def test_leave_of_the_last_member_empties_the_group() -> None:
-    driver = GroupsDriver()
+def test_leave_of_the_last_member_empties_the_group(driver: GroupsDriver) -> None:
     (leader,) = driver.stable()
     generation = driver.generation
     assert driver.leave(LeaveMember(leader)) == [None]
     assert (driver.state, driver.generation) == ("Empty", generation + 1)
 
 
-def test_leave_of_an_unknown_group_is_refused() -> None:
-    driver = GroupsDriver()
+def test_leave_of_an_unknown_group_is_refused(driver: GroupsDriver) -> None:
     with pytest.raises(UnknownMemberIdError):
         driver.leave(LeaveMember("x"))
 
 
-def test_failed_leave_does_not_rebalance() -> None:
-    driver = GroupsDriver()
+def test_failed_leave_does_not_rebalance(driver: GroupsDriver) -> None:
     driver.stable()
     driver.leave(LeaveMember("x"))
     assert driver.state == "Stable"
 
 
-def test_leaving_member_gets_an_answer_to_its_parked_request() -> None:
-    driver = GroupsDriver()
+def test_leaving_member_gets_an_answer_to_its_parked_request(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     driver.join(leader)
     driver.join(follower)
@@ -217,8 +204,7 @@ def test_leaving_member_gets_an_answer_to_its_parked_request() -> None:
     assert isinstance(driver.error(waiting), UnknownMemberIdError)
 
 
-def test_leave_completes_a_rebalance_that_waits_for_no_other_member() -> None:
-    driver = GroupsDriver()
+def test_leave_completes_a_rebalance_that_waits_for_no_other_member(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     ticket = driver.join(leader)
     driver.leave(LeaveMember(follower))
@@ -228,8 +214,7 @@ def test_leave_completes_a_rebalance_that_waits_for_no_other_member() -> None:
 # --- list, describe, delete ----------------------------------------------------------------------
 
 
-def test_groups_are_listed_by_state_and_type() -> None:
-    driver = GroupsDriver()
+def test_groups_are_listed_by_state_and_type(driver: GroupsDriver) -> None:
     driver.stable()
     driver.join(group_id="other")
     assert {(g.group_id, g.state) for g in driver.groups.list_groups()} == {
@@ -260,8 +245,7 @@ def test_described_group_shows_protocol_and_assignments_only_while_stable() -> N
     assert driver.groups.describe("unknown").state == "Dead"
 
 
-def test_only_empty_groups_can_be_deleted() -> None:
-    driver = GroupsDriver()
+def test_only_empty_groups_can_be_deleted(driver: GroupsDriver) -> None:
     with pytest.raises(GroupIdNotFoundError):
         driver.offsets.delete_group("g")
     (leader,) = driver.stable()
@@ -277,8 +261,7 @@ def test_only_empty_groups_can_be_deleted() -> None:
 # --- restarts and failed writes ------------------------------------------------------------------
 
 
-def test_generation_survives_a_restart_with_fresh_sessions() -> None:
-    driver = GroupsDriver()
+def test_generation_survives_a_restart_with_fresh_sessions(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     before = driver.groups.describe("g")
     driver = driver.restart()
@@ -292,8 +275,7 @@ def test_generation_survives_a_restart_with_fresh_sessions() -> None:
     assert result.generation == decode_group_value(driver.groups.stored()["g"]).generation + 1
 
 
-def test_restart_during_a_rebalance_lets_members_join_again() -> None:
-    driver = GroupsDriver()
+def test_restart_during_a_rebalance_lets_members_join_again(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     generation = driver.generation
     driver.join(leader)
@@ -305,8 +287,7 @@ def test_restart_during_a_rebalance_lets_members_join_again() -> None:
     assert driver.joined(driver.join(follower)).generation == generation + 1
 
 
-def test_generation_that_could_not_be_written_is_dropped() -> None:
-    driver = GroupsDriver()
+def test_generation_that_could_not_be_written_is_dropped(driver: GroupsDriver) -> None:
     leader, follower = driver.stable(2)
     driver.join(leader)
     driver.join(follower)

@@ -116,8 +116,7 @@ def test_members_that_leave_free_what_they_took() -> None:
     assert driver.restart().groups.memory_bytes == counted(driver.restart())
 
 
-def test_a_member_has_few_protocols() -> None:
-    driver = GroupsDriver()
+def test_a_member_has_few_protocols(driver: GroupsDriver) -> None:
     protocols = tuple((f"p{number}", b"") for number in range(MAX_PROTOCOLS + 1))
     ticket = driver.join(protocols=protocols)
     assert isinstance(answer(driver, ticket), InconsistentGroupProtocolError)
@@ -125,8 +124,7 @@ def test_a_member_has_few_protocols() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 5999, 1_800_001, 2**31 - 1])
-def test_session_timeouts_are_bounded(timeout_ms: int) -> None:
-    driver = GroupsDriver()
+def test_session_timeouts_are_bounded(driver: GroupsDriver, timeout_ms: int) -> None:
     ticket = driver.join(session_timeout_ms=timeout_ms)
     assert isinstance(answer(driver, ticket), InvalidSessionTimeoutError)
     assert driver.groups.memory_bytes == 0

@@ -10,8 +10,7 @@ from tidemill.state.groups.types import LeaveMember
 from tidemill.state.types import OffsetToCommit
 
 
-def test_restarted_member_takes_its_place_without_a_rebalance() -> None:
-    driver = GroupsDriver()
+def test_restarted_member_takes_its_place_without_a_rebalance(driver: GroupsDriver) -> None:
     _, old = driver.stable(2, instances=["a", "b"])
     generation = driver.generation
     result = driver.joined(driver.join(instance_id="b"))
@@ -22,8 +21,7 @@ def test_restarted_member_takes_its_place_without_a_rebalance() -> None:
     assert driver.synced(ticket).assignment == old.encode()
 
 
-def test_old_id_of_a_restarted_member_is_fenced_everywhere() -> None:
-    driver = GroupsDriver()
+def test_old_id_of_a_restarted_member_is_fenced_everywhere(driver: GroupsDriver) -> None:
     _, old = driver.stable(2, instances=["a", "b"])
     generation = driver.generation
     driver.join(instance_id="b")
@@ -40,16 +38,14 @@ def test_old_id_of_a_restarted_member_is_fenced_everywhere() -> None:
         driver.heartbeat(old, generation)
 
 
-def test_restarted_leader_of_an_old_client_gets_the_old_leader_id() -> None:
-    driver = GroupsDriver()
+def test_restarted_leader_of_an_old_client_gets_the_old_leader_id(driver: GroupsDriver) -> None:
     old, _ = driver.stable(2, instances=["a", "b"])
     result = driver.joined(driver.join(instance_id="a"))
     assert (result.leader, result.members) == (old, ())
     assert result.member_id != old
 
 
-def test_restarted_leader_of_a_new_client_skips_the_assignment() -> None:
-    driver = GroupsDriver()
+def test_restarted_leader_of_a_new_client_skips_the_assignment(driver: GroupsDriver) -> None:
     driver.stable(2, instances=["a", "b"])
     result = driver.joined(driver.join(instance_id="a", supports_skipping_assignment=True))
     assert result.leader == result.member_id
@@ -57,15 +53,13 @@ def test_restarted_leader_of_a_new_client_skips_the_assignment() -> None:
     assert {m.instance_id for m in result.members} == {"a", "b"}
 
 
-def test_restarted_follower_of_a_new_client_skips_nothing() -> None:
-    driver = GroupsDriver()
+def test_restarted_follower_of_a_new_client_skips_nothing(driver: GroupsDriver) -> None:
     leader, _ = driver.stable(2, instances=["a", "b"])
     result = driver.joined(driver.join(instance_id="b", supports_skipping_assignment=True))
     assert (result.leader, result.skip_assignment, result.members) == (leader, False, ())
 
 
-def test_user_data_alone_does_not_count_as_another_subscription() -> None:
-    driver = GroupsDriver()
+def test_user_data_alone_does_not_count_as_another_subscription(driver: GroupsDriver) -> None:
     driver.stable(2, instances=["a", "b"])
     changed = (("range", subscription("t", user_data=b"owned")),)
     assert (
@@ -75,8 +69,7 @@ def test_user_data_alone_does_not_count_as_another_subscription() -> None:
     assert driver.state == "Stable"
 
 
-def test_another_subscription_rebalances() -> None:
-    driver = GroupsDriver()
+def test_another_subscription_rebalances(driver: GroupsDriver) -> None:
     driver.stable(2, instances=["a", "b"])
     driver.join(instance_id="b", topics=("t", "u"))
     assert driver.state == "PreparingRebalance"
@@ -93,8 +86,7 @@ def test_restart_while_assignments_are_awaited_rebalances_and_fences_the_waiting
     assert driver.state == "PreparingRebalance"
 
 
-def test_restart_while_joins_are_awaited_fences_the_older_join() -> None:
-    driver = GroupsDriver()
+def test_restart_while_joins_are_awaited_fences_the_older_join(driver: GroupsDriver) -> None:
     a, b = driver.stable(2, instances=["a", "b"])
     older = driver.join(b, instance_id="b", topics=("t", "u"))
     newer = driver.join(instance_id="b")
@@ -113,8 +105,7 @@ def test_static_member_that_does_not_rejoin_keeps_its_place_until_its_session_en
     assert {m.instance_id for m in members} == {"a", "b", "c"}
 
 
-def test_group_of_absent_static_members_waits_for_their_sessions() -> None:
-    driver = GroupsDriver()
+def test_group_of_absent_static_members_waits_for_their_sessions(driver: GroupsDriver) -> None:
     driver.stable(1, instances=["a"], session_timeout_ms=100_000)
     ticket = driver.join()  # makes it rebalance, then gives up
     newcomer = driver.groups.describe("g").members[-1].member_id
@@ -126,16 +117,14 @@ def test_group_of_absent_static_members_waits_for_their_sessions() -> None:
     assert driver.state == "Empty"
 
 
-def test_admin_removes_static_members_by_instance_id() -> None:
-    driver = GroupsDriver()
+def test_admin_removes_static_members_by_instance_id(driver: GroupsDriver) -> None:
     driver.stable(2, instances=["a", "b"])
     assert driver.leave(LeaveMember("", "b")) == [None]
     assert isinstance(driver.leave(LeaveMember("", "zzz"))[0], UnknownMemberIdError)
     assert len(driver.groups.describe("g").members) == 1
 
 
-def test_replaced_static_member_survives_a_restart_of_the_broker() -> None:
-    driver = GroupsDriver()
+def test_replaced_static_member_survives_a_restart_of_the_broker(driver: GroupsDriver) -> None:
     driver.stable(2, instances=["a", "b"])
     new = driver.joined(driver.join(instance_id="b")).member_id
     driver = driver.restart()

@@ -27,8 +27,7 @@ def at(topic: str, partition: int, offset: int, metadata: str | None = None) -> 
     return OffsetToCommit(topic, partition, offset, 3, metadata)
 
 
-def test_committed_offsets_are_fetched_and_survive_a_restart() -> None:
-    driver = GroupsDriver()
+def test_committed_offsets_are_fetched_and_survive_a_restart(driver: GroupsDriver) -> None:
     (member,) = driver.stable()
     assert (
         driver.commit(member, driver.generation, at("t", 0, 5, "mine"), at("t", 1, 7)) == [None] * 2
@@ -43,8 +42,7 @@ def test_committed_offsets_are_fetched_and_survive_a_restart() -> None:
     assert driver.restart().offsets.fetch("g") == expected
 
 
-def test_commit_is_not_seen_before_its_record_is_written() -> None:
-    driver = GroupsDriver()
+def test_commit_is_not_seen_before_its_record_is_written(driver: GroupsDriver) -> None:
     request = CommitRequest("g", -1, "", None, (at("t", 0, 5),))
     outcome = driver.offsets.commit(request, driver.now)
     assert driver.offsets.fetch("g") == {}
@@ -52,22 +50,19 @@ def test_commit_is_not_seen_before_its_record_is_written() -> None:
     assert driver.seen() == {("t", 0): 5}
 
 
-def test_last_commit_wins() -> None:
-    driver = GroupsDriver()
+def test_last_commit_wins(driver: GroupsDriver) -> None:
     for offset in (5, 9, 2):
         driver.commit("", -1, at("t", 0, offset))
     assert driver.seen() == {("t", 0): 2}
 
 
-def test_metadata_over_the_limit_is_refused_for_its_partition_only() -> None:
-    driver = GroupsDriver()
+def test_metadata_over_the_limit_is_refused_for_its_partition_only(driver: GroupsDriver) -> None:
     result = driver.commit("", -1, at("t", 0, 1, "é" * 2049), at("t", 1, 1, "x" * 4096))
     assert [type(error) for error in result] == [OffsetMetadataTooLargeError, type(None)]
     assert set(driver.offsets.fetch("g")) == {("t", 1)}
 
 
-def test_simple_consumers_commit_to_groups_without_members_only() -> None:
-    driver = GroupsDriver()
+def test_simple_consumers_commit_to_groups_without_members_only(driver: GroupsDriver) -> None:
     assert driver.commit("", -1, at("t", 0, 1)) == [None]
     assert [(g.group_id, g.state, g.protocol_type) for g in driver.groups.list_groups()] == [
         ("g", "Empty", "")
@@ -79,8 +74,7 @@ def test_simple_consumers_commit_to_groups_without_members_only() -> None:
     assert driver.commit("", -1, at("t", 0, 3)) == [None]
 
 
-def test_commit_is_refused_as_the_group_says() -> None:
-    driver = GroupsDriver()
+def test_commit_is_refused_as_the_group_says(driver: GroupsDriver) -> None:
     with pytest.raises(IllegalGenerationError):
         driver.commit("x", 1, at("t", 0, 1))
     leader, follower = driver.stable(2)
@@ -135,8 +129,7 @@ def test_offsets_of_a_group_of_unknown_subscription_do_not_expire() -> None:
     assert set(driver.offsets.fetch("g")) == {("t", 0)}
 
 
-def test_offsets_of_simple_consumers_expire_one_by_one() -> None:
-    driver = GroupsDriver()
+def test_offsets_of_simple_consumers_expire_one_by_one(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     driver.advance(DAY)
     driver.commit("", -1, at("t", 1, 1))
@@ -149,8 +142,7 @@ def test_offsets_of_simple_consumers_expire_one_by_one() -> None:
     assert driver.state == "Dead"
 
 
-def test_retention_of_the_commit_itself_is_honoured() -> None:
-    driver = GroupsDriver()
+def test_retention_of_the_commit_itself_is_honoured(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1), retention_ms=1000)
     driver.commit("", -1, at("t", 1, 1), retention_ms=2 * WEEK)
     driver = driver.restart()
@@ -162,8 +154,7 @@ def test_retention_of_the_commit_itself_is_honoured() -> None:
     assert set(driver.offsets.fetch("g")) == {("t", 1)}
 
 
-def test_old_group_records_without_a_time_expire_since_the_commit() -> None:
-    driver = GroupsDriver()
+def test_old_group_records_without_a_time_expire_since_the_commit(driver: GroupsDriver) -> None:
     value = GroupValue("consumer", 3, None, None, -1, ())
     driver.write(StateRecord(encode_group_key(GroupKey("g")), encode_group_value(value)))
     driver.commit("", -1, at("t", 0, 1))
@@ -174,8 +165,7 @@ def test_old_group_records_without_a_time_expire_since_the_commit() -> None:
     assert not driver.offsets.fetch("g")
 
 
-def test_group_that_was_only_asked_about_leaves_no_record() -> None:
-    driver = GroupsDriver()
+def test_group_that_was_only_asked_about_leaves_no_record(driver: GroupsDriver) -> None:
     driver.new_id()
     driver.advance(10_000)
     assert driver.state == "Empty"
@@ -183,8 +173,7 @@ def test_group_that_was_only_asked_about_leaves_no_record() -> None:
     assert driver.state == "Dead"
 
 
-def test_offsets_of_topics_without_readers_can_be_deleted() -> None:
-    driver = GroupsDriver()
+def test_offsets_of_topics_without_readers_can_be_deleted(driver: GroupsDriver) -> None:
     (member,) = driver.stable()
     driver.commit(member, driver.generation, at("t", 0, 1), at("u", 0, 1))
     result = driver.run(driver.offsets.delete("g", [("t", 0), ("u", 0), ("u", 1)]))
@@ -199,8 +188,7 @@ def test_offsets_of_topics_without_readers_can_be_deleted() -> None:
     assert driver.restart().offsets.fetch("g") == {}
 
 
-def test_offsets_of_members_that_are_not_consumers_can_not_be_deleted() -> None:
-    driver = GroupsDriver()
+def test_offsets_of_members_that_are_not_consumers_can_not_be_deleted(driver: GroupsDriver) -> None:
     with pytest.raises(GroupIdNotFoundError):
         driver.offsets.delete("g", [("t", 0)])
     ticket = driver.join(protocol_type="connect", protocols=(("p", b""),))
@@ -209,24 +197,21 @@ def test_offsets_of_members_that_are_not_consumers_can_not_be_deleted() -> None:
         driver.offsets.delete("g", [("t", 0)])
 
 
-def test_deleted_topics_are_forgotten_in_every_group() -> None:
-    driver = GroupsDriver()
+def test_deleted_topics_are_forgotten_in_every_group(driver: GroupsDriver) -> None:
     for group_id in ("a", "b"):
         driver.commit("", -1, at("t", 0, 1), at("u", 0, 1), group_id=group_id)
     driver.run(driver.offsets.topics_deleted(["t"]))
     assert [set(driver.offsets.fetch(g)) for g in ("a", "b")] == [{("u", 0)}] * 2
 
 
-def test_deleted_group_takes_its_offsets_along() -> None:
-    driver = GroupsDriver()
+def test_deleted_group_takes_its_offsets_along(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     driver.run(driver.offsets.delete_group("g"))
     assert driver.offsets.fetch("g") == {}
     assert driver.state == "Dead"
 
 
-def test_commit_that_overlaps_the_groups_removal_keeps_a_group() -> None:
-    driver = GroupsDriver()
+def test_commit_that_overlaps_the_groups_removal_keeps_a_group(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     removal = driver.offsets.delete_group("g")
     driver.commit("", -1, at("t", 1, 1))

@@ -29,8 +29,7 @@ def unstable(driver: GroupsDriver, *positions: tuple[str, int]) -> set[tuple[str
 # --- when they are seen --------------------------------------------------------------------------
 
 
-def test_offsets_of_a_transaction_are_seen_when_it_commits() -> None:
-    driver = GroupsDriver()
+def test_offsets_of_a_transaction_are_seen_when_it_commits(driver: GroupsDriver) -> None:
     assert driver.commit_in_transaction(P, at("t", 0, 5, "mine"), at("t", 1, 6)) == [None, None]
     assert driver.seen() == {}
     driver.offsets.end_transaction(P, commit=True)
@@ -41,8 +40,7 @@ def test_offsets_of_a_transaction_are_seen_when_it_commits() -> None:
     assert driver.offsets.pending() == {}
 
 
-def test_offsets_of_an_aborted_transaction_are_never_seen() -> None:
-    driver = GroupsDriver()
+def test_offsets_of_an_aborted_transaction_are_never_seen(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     driver.commit_in_transaction(P, at("t", 0, 5), at("t", 1, 5))
     driver.offsets.end_transaction(P, commit=False)
@@ -50,16 +48,14 @@ def test_offsets_of_an_aborted_transaction_are_never_seen() -> None:
     assert driver.offsets.pending() == {}
 
 
-def test_the_last_commit_of_a_transaction_counts() -> None:
-    driver = GroupsDriver()
+def test_the_last_commit_of_a_transaction_counts(driver: GroupsDriver) -> None:
     driver.commit_in_transaction(P, at("t", 0, 9))
     driver.commit_in_transaction(P, at("t", 0, 4))
     driver.offsets.end_transaction(P, commit=True)
     assert driver.seen() == {T0: 4}
 
 
-def test_a_plain_commit_after_that_of_the_transaction_stays() -> None:
-    driver = GroupsDriver()
+def test_a_plain_commit_after_that_of_the_transaction_stays(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1), at("t", 1, 1))
     driver.commit_in_transaction(P, at("t", 0, 5), at("t", 1, 5))
     driver.commit("", -1, at("t", 0, 2))
@@ -87,8 +83,7 @@ def test_the_marker_of_a_producer_that_committed_nothing_changes_nothing() -> No
     assert unstable(driver, T0) == {T0}
 
 
-def test_metadata_over_the_limit_is_refused_for_its_partition_only() -> None:
-    driver = GroupsDriver()
+def test_metadata_over_the_limit_is_refused_for_its_partition_only(driver: GroupsDriver) -> None:
     result = driver.commit_in_transaction(P, at("t", 0, 1, "x" * 4097), at("t", 1, 1))
     assert [type(error) for error in result] == [OffsetMetadataTooLargeError, type(None)]
     driver.offsets.end_transaction(P, commit=True)
@@ -98,8 +93,7 @@ def test_metadata_over_the_limit_is_refused_for_its_partition_only() -> None:
 # --- stable offsets ------------------------------------------------------------------------------
 
 
-def test_positions_of_open_transactions_are_unstable() -> None:
-    driver = GroupsDriver()
+def test_positions_of_open_transactions_are_unstable(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1), at("t", 1, 1))
     driver.commit_in_transaction(P, at("t", 1, 5), at("u", 0, 5))
     driver.commit_in_transaction(Q, at("t", 1, 6))
@@ -112,8 +106,7 @@ def test_positions_of_open_transactions_are_unstable() -> None:
     assert driver.seen() == {T0: 1, T1: 6}
 
 
-def test_other_groups_are_stable() -> None:
-    driver = GroupsDriver()
+def test_other_groups_are_stable(driver: GroupsDriver) -> None:
     driver.commit_in_transaction(P, at("t", 0, 5), group_id="other")
     assert unstable(driver, T0) == set()
 
@@ -121,8 +114,7 @@ def test_other_groups_are_stable() -> None:
 # --- who may (KIP-447) ---------------------------------------------------------------------------
 
 
-def test_a_commit_without_a_member_id_is_accepted_by_any_group() -> None:
-    driver = GroupsDriver()
+def test_a_commit_without_a_member_id_is_accepted_by_any_group(driver: GroupsDriver) -> None:
     assert driver.commit_in_transaction(P, at("t", 0, 1)) == [None]
     driver.stable()
     assert driver.commit_in_transaction(P, at("t", 0, 2)) == [None]
@@ -145,8 +137,7 @@ def test_members_of_the_generation_may_commit_also_while_it_is_completed() -> No
     ]
 
 
-def test_former_members_are_fenced() -> None:
-    driver = GroupsDriver()
+def test_former_members_are_fenced(driver: GroupsDriver) -> None:
     (member,) = driver.stable(instances=["i"])
     now = driver.generation
     with pytest.raises(UnknownMemberIdError):
@@ -168,8 +159,7 @@ def test_former_members_are_fenced() -> None:
     assert driver.offsets.pending() == {}
 
 
-def test_a_generation_of_an_unknown_or_emptied_group_is_fenced() -> None:
-    driver = GroupsDriver()
+def test_a_generation_of_an_unknown_or_emptied_group_is_fenced(driver: GroupsDriver) -> None:
     with pytest.raises(IllegalGenerationError):
         driver.commit_in_transaction(P, at("t", 0, 1), member_id="x", generation=1)
     (member,) = driver.stable()
@@ -185,8 +175,7 @@ def test_an_empty_group_id_is_refused() -> None:
         GroupsDriver().commit_in_transaction(P, at("t", 0, 1), group_id="")
 
 
-def test_commits_in_transactions_do_not_keep_a_member_alive() -> None:
-    driver = GroupsDriver()
+def test_commits_in_transactions_do_not_keep_a_member_alive(driver: GroupsDriver) -> None:
     (member,) = driver.stable(session_timeout_ms=10_000)
     driver.advance(9_000)
     driver.commit_in_transaction(P, at("t", 0, 1), member_id=member, generation=driver.generation)
@@ -197,8 +186,7 @@ def test_commits_in_transactions_do_not_keep_a_member_alive() -> None:
 # --- groups, expiry, deletion --------------------------------------------------------------------
 
 
-def test_a_group_lives_while_a_transaction_of_it_is_open() -> None:
-    driver = GroupsDriver()
+def test_a_group_lives_while_a_transaction_of_it_is_open(driver: GroupsDriver) -> None:
     driver.commit_in_transaction(P, at("t", 0, 1))
     driver.advance(2 * WEEK)
     driver.run(driver.offsets.expire(driver.now))
@@ -208,8 +196,7 @@ def test_a_group_lives_while_a_transaction_of_it_is_open() -> None:
     assert driver.state == "Dead"
 
 
-def test_what_an_open_transaction_has_committed_does_not_expire() -> None:
-    driver = GroupsDriver()
+def test_what_an_open_transaction_has_committed_does_not_expire(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1), at("t", 1, 1))
     driver.commit_in_transaction(P, at("t", 0, 2))
     driver.advance(WEEK)
@@ -221,8 +208,7 @@ def test_what_an_open_transaction_has_committed_does_not_expire() -> None:
     assert driver.seen() == {}
 
 
-def test_offsets_of_deleted_topics_do_not_come_back_with_the_marker() -> None:
-    driver = GroupsDriver()
+def test_offsets_of_deleted_topics_do_not_come_back_with_the_marker(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     driver.commit_in_transaction(P, at("t", 0, 2), at("t", 1, 2), at("u", 0, 2))
     driver.commit_in_transaction(Q, at("t", 1, 3), group_id="only-pending")
@@ -234,8 +220,7 @@ def test_offsets_of_deleted_topics_do_not_come_back_with_the_marker() -> None:
     assert driver.seen("only-pending") == {}
 
 
-def test_a_commit_after_the_deletion_is_seen() -> None:
-    driver = GroupsDriver()
+def test_a_commit_after_the_deletion_is_seen(driver: GroupsDriver) -> None:
     driver.commit_in_transaction(P, at("t", 0, 2))
     driver.run(driver.offsets.topics_deleted(["t"]))
     driver.commit_in_transaction(P, at("t", 0, 3))
@@ -243,8 +228,7 @@ def test_a_commit_after_the_deletion_is_seen() -> None:
     assert driver.seen() == {T0: 3}
 
 
-def test_a_deleted_group_takes_what_is_pending_along() -> None:
-    driver = GroupsDriver()
+def test_a_deleted_group_takes_what_is_pending_along(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     driver.commit_in_transaction(P, at("t", 0, 2), at("t", 1, 2))
     driver.run(driver.offsets.delete_group("g"))
@@ -254,16 +238,14 @@ def test_a_deleted_group_takes_what_is_pending_along() -> None:
     assert driver.state == "Dead"
 
 
-def test_deleted_offsets_do_not_come_back_with_the_marker() -> None:
-    driver = GroupsDriver()
+def test_deleted_offsets_do_not_come_back_with_the_marker(driver: GroupsDriver) -> None:
     driver.commit_in_transaction(P, at("t", 0, 2), at("t", 1, 2))
     assert driver.run(driver.offsets.delete("g", [T0])) == [None]
     driver.offsets.end_transaction(P, commit=True)
     assert driver.seen() == {T1: 2}
 
 
-def test_a_group_removed_while_a_commit_was_on_its_way_comes_back() -> None:
-    driver = GroupsDriver()
+def test_a_group_removed_while_a_commit_was_on_its_way_comes_back(driver: GroupsDriver) -> None:
     driver.commit("", -1, at("t", 0, 1))
     removal = driver.offsets.delete_group("g")
     driver.commit_in_transaction(P, at("t", 1, 2))

@@ -38,14 +38,7 @@ TABLE = [
     (S.COMPLETE_ABORT, V2, 5, 5, ADOPT, ADOPT),
     (S.COMPLETE_COMMIT, V2, 5, 4, ABORT, ABORT),
     (S.COMPLETE_COMMIT, V1, 5, 5, ABORT, ABORT),
-    (
-        S.EMPTY,
-        V1,
-        5,
-        5,
-        ADOPT,
-        ADOPT,
-    ),  # the next version is unknown
+    (S.EMPTY, V1, 5, 5, ADOPT, ADOPT),  # the next version is unknown
     (S.EMPTY, V2, 5, 5, ADOPT, ADOPT),
     (S.EMPTY, V2, 5, 4, ABORT, ABORT),
 ]
