@@ -25,8 +25,8 @@ from tidemill.log.store import LogStore
 from tidemill.state.internal_topics import TRANSACTIONS_TOPIC
 from tidemill.state.outcome import Outcome, StateRecord
 from tidemill.state.transactions.machine import Transactions
-from tidemill.state.transactions.startup import StartAction
 from tidemill.state.transactions.types import InitProducer
+from tidemill.state.transactions.upkeep import StartAction
 from tidemill.state.types import ProducerIdentity, TransactionVersion
 
 JOURNAL = TopicPartition(TRANSACTIONS_TOPIC, 0)

@@ -17,8 +17,8 @@ from tests.state.transactions.driver import (
 )
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.transactions import OpenTransaction
-from tidemill.state.transactions.startup import StartAction
 from tidemill.state.transactions.types import TransactionState
+from tidemill.state.transactions.upkeep import StartAction
 from tidemill.state.types import TransactionVersion
 
 P = FIRST_ID

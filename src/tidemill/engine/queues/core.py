@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Container, Coroutine, Sequence
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -18,8 +19,7 @@ from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import Arguments, OnSettled, Owner
 from tidemill.engine.queues.declarations import Declarations
 from tidemill.engine.queues.errors import InternalExchangeError, InvalidQueueArgumentError
-from tidemill.engine.queues.letter_recovery import complete_letters
-from tidemill.engine.queues.letters import DeadLetters
+from tidemill.engine.queues.letters import DeadLetters, key_of, origin_of
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import LiveQueue
@@ -34,6 +34,7 @@ from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.errors import TidemillError
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.state.queues.format import MARKS, decode_offset, encode_offset
 from tidemill.state.routing.arguments import Policy
 from tidemill.state.routing.table import RoutingTable
 
@@ -43,6 +44,10 @@ MOST_NOTICED = 1000
 """Unknown arguments of which a warning is logged."""
 
 logger = structlog.get_logger("tidemill.queues")
+
+Origin = tuple[UUID, int, int]
+FindLane = Callable[[UUID, int], tuple[LiveQueue, Lane] | None]
+"""Returns the live queue and the lane of topic id and partition."""
 
 
 class QueueCore:
@@ -288,9 +293,6 @@ class QueueCore:
             await self.delete(name)
 
 
-logger = structlog.get_logger("tidemill.queues")
-
-
 def delete_done(lane: Lane, end: int, policy: Policy, now_ms: int) -> None:
     """Delete the closed segments below a low-water mark.
 
@@ -316,3 +318,44 @@ def delete_done(lane: Lane, end: int, policy: Policy, now_ms: int) -> None:
         log.delete_records_before(keep_from)
     except TidemillError as error:
         logger.error("queue.not_deleted", partition=str(log.tp), error=str(error), hint=error.hint)
+
+
+async def complete_letters(
+    ack_log: AckLog,
+    find: FindLane,
+    resend: Callable[[LiveQueue, Stored, Sequence[Lane]], None],
+) -> None:
+    """Mark the origins of all letters as done, and send letters that are missing.
+
+    Args:
+        resend: called with the origin's queue, a letter, and the lanes that have it.
+    """
+    found: dict[Origin, tuple[Stored, list[Lane]]] = {}
+    targets: list[Lane] = []
+    for key, values in ack_log.stored_letters():
+        place = find(key.topic_id, key.partition)
+        if place is None:
+            ack_log.note(key, None)
+            continue
+        lane = place[1]
+        targets.append(lane)
+        first = max(decode_offset(values[MARKS]), lane.log.log_start_offset)
+        async for _, letter in lane.fetch(first, lane.log.log_end_offset - 1):
+            origin = origin_of(letter.headers)
+            if origin is not None:
+                found.setdefault(origin, (letter, []))[1].append(lane)
+    for (topic_id, partition, offset), (letter, lanes) in found.items():
+        place = find(topic_id, partition)
+        if place is None or not 0 <= offset < place[1].log.log_end_offset:
+            continue
+        queue, lane = place
+        if lane.window.is_done(offset):
+            continue
+        logger.info("queue.letter_completed", queue=queue.name, offset=offset)
+        lane.window.finish(offset)
+        lane.sizes.dropped(len(letter.value))
+        ack_log.changed(lane)
+        resend(queue, letter, lanes)
+    for lane in targets:
+        value = encode_offset(lane.log.log_end_offset)
+        ack_log.after(lane, partial(ack_log.note, key_of(lane), value))

@@ -22,7 +22,7 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.transactions import OpenTransaction
 from tidemill.log.store import LogStore
 from tidemill.state.errors import CoordinatorNotAvailableError
-from tidemill.state.transactions.startup import StartAction
+from tidemill.state.transactions.upkeep import StartAction
 
 MAX_CONCURRENT_MARKERS = 100
 """Markers that wait for the disk together."""

@@ -1,7 +1,7 @@
 """One consumer group: its members, their partitions, and the target that they move to.
 
-This module must not know a request, a timer or the bytes of a record. ``state.modern_groups.group``
-has what share groups have, too.
+``Changes`` turns each change of a group into a record, too. This module must not know a request or
+a timer. ``state.modern_groups.group`` has what share groups have, too.
 
 Source: KIP-848; Apache Kafka's ``ConsumerGroup``.
 """

@@ -1,8 +1,8 @@
 """One modern group: its members, what they have, and the target that they move to.
 
-A group changes through its ``set_…`` and ``drop_…`` methods only. ``records.Changes`` calls them
-with each record that a command makes, and recovery with each record of the log, so both lead to the
-same group. This module must not know a request, a timer or the bytes of a record.
+A group changes through its ``set_…`` and ``drop_…`` methods only. ``GroupChanges`` calls
+them with each record that a command makes, and recovery with each record of the log, so both lead
+to the same group. A group names its record format. This module must not know a request or a timer.
 
 Source: Apache Kafka's ``ModernGroup``.
 """
