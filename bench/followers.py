@@ -17,9 +17,10 @@ from urllib.parse import quote
 
 import pyarrow as pa
 from tests.support.elasticsearch import AUTHORIZATION, fake_elasticsearch
-from tests.support.mariadb import PASSWORD, USER, MariaDbNotFoundError, mariadb
-from tests.support.postgres import PostgresNotFoundError, postgres
-from tests.support.redis import RedisNotFoundError, redis_server
+from tests.support.mariadb import PASSWORD, USER, mariadb
+from tests.support.postgres import postgres
+from tests.support.processes import NotInstalledError
+from tests.support.redis import redis_server
 
 from bench.report import Section, Table
 from bench.run import Run
@@ -59,7 +60,7 @@ def section(run: Run) -> Section:
         try:
             with make(folder) as write:
                 table.rows.append([name, *_measure(write, batches, history="History" in name)])
-        except (PostgresNotFoundError, MariaDbNotFoundError, RedisNotFoundError) as error:
+        except NotInstalledError as error:
             print(f"{name}: {error}")
     return Section("followers", [table])
 

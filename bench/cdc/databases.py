@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tests.support.ports import reserve_port
-from tests.support.postgres import LOGICAL, PostgresNotFoundError, postgres
+from tests.support.postgres import LOGICAL, postgres
+from tests.support.processes import NotInstalledError
 
 from bench.cdc.debezium import PYTHON, DebeziumEngine
 from tidemill.connect.cdc.contract import Capture
@@ -253,7 +254,7 @@ def postgresql(folder: Path) -> Iterator[Database | None]:
     with contextlib.ExitStack() as stack:
         try:
             dsn = stack.enter_context(postgres(folder / "log", settings))
-        except PostgresNotFoundError:
+        except NotInstalledError:
             yield None
             return
         import psycopg

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.mariadb import PASSWORD, USER, MariaDb, MariaDbNotFoundError, mariadb
+from tests.support.mariadb import PASSWORD, USER, MariaDb, mariadb
+from tests.support.processes import NotInstalledError
 
 from bench.cdc.databases import COLUMNS, PER_TRANSACTION, Database, write_rows
 from tidemill.connect.cdc.binlog.dump import BinlogStream
@@ -120,7 +121,7 @@ def mariadb_database(folder: Path) -> Iterator[Database | None]:
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(mariadb(folder / "log", _OPTIONS))
-        except MariaDbNotFoundError:
+        except NotInstalledError:
             yield None
             return
         connection = stack.enter_context(server.connect(autocommit=True))

@@ -5,18 +5,15 @@ MariaDB refuses to run as root; there it runs as the user ``mysql``, which its p
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import NotInstalledError, ServerProcess
+from tests.support.processes import NotInstalledError, ServerProcess, as_user, own_folder
 
 _INSTALL = (
     "--skip-test-db",
@@ -24,10 +21,6 @@ _INSTALL = (
     "--innodb-flush-method=nosync",
 )
 USER, PASSWORD = "tidemill", "a secret of the test"
-
-
-class MariaDbNotFoundError(NotInstalledError):
-    """MariaDB can't be started here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +57,6 @@ class MariaDb(Server):
     """A MariaDB server that runs."""
 
 
-@contextmanager
-def own_folder(name: str) -> Iterator[Path]:
-    """Make a folder for a server, and remove it at the end.
-
-    It is not below the tests' folder: another user could not get there, and a socket's path must be
-    short.
-    """
-    folder = Path(tempfile.mkdtemp(prefix=f"tidemill-{name}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def write_user(folder: Path, host: str) -> Path:
     """Write the statements that make the tests' user, who can do everything; return the file."""
     init = folder / "init.sql"
@@ -100,21 +79,7 @@ def _binary(*names: str) -> str:
         found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
         if found:
             return found
-    raise MariaDbNotFoundError("MariaDB is not installed: apt-get install mariadb-server")
-
-
-def as_user(folder: Path) -> list[str]:
-    """Return the prefix of a command that runs as another user, who gets the folder."""
-    if os.getuid() != 0:
-        return []
-    try:
-        user = pwd.getpwnam("mysql")
-    except KeyError:
-        raise MariaDbNotFoundError("root can't run MariaDB, and there is no user mysql") from None
-    if shutil.which("setpriv") is None:
-        raise MariaDbNotFoundError("root can't run MariaDB without setpriv (util-linux)")
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    raise NotInstalledError("MariaDB is not installed: apt-get install mariadb-server")
 
 
 @contextmanager
@@ -126,11 +91,11 @@ def mariadb(log: Path, options: Sequence[str] = ()) -> Iterator[MariaDb]:
         options: more options of the server.
 
     Raises:
-        MariaDbNotFoundError: it can't be started here.
+        NotInstalledError: it can't be started here.
     """
     installer, server = _binary("mariadb-install-db"), _binary("mariadbd")
     with own_folder("mariadb") as folder:
-        before = as_user(folder)
+        before = as_user("mysql", folder)
         data, init = folder / "data", write_user(folder, "localhost")
         install([*before, installer, "--no-defaults", f"--datadir={data}", *_INSTALL], folder)
         command = [*before, server, "--no-defaults", f"--datadir={data}", f"--init-file={init}"]

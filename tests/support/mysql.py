@@ -14,18 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.mariadb import (
-    PASSWORD,
-    USER,
-    MariaDbNotFoundError,
-    Server,
-    as_user,
-    install,
-    own_folder,
-    write_user,
-)
+from tests.support.mariadb import PASSWORD, USER, Server, install, write_user
 from tests.support.ports import reserve_port
-from tests.support.processes import NotInstalledError, ServerProcess
+from tests.support.processes import NotInstalledError, ServerProcess, as_user, own_folder
 
 _PLACES = "/opt/mysql/bin:/usr/sbin:/usr/local/sbin:/usr/local/mysql/bin"
 _QUICK = (
@@ -39,11 +30,7 @@ _QUICK = (
 )
 
 
-__all__ = ["PASSWORD", "USER", "MySql", "MySqlNotFoundError", "mysql"]
-
-
-class MySqlNotFoundError(NotInstalledError):
-    """MySQL can't be started here; the message says why."""
+__all__ = ["PASSWORD", "USER", "MySql", "mysql"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ def _binary() -> str:
         )
         if version.returncode == 0 and "MariaDB" not in version.stdout:
             return path
-    raise MySqlNotFoundError("MySQL is not installed: run scripts/mysql-server.sh as root")
+    raise NotInstalledError("MySQL is not installed: run scripts/mysql-server.sh as root")
 
 
 def _common(binary: str) -> list[str]:
@@ -90,14 +77,11 @@ def mysql(log: Path, options: Sequence[str] = ()) -> Iterator[MySql]:
         options: more options of the server.
 
     Raises:
-        MySqlNotFoundError: it can't be started here.
+        NotInstalledError: it can't be started here.
     """
     binary = _binary()
     with own_folder("mysql") as folder:
-        try:
-            before = as_user(folder)
-        except MariaDbNotFoundError as error:
-            raise MySqlNotFoundError(str(error).replace("MariaDB", "MySQL")) from None
+        before = as_user("mysql", folder)
         data, init = folder / "data", write_user(folder, "%")
         command = [*before, *_common(binary), f"--datadir={data}", "--secure-file-priv=NULL"]
         install([*command, *_QUICK, "--initialize-insecure", f"--init-file={init}"], folder)

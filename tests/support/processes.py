@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +40,38 @@ def skip_if_missing() -> Iterator[None]:
         yield
     except NotInstalledError as error:
         pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def own_folder(name: str) -> Iterator[Path]:
+    """Make a folder for a server, and remove it at the end.
+
+    It is not below the tests' folder: another user could not get there, and a socket's path must be
+    short.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"tidemill-{name}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def as_user(name: str, folder: Path) -> list[str]:
+    """Return the prefix of a command that runs as a user, who gets the folder; empty without root.
+
+    Raises:
+        NotInstalledError: there is no such user.
+    """
+    if os.getuid() != 0:
+        return []
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        raise NotInstalledError(f"root can't run the server, and there is no user {name}") from None
+    if shutil.which("setpriv") is None:
+        raise NotInstalledError("root can't run the server without setpriv (util-linux)")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
 
 
 def accepts_connections(host: str, port: int) -> bool:

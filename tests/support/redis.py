@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.processes import NotInstalledError, ServerProcess
-
-
-class RedisNotFoundError(NotInstalledError):
-    """Redis can't be started here; the message says why."""
+from tests.support.processes import NotInstalledError, ServerProcess, own_folder
 
 
 @contextmanager
@@ -24,19 +19,15 @@ def redis_server(log: Path, password: str = "") -> Iterator[str]:
         password: the password that it asks for.
 
     Raises:
-        RedisNotFoundError: it is not installed.
+        NotInstalledError: it is not installed.
     """
     binary = shutil.which("redis-server") or shutil.which("valkey-server")
     if binary is None:
-        raise RedisNotFoundError("Redis is not installed: apt-get install redis-server")
-    # A socket's path is short.
-    folder = Path(tempfile.mkdtemp(prefix="tidemill-redis-"))
-    socket = folder / "socket"
-    command = [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir"]
-    command += [str(folder), "--requirepass", password]
-    try:
+        raise NotInstalledError("Redis is not installed: apt-get install redis-server")
+    with own_folder("redis") as folder:
+        socket = folder / "socket"
+        command = [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir"]
+        command += [str(folder), "--requirepass", password]
         with ServerProcess("redis", command, log, cwd=folder) as process:
             process.wait_until(socket.exists, 120)
             yield f"unix://{socket}?db=0"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -64,3 +64,15 @@ def reading(dsn: str) -> Iterator[Callable[..., Reading]]:
     yield make
     for each in made:
         each.source.close()
+
+
+@pytest.fixture
+def started(reading: Callable[..., Reading]) -> Callable[..., Reading]:
+    """Make sources of the database that begin now."""
+
+    def make(**options: Any) -> Reading:
+        made = reading(**options)
+        made.start()
+        return made
+
+    return make

@@ -69,6 +69,13 @@ class Reading:
         batch = self.source.poll(timeout_s)
         assert batch is None or batch.changes == [], batch
 
+    def look(self) -> Batch:
+        """Look for new and changed tables now, and return the batch that comes next."""
+        self.source._due["refresh"] = 0.0
+        batch = self.source.poll(60)
+        assert batch is not None
+        return batch
+
     def take(self, batch: Batch) -> None:
         self.batches.append(batch)
         self.position = batch.position

@@ -15,10 +15,9 @@ Sql = psycopg.Connection[Any]
 Make = Callable[..., Reading]
 
 
-def test_inserts_updates_and_deletes_have_their_rows(sql: Sql, reading: Make) -> None:
+def test_inserts_updates_and_deletes_have_their_rows(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("INSERT INTO t VALUES (1, 'a'), (2, NULL)")
     sql.execute("UPDATE t SET name = 'b' WHERE id = 1")
     sql.execute("DELETE FROM t WHERE id = 2")
@@ -38,10 +37,9 @@ def test_inserts_updates_and_deletes_have_their_rows(sql: Sql, reading: Make) ->
     ]
 
 
-def test_changes_name_their_transaction_and_its_end(sql: Sql, reading: Make) -> None:
+def test_changes_name_their_transaction_and_its_end(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     with sql.transaction():
         sql.execute("INSERT INTO t VALUES (1)")
         xid = sql.execute("SELECT txid_current()").fetchall()[0][0]
@@ -56,10 +54,9 @@ def test_changes_name_their_transaction_and_its_end(sql: Sql, reading: Make) -> 
     assert ended == [first.transaction, third.transaction]
 
 
-def test_a_changed_key_has_its_old_key(sql: Sql, reading: Make) -> None:
+def test_a_changed_key_has_its_old_key(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (a int, b text, c text, PRIMARY KEY (b, a))")
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("INSERT INTO t VALUES (1, 'x', 'c')")
     sql.execute("UPDATE t SET a = 2")
     found = read.changes(2)
@@ -68,11 +65,10 @@ def test_a_changed_key_has_its_old_key(sql: Sql, reading: Make) -> None:
     assert found[1].table.key == ("b", "a")
 
 
-def test_replica_identity_full_delivers_the_whole_old_row(sql: Sql, reading: Make) -> None:
+def test_replica_identity_full_delivers_the_whole_old_row(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, name text, more text)")
     sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("INSERT INTO t VALUES (1, 'a', NULL)")
     sql.execute("UPDATE t SET name = 'b'")
     sql.execute("DELETE FROM t")
@@ -85,12 +81,11 @@ def test_replica_identity_full_delivers_the_whole_old_row(sql: Sql, reading: Mak
     assert found[0].table.key == ("id",)  # not all columns, which the stream marks
 
 
-def test_replica_identity_index_gives_the_key(sql: Sql, reading: Make) -> None:
+def test_replica_identity_index_gives_the_key(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL, n int)")
     sql.execute("CREATE UNIQUE INDEX code_index ON t (code)")
     sql.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX code_index")
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("INSERT INTO t VALUES (1, 'a', 1)")
     sql.execute("DELETE FROM t")
     found = read.changes(2)
@@ -99,10 +94,9 @@ def test_replica_identity_index_gives_the_key(sql: Sql, reading: Make) -> None:
     assert found[0].table.key == ("code",)
 
 
-def test_truncate_is_a_change_and_asks_for_a_new_read(sql: Sql, reading: Make) -> None:
+def test_truncate_is_a_change_and_asks_for_a_new_read(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("INSERT INTO a VALUES (1)")
     sql.execute("TRUNCATE a, b")
     found = read.changes(3)
@@ -113,10 +107,9 @@ def test_truncate_is_a_change_and_asks_for_a_new_read(sql: Sql, reading: Make) -
     assert read.batches[-1].resync == ["public.a", "public.b"]
 
 
-def test_logical_messages_come_with_and_without_a_transaction(sql: Sql, reading: Make) -> None:
+def test_logical_messages_come_with_and_without_a_transaction(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     with sql.transaction():
         sql.execute("INSERT INTO t VALUES (1)")
         sql.execute("SELECT pg_logical_emit_message(true, 'audit', 'by me')")
@@ -132,10 +125,9 @@ def test_logical_messages_come_with_and_without_a_transaction(sql: Sql, reading:
     assert last.op == "c"
 
 
-def test_rolled_back_work_is_not_delivered(sql: Sql, reading: Make) -> None:
+def test_rolled_back_work_is_not_delivered(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     with sql.transaction(force_rollback=True):
         sql.execute("INSERT INTO t VALUES (1)")
     with sql.transaction():
@@ -148,12 +140,11 @@ def test_rolled_back_work_is_not_delivered(sql: Sql, reading: Make) -> None:
 
 
 def test_large_transactions_are_streamed_and_lose_their_aborted_savepoints(
-    sql: Sql, dsn: str, reading: Make
+    sql: Sql, dsn: str, started: Make
 ) -> None:
     """The first touch of a table is in a savepoint that is rolled back: its description counts."""
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     with psycopg.connect(dsn, autocommit=True) as other, sql.transaction():
         with sql.transaction(force_rollback=True):
             sql.execute("INSERT INTO t SELECT i, 'gone' FROM generate_series(1, 3000) i")
@@ -171,12 +162,11 @@ def test_large_transactions_are_streamed_and_lose_their_aborted_savepoints(
     assert streamed is not None
 
 
-def test_partitioned_tables_appear_as_their_root(sql: Sql, reading: Make) -> None:
+def test_partitioned_tables_appear_as_their_root(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)")
     sql.execute("CREATE TABLE t_low PARTITION OF t FOR VALUES FROM (0) TO (10)")
     sql.execute("CREATE TABLE t_high PARTITION OF t FOR VALUES FROM (10) TO (20)")
-    read = reading()
-    read.start()
+    read = started()
     assert [each.id for each in read.source.tables()] == ["public.t"]
     sql.execute("INSERT INTO t VALUES (1, 1), (11, 1)")
     sql.execute("UPDATE t SET id = 12 WHERE id = 1")  # moves the row to another partition
@@ -185,12 +175,11 @@ def test_partitioned_tables_appear_as_their_root(sql: Sql, reading: Make) -> Non
     assert plain(found)[2:] == [("d", {"id": 1}, None), ("c", None, {"id": 12, "v": 1})]
 
 
-def test_column_lists_and_row_filters_of_a_publication_are_kept(sql: Sql, reading: Make) -> None:
+def test_column_lists_and_row_filters_of_a_publication_are_kept(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, name text, secret text)")
     sql.execute("CREATE PUBLICATION mine FOR TABLE t (id, name) WHERE (id < 100)")
     sql.execute("INSERT INTO t VALUES (1, 'a', 's'), (100, 'b', 's')")
-    read = reading(publication="mine")
-    read.start()
+    read = started(publication="mine")
     (table,) = read.source.tables()
     assert [each.name for each in table.columns] == ["id", "name"]
     assert read.source.read_chunk(table, None, 10).rows == [{"id": 1, "name": "a"}]
@@ -204,12 +193,11 @@ def test_column_lists_and_row_filters_of_a_publication_are_kept(sql: Sql, readin
     assert sql.execute("SELECT count(*) FROM pg_publication").fetchone() == (1,)
 
 
-def test_only_selected_tables_are_delivered(sql: Sql, reading: Make) -> None:
+def test_only_selected_tables_are_delivered(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     sql.execute("CREATE SCHEMA s; CREATE TABLE s.a (id int PRIMARY KEY)")
     sql.execute("CREATE PUBLICATION every FOR ALL TABLES")
-    read = reading(publication="every", include=("public.*",), exclude=("b",))
-    read.start()
+    read = started(publication="every", include=("public.*",), exclude=("b",))
     sql.execute("INSERT INTO b VALUES (1); INSERT INTO s.a VALUES (1); INSERT INTO a VALUES (1)")
     assert [each.table.id for each in read.changes(1) if each.table] == ["public.a"]
     read.nothing()
@@ -217,14 +205,13 @@ def test_only_selected_tables_are_delivered(sql: Sql, reading: Make) -> None:
 
 @pytest.mark.parametrize("identity", ["NOTHING", "DEFAULT"])
 def test_inserts_of_a_table_without_a_replica_identity_have_its_primary_key(
-    sql: Sql, reading: Make, identity: str
+    sql: Sql, started: Make, identity: str
 ) -> None:
     """Such tables are in publications of users only. A deferrable key is no replica identity."""
     sql.execute("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, name text)")
     sql.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}".encode())
     sql.execute("CREATE PUBLICATION theirs FOR TABLE t WITH (publish = 'insert')")
-    read = reading(publication="theirs")
-    read.start()
+    read = started(publication="theirs")
     sql.execute("INSERT INTO t VALUES (1, 'a')")
     (change,) = read.changes(1)
     assert change.table is not None

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,8 @@ import psycopg
 import pytest
 
 from tests.connect.cdc.postgres.reading import Reading
-from tests.support.postgres import INIT as HOW_TO_INIT
-from tests.support.postgres import LOGICAL, as_user, binaries
-from tests.support.processes import ServerProcess, poll_until, skip_if_missing
+from tests.support.postgres import LOGICAL, binaries, dsn_of, make_data, start
+from tests.support.processes import as_user, own_folder, poll_until, skip_if_missing
 from tidemill.connect.cdc.errors import PositionLostError
 
 SLOT = "tidemill_shop"
@@ -32,13 +29,9 @@ class Server:
 
     def __init__(self, folder: Path, log: Path, **settings: str) -> None:
         self.folder, self._log, self.settings = folder, log, settings
-        self.dsn = f"host={folder} port=5432 user=tidemill dbname=postgres"
+        self.dsn = dsn_of(folder, settings)
         folder.mkdir()
-        self._as_user = as_user(folder)
-
-    def init(self) -> None:
-        command = [*self._as_user, str(binaries() / "initdb"), "-D", str(self.folder / "data")]
-        subprocess.run([*command, "-U", "tidemill", *HOW_TO_INIT], check=True, cwd=self.folder)
+        self._as_user = as_user("postgres", folder)
 
     def copy_of(self, other: Server) -> None:
         """Take the files of a server that does not run, and become its standby."""
@@ -48,30 +41,11 @@ class Server:
         subprocess.run([*self._as_user, "touch", str(data / "standby.signal")], check=True)
 
     def start(self) -> None:
-        options = {
-            **LOGICAL,
-            "listen_addresses": "",
-            "unix_socket_directories": str(self.folder),
-            "fsync": "off",
-            "shared_buffers": "16MB",
-            **self.settings,
-        }
-        arguments = [f"-c{key}={value}" for key, value in options.items()]
-        command = [*self._as_user, str(binaries() / "postgres"), "-D", str(self.folder / "data")]
-        self.process = ServerProcess("postgres", [*command, *arguments], self._log, cwd=self.folder)
-        self.process.__enter__()
-        self.process.wait_until(self.answers, 120)
+        self.process = start(self.folder, self._log, {**LOGICAL, **self.settings})
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         self.process.send_signal(how)
         self.process.wait(60)
-
-    def answers(self) -> bool:
-        try:
-            psycopg.connect(self.dsn).close()
-        except psycopg.OperationalError:
-            return False
-        return True
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -89,33 +63,31 @@ def pair(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     version = re.search(r"\d+", found.stdout)
     if version is None or int(version[0]) < 17:
         pytest.skip("POSTGRES_BIN does not name the binaries of PostgreSQL 17 or newer")
-    folder = Path(tempfile.mkdtemp(prefix="tidemill-pg-"))  # a socket's path is short
-    folder.chmod(0o755)
-    first = Server(folder / "a", tmp_path / "first.log")
-    conninfo = f"host={first.folder} port=5432 user=tidemill dbname=postgres"
-    second = Server(
-        folder / "b",
-        tmp_path / "second.log",
-        primary_conninfo=conninfo,
-        primary_slot_name="standby",
-        hot_standby_feedback="on",
-        sync_replication_slots="on",
-    )
-    try:
-        first.init()
-        first.start()
-        first.run("CREATE TABLE t (id int PRIMARY KEY)")
-        first.run("SELECT pg_create_physical_replication_slot('standby', true)")
-        first.stop()
-        second.copy_of(first)
-        first.start()
-        second.start()
-        yield first, second
-    finally:
-        for each in (first, second):
-            if hasattr(each, "process"):
-                each.process.__exit__(None, None, None)
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_folder("pg") as folder:
+        folder.chmod(0o755)
+        first = Server(folder / "a", tmp_path / "first.log")
+        second = Server(
+            folder / "b",
+            tmp_path / "second.log",
+            primary_conninfo=first.dsn,
+            primary_slot_name="standby",
+            hot_standby_feedback="on",
+            sync_replication_slots="on",
+        )
+        try:
+            make_data(first.folder)
+            first.start()
+            first.run("CREATE TABLE t (id int PRIMARY KEY)")
+            first.run("SELECT pg_create_physical_replication_slot('standby', true)")
+            first.stop()
+            second.copy_of(first)
+            first.start()
+            second.start()
+            yield first, second
+        finally:
+            for each in (first, second):
+                if hasattr(each, "process"):
+                    each.process.kill()
 
 
 def replayed(first: Server, second: Server) -> bool:

@@ -25,10 +25,9 @@ def big(sql: psycopg.Connection[Any]) -> tuple[str, str]:
 
 
 def test_an_update_reads_them_from_the_table(
-    sql: psycopg.Connection[Any], reading: Callable[..., Reading], big: tuple[str, str]
+    sql: psycopg.Connection[Any], started: Callable[..., Reading], big: tuple[str, str]
 ) -> None:
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("UPDATE t SET n = n + 1")
     found = read.changes(2)
     assert [each.after for each in found] == [
@@ -38,10 +37,9 @@ def test_an_update_reads_them_from_the_table(
 
 
 def test_a_changed_key_keeps_them(
-    sql: psycopg.Connection[Any], reading: Callable[..., Reading], big: tuple[str, str]
+    sql: psycopg.Connection[Any], started: Callable[..., Reading], big: tuple[str, str]
 ) -> None:
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("UPDATE t SET id = 10 WHERE id = 1")
     (found,) = read.changes(1)
     assert found.before == {"id": 1}
@@ -49,11 +47,10 @@ def test_a_changed_key_keeps_them(
 
 
 def test_full_replica_identity_gives_the_value_of_the_time(
-    sql: psycopg.Connection[Any], reading: Callable[..., Reading], big: tuple[str, str]
+    sql: psycopg.Connection[Any], started: Callable[..., Reading], big: tuple[str, str]
 ) -> None:
     sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("UPDATE t SET n = 1 WHERE id = 0")
     sql.execute("UPDATE t SET big = 'new' WHERE id = 0")
     sql.execute("DELETE FROM t WHERE id = 0")
@@ -65,10 +62,9 @@ def test_full_replica_identity_gives_the_value_of_the_time(
 
 @pytest.mark.usefixtures("big")
 def test_a_row_that_is_gone_lacks_them(
-    sql: psycopg.Connection[Any], reading: Callable[..., Reading]
+    sql: psycopg.Connection[Any], started: Callable[..., Reading]
 ) -> None:
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("UPDATE t SET n = 1 WHERE id = 0")
     sql.execute("DELETE FROM t WHERE id = 0")
     update, delete = read.changes(2)
@@ -78,10 +74,9 @@ def test_a_row_that_is_gone_lacks_them(
 
 @pytest.mark.usefixtures("big")
 def test_a_table_that_is_gone_stops_nothing(
-    sql: psycopg.Connection[Any], reading: Callable[..., Reading]
+    sql: psycopg.Connection[Any], started: Callable[..., Reading]
 ) -> None:
-    read = reading()
-    read.start()
+    read = started()
     sql.execute("UPDATE t SET n = 1 WHERE id = 0")
     sql.execute("ALTER TABLE t DROP COLUMN big")
     sql.execute("UPDATE t SET n = 2 WHERE id = 0")

@@ -50,34 +50,31 @@ def all_rows(read: Reading, table: Table, limit: int) -> list[Row]:
     ],
 )  # fmt: skip
 def test_chunks_have_each_row_once_in_the_order_of_the_key(
-    sql: Sql, reading: Make, key: str, values: str
+    sql: Sql, started: Make, key: str, values: str
 ) -> None:
     sql.execute(f"CREATE TABLE t (k {key} PRIMARY KEY, v int)".encode())
     sql.execute(f"INSERT INTO t {values}".encode())
-    read = reading()
-    read.start()
+    read = started()
     (table,) = read.source.tables()
     expected = [row[0] for row in sql.execute("SELECT v FROM t ORDER BY k").fetchall()]
     for limit in (1, 2, 1000):
         assert [row["v"] for row in all_rows(read, table, limit)] == expected
 
 
-def test_a_key_of_several_columns_is_compared_as_a_whole(sql: Sql, reading: Make) -> None:
+def test_a_key_of_several_columns_is_compared_as_a_whole(sql: Sql, started: Make) -> None:
     sql.execute("CREATE TABLE t (a int, b text, v int, PRIMARY KEY (b, a))")
     sql.execute("INSERT INTO t SELECT i % 3, (i % 5)::text, i FROM generate_series(0, 14) i")
-    read = reading()
-    read.start()
+    read = started()
     (table,) = read.source.tables()
     expected = [row[0] for row in sql.execute("SELECT v FROM t ORDER BY b, a").fetchall()]
     assert [row["v"] for row in all_rows(read, table, 2)] == expected
     assert read.source.estimate(table) > 0
 
 
-def test_the_stream_reaches_the_place_of_a_chunk(sql: Sql, dsn: str, reading: Make) -> None:
+def test_the_stream_reaches_the_place_of_a_chunk(sql: Sql, dsn: str, started: Make) -> None:
     """Also while a long transaction has written log that is not flushed."""
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     (table,) = read.source.tables()
     with psycopg.connect(dsn) as other:
         other.execute("INSERT INTO t VALUES (1)")
@@ -96,12 +93,11 @@ def test_the_stream_reaches_the_place_of_a_chunk(sql: Sql, dsn: str, reading: Ma
 
 
 def test_a_chunk_waits_until_delivered_transactions_are_visible(
-    sql: Sql, dsn: str, reading: Make
+    sql: Sql, dsn: str, started: Make
 ) -> None:
     """A commit that waits for a synchronous standby is in the stream, but in no snapshot."""
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    read = reading()
-    read.start()
+    read = started()
     (table,) = read.source.tables()
     sql.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
     sql.execute("SELECT pg_reload_conf()")
@@ -160,13 +156,12 @@ def test_the_header_of_a_page_is_not_waited_for(insert: int, records: int) -> No
 
 
 def test_tables_without_a_key_are_read_as_of_the_start_of_the_stream(
-    sql: Sql, reading: Make
+    sql: Sql, started: Make
 ) -> None:
     sql.execute("CREATE TABLE t (a int, b text)")
     sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
     sql.execute("INSERT INTO t VALUES (1, 'a'), (1, 'a')")
-    read = reading(keyless="all-columns")
-    read.start()
+    read = started(keyless="all-columns")
     sql.execute("INSERT INTO t VALUES (2, 'b')")
     sql.execute("DELETE FROM t WHERE a = 1")
     with read.source.read_consistent(read.source.tables()) as consistent:

@@ -17,11 +17,9 @@ Make = Callable[..., Reading]
 
 
 @pytest.fixture
-def read(sql: Sql, reading: Make) -> Reading:
+def read(sql: Sql, started: Make) -> Reading:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    made = reading()
-    made.start()
-    return made
+    return started()
 
 
 def ids(reading: Reading, count: int) -> list[int]:
@@ -30,11 +28,10 @@ def ids(reading: Reading, count: int) -> list[int]:
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_every_place_of_a_large_transaction_can_be_resumed(
-    sql: Sql, reading: Make, streaming: bool
+    sql: Sql, started: Make, streaming: bool
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    read = reading(streaming=streaming)
-    read.start()
+    read = started(streaming=streaming)
     sql.execute("INSERT INTO t VALUES (0)")
     with sql.transaction():
         sql.execute("INSERT INTO t SELECT generate_series(1, 6000)")

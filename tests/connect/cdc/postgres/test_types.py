@@ -100,14 +100,13 @@ VALUES: list[tuple[str, str, str, Any]] = [
 
 
 def test_values_are_the_same_in_the_stream_and_in_a_snapshot(
-    sql: psycopg.Connection[Any], reading: Callable[..., Reading]
+    sql: psycopg.Connection[Any], started: Callable[..., Reading]
 ) -> None:
     sql.execute(SETUP.encode())
     columns = ", ".join(f"c{i} {kind}" for i, (kind, *_) in enumerate(VALUES))
     sql.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})".encode())
     sql.execute("SET lc_monetary = 'C'")
-    read = reading()
-    read.start()
+    read = started()
     values = ", ".join(value for _, value, *_ in VALUES)
     sql.execute(f"INSERT INTO t VALUES (1, {values})".encode())
     sql.execute("INSERT INTO t (id) VALUES (2)")
