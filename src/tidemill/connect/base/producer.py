@@ -48,7 +48,6 @@ def open_producer(kafka: Kafka, transactional_id: str) -> Producer:
     """Return a producer that has fenced all others with its transactional id.
 
     Args:
-        kafka: the cluster.
         transactional_id: the identity that survives restarts.
 
     Raises:
@@ -84,12 +83,7 @@ def _own(config: dict[str, Any], words: Words) -> TransactionalProducer | None:
 
 
 class Words:
-    """The errors of a connector's producer (``Failures``).
-
-    Args:
-        kafka: the cluster.
-        transactional_id: the producer's.
-    """
+    """The errors of a connector's producer (``Failures``)."""
 
     def __init__(self, kafka: Kafka, transactional_id: str) -> None:
         self._kafka = kafka

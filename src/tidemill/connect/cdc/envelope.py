@@ -99,7 +99,6 @@ class Encoder:
         takes no record without a key.
 
         Args:
-            change: the change.
             snapshot: the envelope's ``source.snapshot``.
             transaction: the envelope's ``transaction`` block: id, total_order,
                 data_collection_order.

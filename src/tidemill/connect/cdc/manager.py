@@ -27,7 +27,6 @@ class Manager:
     """Runs sources until it is stopped.
 
     Args:
-        kafka: the cluster.
         only: names of the sources to run; None: all sources that are ``managed``.
 
     Raises:

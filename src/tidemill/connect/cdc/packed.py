@@ -56,7 +56,6 @@ class PackedChanges(Protocol):
         """Encode the changes, and return the number of records.
 
         Args:
-            encoders: gives the encoders.
             stamp_ms: time of processing.
 
         Raises:
@@ -173,8 +172,6 @@ class PackedRows(_Lazy[Row]):
         """Encode the rows, and return the number of records.
 
         Args:
-            encoders: gives the encoders.
-            table: the table.
             ts_ms: time of the read.
             tail: the end of the envelope's block ``source``.
             stamp_ms: time of processing.

@@ -212,10 +212,7 @@ class Event:
 class OutboxRouter:
     """Turns inserted rows of one table into events, by their aggregate type.
 
-    An application can delete them in the same transaction: other changes are no events.
-
-    Args:
-        outbox: the table, and the names of its columns.
+    Updates and deletes are left out: an application can delete a row in the same transaction.
     """
 
     def __init__(self, outbox: Outbox) -> None:

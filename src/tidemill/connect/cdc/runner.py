@@ -84,11 +84,6 @@ Commands = dict[str, dict[str, Any]]
 class Runner:
     """Runs a source until ``stop``.
 
-    Args:
-        definition: the source.
-        kafka: the cluster.
-        commands: the present commands for the source.
-
     Attributes:
         fenced: the error if another worker took over; the runner then waits for a restart.
         deleted: set when everything of the source in the database and in Kafka was removed.

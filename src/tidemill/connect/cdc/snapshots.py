@@ -35,9 +35,6 @@ class ChunkSize:
 
     A chunk is held in memory as a whole, and the stream waits while it is read.
 
-    Args:
-        most_rows: the largest number of rows.
-
     Attributes:
         rows: how many rows to ask for next.
     """
@@ -112,8 +109,6 @@ class Window:
     from the chunk, because the stream's change is as new or newer.
 
     Args:
-        table: the chunk's table.
-        chunk: the chunk.
         key_of: returns the key of a row as it is in the topic.
     """
 
@@ -158,8 +153,6 @@ class Snapshots:
     """Drives the snapshots of one source.
 
     Args:
-        source: the database.
-        writer: writes the rows.
         state: has the queue. It is stored with each commit.
         read_topic: reads a topic to its end, for the keys that it has.
         chunk_rows: the largest number of rows of a chunk.

@@ -56,12 +56,6 @@ class Control(Protocol):
 class Worker:
     """Runs one source until it is stopped, or fails.
 
-    Args:
-        definition: the source.
-        kafka: the cluster.
-        control: orders.
-        make_source: makes the source.
-
     Attributes:
         state: the stored state, for statuses. Another thread can read it.
         lag: the last measured lag.

@@ -83,9 +83,6 @@ class Writer:
     """Writes one source's changes. Records become visible with ``commit``, with the state.
 
     Args:
-        kafka: the cluster.
-        producer: the transactional producer of this source.
-        definition: the source.
         state: the worker's state, which ``commit`` stores.
     """
 
@@ -230,7 +227,6 @@ class Writer:
 
         Args:
             table: the table as it is now.
-            key: the key in the topic.
             row: the values of the key. It can be of an earlier primary key.
         """
         if row.keys() != set(table.key):

@@ -186,7 +186,6 @@ class Groups:
         Args:
             received: packets with events. They must not be changed afterwards.
             begin: the first one.
-            checksums: whether the events have checksums.
 
         Returns:
             The place of the first one that was not added.

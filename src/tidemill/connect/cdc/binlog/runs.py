@@ -70,9 +70,6 @@ def scan(
 
     Args:
         tables: the tables whose definition is known, by their numbers.
-        received: packets with events.
-        begin: the place.
-        checksums: whether the events have checksums.
         most: the number of changes at which to stop, at the end of an event.
     """
     return Scan(*extension.scan_binlog(tables, received, begin, most, checksums))
@@ -95,14 +92,7 @@ def decode_rows(event: RowsEvent, shape: Shape, transaction: Transaction) -> lis
 
 
 class Run:
-    """Events of one transaction, one after the other (``PackedChanges``).
-
-    Args:
-        found: what was found.
-        packets: the packets with the events.
-        checksums: whether the events have checksums.
-        transaction: the transaction.
-    """
+    """Events of one transaction, one after the other (``PackedChanges``)."""
 
     def __init__(
         self, found: Scan, packets: list[bytes], checksums: bool, transaction: Transaction

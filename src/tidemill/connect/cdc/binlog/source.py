@@ -41,10 +41,6 @@ from tidemill.connect.cdc.packed import Changes
 class BinlogSource:
     """Captures tables of a server with a binary log. One thread uses it.
 
-    Args:
-        capture: the tables, and where the server is.
-        dialect: the kind of server.
-
     Raises:
         DefinitionError: the ``[database]`` section is invalid.
     """

@@ -181,10 +181,6 @@ class Catalog:
 
         Numbers of transactions wrap around after 2**32. Some statements that change no column are
         among them, e.g. GRANT.
-
-        Args:
-            horizon: Number of a transaction.
-            publication: Name of the publication.
         """
         values = (horizon, horizon, horizon, publication, horizon)
         return {

@@ -52,9 +52,6 @@ _OLDEST = 120000
 class PostgresSource:
     """A PostgreSQL database, version 12 or newer, as a source of changes.
 
-    Args:
-        capture: What to capture, and how to reach the database.
-
     Raises:
         DefinitionError: The definition is invalid.
         SetupError: psycopg is not installed.

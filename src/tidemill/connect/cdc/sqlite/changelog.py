@@ -43,7 +43,6 @@ class ChangeLog:
 
     Args:
         db: a connection in autocommit mode.
-        names: the names of the objects.
         database: the database's name, for the contract's tables.
         wants: whether a table is captured.
     """

@@ -15,9 +15,6 @@ def findings(db: sqlite3.Connection, path: Path, capture: Capture, *, trust: boo
     """Return what is wrong with the database, the worst first.
 
     Args:
-        db: a connection.
-        path: the file.
-        capture: what is captured.
         trust: whether tables with a unique index on an expression are captured all the same.
     """
     found: list[Finding] = []

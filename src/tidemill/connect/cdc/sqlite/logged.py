@@ -22,7 +22,6 @@ def decode(found: list[Any], layout_of: LayoutOf) -> tuple[list[Change], dict[st
 
     Args:
         found: Rows of the change log: number, layout, operation, time, values.
-        layout_of: Returns a layout by its number.
     """
     changes: list[Change] = []
     schemas: dict[str, Table] = {}
@@ -55,7 +54,6 @@ class LoggedChanges:
 
     Args:
         found: The rows, without notes about shapes.
-        layout_of: Returns a layout by its number.
     """
 
     def __init__(self, found: list[Any], layout_of: LayoutOf) -> None:

@@ -61,8 +61,6 @@ def trigger_sql(names: Names, shape: Shape, layout: int) -> dict[str, str]:
     """Return the triggers of a table: name to CREATE TRIGGER statement.
 
     Args:
-        names: the names of the source's objects.
-        shape: the table.
         layout: the number of its layout, which each change carries.
     """
     columns = [each.name for each in shape.columns]

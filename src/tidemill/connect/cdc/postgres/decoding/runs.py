@@ -63,12 +63,7 @@ def decode_change(
     """Return the change of a row message.
 
     Args:
-        data: The message.
         at: The place of its letter.
-        lsn: Its LSN.
-        shape: The shape of the table.
-        table: The table.
-        transaction: The transaction.
     """
     kind = data[at]
     at += 5
@@ -93,11 +88,9 @@ class Run:
     """Rows of one transaction, one after the other (``PackedChanges``).
 
     Args:
-        layouts: The tables.
         received: Messages, among others.
         begin: The first row.
         end: The place behind the last one.
-        transaction: The transaction.
     """
 
     def __init__(
@@ -151,6 +144,5 @@ def scan(counts: dict[int, int], received: list[bytes], begin: int) -> Scan:
     Args:
         counts: The number of columns of each captured table, by OID.
         received: Messages with their headers.
-        begin: The place.
     """
     return Scan(*extension.scan_pgoutput(counts, received, begin))

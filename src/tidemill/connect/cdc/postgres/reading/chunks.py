@@ -27,8 +27,6 @@ def copied(connection: Any, query: Any, doing: str) -> list[bytes]:
     """Run a COPY to the client in the format text, and return its lines.
 
     Args:
-        connection: A psycopg connection.
-        query: The statement.
         doing: What is done, for errors: "can't <what>".
     """
     import psycopg
