@@ -103,15 +103,6 @@ FORBIDDEN_SINK_SETTINGS: Mapping[str, str] = _FORBIDDEN_FOR_BOTH | {
 """librdkafka settings that would break the sink, and what to do instead."""
 
 
-def invalid_option(message: str, hint: str = "") -> OptionError:
-    """Return the error for an invalid option.
-
-    Args:
-        hint: What to use instead, or an empty string.
-    """
-    return OptionError(message, hint=hint)
-
-
 def known_options(
     raw: Mapping[str, str],
     declared: Mapping[str, str],
@@ -147,13 +138,13 @@ def _unknown(
     lower = name.lower()
     if lower in {known.lower() for known in other}:
         opposite = "sink" if role == "source" else "source"
-        return invalid_option(f"option {name} belongs to the {opposite}, not to the {role}")
+        return OptionError(f"option {name} belongs to the {opposite}, not to the {role}")
     if lower in ("bootstrap.servers", "bootstrapservers", "servers"):
-        return invalid_option(f"unknown option {name}", "Did you mean kafka.bootstrap.servers?")
+        return OptionError(f"unknown option {name}", hint="Did you mean kafka.bootstrap.servers?")
     near = _nearest(lower, [*declared, "kafka.bootstrap.servers"])
     known = ", ".join(sorted(declared, key=str.lower))
     hint = f"Did you mean {near}?" if near else f"Known options are {known} and kafka.*."
-    return invalid_option(f"unknown option {name} of the {role}", hint)
+    return OptionError(f"unknown option {name} of the {role}", hint=hint)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
@@ -175,13 +166,13 @@ def kafka_settings(raw: Mapping[str, str], forbidden: Mapping[str, str]) -> dict
             continue
         key = lower.removeprefix("kafka.")
         if (instead := forbidden.get(key)) is not None:
-            raise invalid_option(f"option kafka.{key} can't be set", instead)
+            raise OptionError(f"option kafka.{key} can't be set", hint=instead)
         if (instead := _JAVA_ONLY.get(key)) is not None:
-            raise invalid_option(f"option kafka.{key} exists in the Java client only", instead)
+            raise OptionError(f"option kafka.{key} exists in the Java client only", hint=instead)
         settings[key] = value
     if not settings.get("bootstrap.servers", "").strip():
-        raise invalid_option(
-            "option kafka.bootstrap.servers is missing", 'For example "localhost:9092".'
+        raise OptionError(
+            "option kafka.bootstrap.servers is missing", hint='For example "localhost:9092".'
         )
     return settings
 
@@ -195,16 +186,16 @@ def json_object(text: str, expected: str) -> dict[str, object]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise invalid_option(f"{expected}, not {text!r}: {error}") from error
+        raise OptionError(f"{expected}, not {text!r}: {error}") from error
     if not isinstance(content, dict):
-        raise invalid_option(f"{expected}, not {text!r}")
+        raise OptionError(f"{expected}, not {text!r}")
     return content
 
 
 def check_topic(topic: str, option: str) -> None:
     """Check the name of a topic."""
     if not TOPIC_NAME.fullmatch(topic):
-        raise invalid_option(f"option {option}: invalid topic name {topic!r}", TOPIC_NAME_HINT)
+        raise OptionError(f"option {option}: invalid topic name {topic!r}", hint=TOPIC_NAME_HINT)
 
 
 def whole(given: Mapping[str, str], name: str) -> int | None:
@@ -212,7 +203,7 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
     if (text := given.get(name)) is None:
         return None
     if not re.fullmatch(r"\d+", text.strip()):
-        raise invalid_option(f"option {name} must be a whole number, not {text!r}")
+        raise OptionError(f"option {name} must be a whole number, not {text!r}")
     return int(text)
 
 
@@ -221,7 +212,7 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
     if (text := given.get(name)) is None:
         return None
     if not re.fullmatch(r"\d+", text.strip()) or int(text) < 1:
-        raise invalid_option(f"option {name} must be a positive whole number, not {text!r}")
+        raise OptionError(f"option {name} must be a positive whole number, not {text!r}")
     return int(text)
 
 
@@ -229,5 +220,5 @@ def boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     """Return an option as a boolean."""
     text = given.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise invalid_option(f"option {name} must be true or false, not {text!r}")
+        raise OptionError(f"option {name} must be true or false, not {text!r}")
     return text == "true"

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidemill.spark.base.options import invalid_option
 from tidemill.spark.datasource.readers import Reading
+from tidemill.spark.errors import OptionError
 from tidemill.spark.source.planning.options import SourceOptions
 from tidemill.spark.source.planning.parsing import REASON
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-    from tidemill.spark.errors import OptionError
 
 COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -33,9 +32,9 @@ def columns_of(options: SourceOptions) -> str:
     if parsing is None or parsing.refused:
         return _fixed_columns(options)
     if not parsing.schema:
-        raise invalid_option(
+        raise OptionError(
             f"option value.format {parsing.format} needs a schema",
-            "Call .schema(), or set the option value.schema.",
+            hint="Call .schema(), or set the option value.schema.",
         )
     return parsing.schema
 
@@ -56,9 +55,9 @@ def reading_of(options: SourceOptions, schema: StructType) -> Reading:
             for each in schema.fields:
                 _check_type(each.name, each.dataType, 1)
             if options.include_headers:
-                raise invalid_option(
+                raise OptionError(
                     "option includeHeaders adds no column to parsed values",
-                    "Add _headers ARRAY<STRUCT<key: STRING, value: BINARY>> to the schema.",
+                    hint="Add _headers ARRAY<STRUCT<key: STRING, value: BINARY>> to the schema.",
                 )
             needs_headers = "_headers" in schema.fieldNames()
         rows = parsing if parsing.refused else replace(parsing, schema=ddl_of(schema))
@@ -83,13 +82,13 @@ def _check_fixed(options: SourceOptions, schema: StructType) -> None:
     if given == f"struct<{fixed.replace(', ', ',').replace(' ', ':')}>":
         return
     if options.parsing is not None:
-        raise invalid_option(
+        raise OptionError(
             f"the columns of refused records are fixed ({text}), not {given}",
-            "Leave .schema() out, and set the option value.schema.",
+            hint="Leave .schema() out, and set the option value.schema.",
         )
-    raise invalid_option(
+    raise OptionError(
         f"the columns are fixed ({text}), not {given}",
-        "Set the option value.format to json to parse the values into these columns; or leave "
+        hint="Set the option value.format to json to parse the values into these columns; or leave "
         ".schema() out, and parse the column value.",
     )
 
@@ -98,10 +97,10 @@ def _check_nullable(schema: StructType) -> None:
     """Check that each column and field may be null: any field of a value may be missing."""
     flags = ('"nullable":false', '"containsNull":false', '"valueContainsNull":false')
     if any(flag in schema.json() for flag in flags):
-        raise invalid_option(
+        raise OptionError(
             "the schema has columns or fields that can't be null, and any field of a value may be "
             "missing",
-            "Remove NOT NULL from the schema. A record without its event.time is refused.",
+            hint="Remove NOT NULL from the schema. A record without its event.time is refused.",
         )
 
 
@@ -136,9 +135,9 @@ def _check_type(name: str, kind: DataType, depth: int) -> None:
 
 
 def _unsupported(name: str, what: str) -> OptionError:
-    return invalid_option(
+    return OptionError(
         f"values can't be parsed: column {name} {what}",
-        "Use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), STRING, "
+        hint="Use BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p, s), STRING, "
         "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, STRUCT<...>, ARRAY<...> or MAP<STRING, ...>.",
     )
 

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
 )
 
-from tidemill.spark.base.options import invalid_option
 from tidemill.spark.datasource.columns import columns_of, reading_of
 from tidemill.spark.datasource.readers import BatchReader, StreamReader
+from tidemill.spark.errors import OptionError
 from tidemill.spark.sinks.topic.options import parse_sink_options
 from tidemill.spark.source.planning.options import (
     check_batch_options,
@@ -83,7 +83,7 @@ class TidemillDataSource(DataSource):
         from tidemill.spark.datasource.writers import TopicWriter
 
         if overwrite:
-            raise invalid_option("mode overwrite is not supported", 'Use mode("append").')
+            raise OptionError("mode overwrite is not supported", hint='Use mode("append").')
         return TopicWriter(schema, parse_sink_options(self.options))
 
     def streamWriter(  # noqa: N802

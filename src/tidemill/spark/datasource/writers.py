@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from tidemill.spark.base.options import invalid_option
+from tidemill.spark.errors import OptionError
 from tidemill.spark.sinks.batch_identity import BatchIdentity, batch_identity
 from tidemill.spark.sinks.topic import complete_input
 from tidemill.spark.sinks.topic.options import (
@@ -65,17 +65,17 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     types = {f.name: f.dataType.simpleString() for f in schema.fields}
     for name, allowed in _COLUMN_TYPES.items():
         if name in types and types[name] not in allowed:
-            raise invalid_option(
+            raise OptionError(
                 f"column {name} has the type {types[name]}, but must be {' or '.join(allowed)}",
-                "Cast it, or convert it with to_json().",
+                hint="Cast it, or convert it with to_json().",
             )
     if "value" not in types:
-        raise invalid_option(
+        raise OptionError(
             f"the column value is missing; the columns are {', '.join(types)}",
-            'For example: select(to_json(struct("*")).alias("value")).',
+            hint='For example: select(to_json(struct("*")).alias("value")).',
         )
     if options.topic is None and "topic" not in types:
-        raise invalid_option("no topic is named", "Set the option topic, or add a column topic.")
+        raise OptionError("no topic is named", hint="Set the option topic, or add a column topic.")
 
 
 class _Writer:
@@ -112,13 +112,13 @@ def _share(options: SinkOptions, identity: BatchIdentity | None) -> Share:
     """Return which part of the batch this task writes."""
     task = task_batch()
     if task is None:
-        raise invalid_option("exactly-once delivery works inside of Spark tasks only")
+        raise OptionError("exactly-once delivery works inside of Spark tasks only")
     sink_id = options.sink_id or (task.query and f"tidemill-{task.query}")
     batch_id = task.batch_id if options.batch_id is None else options.batch_id
     if not sink_id or batch_id is None:
-        raise invalid_option(
+        raise OptionError(
             "exactly-once delivery needs the batch of a query",
-            "Use writeStream, or set the options sinkId and batchId.",
+            hint="Use writeStream, or set the options sinkId and batchId.",
         )
     return task.share(sink_id, batch_id, identity)
 
@@ -132,9 +132,9 @@ class TopicWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         if options.delivery == EXACTLY_ONCE and None in (options.sink_id, options.batch_id):
-            raise invalid_option(
+            raise OptionError(
                 "exactly-once delivery of a batch needs the options sinkId and batchId",
-                "Set both in foreachBatch, or set delivery to at-least-once.",
+                hint="Set both in foreachBatch, or set delivery to at-least-once.",
             )
         super().__init__(schema, options)
 
@@ -154,7 +154,7 @@ class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         if options.batch_id is not None:
-            raise invalid_option(
+            raise OptionError(
                 "option batchId is for df.write only: a stream numbers its own batches"
             )
         if options.delivery is None:

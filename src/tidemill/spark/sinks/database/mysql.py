@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidemill.extras import how_to_install
-from tidemill.spark.base.options import invalid_option
 from tidemill.spark.errors import MissingPackageError, OptionError, SinkError
 from tidemill.spark.sinks.base import DELETED, Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.database.rows import VERSION, Column, Layout
@@ -299,13 +298,13 @@ def _parsed(url: str) -> dict[str, Any]:
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
         port = parts.port or 3306
     except ValueError:
-        raise invalid_option("can't parse the url of the MySQL database", _HOW) from None
+        raise OptionError("can't parse the url of the MySQL database", hint=_HOW) from None
     database = unquote(parts.path.lstrip("/"))
     if parts.scheme not in ("mysql", "mariadb") or not database or "/" in database:
-        raise invalid_option("the url of the MySQL database has no database or scheme", _HOW)
+        raise OptionError("the url of the MySQL database has no database or scheme", hint=_HOW)
     unknown = sorted(options.keys() - {"unix_socket", "ssl"})
     if unknown:
-        raise invalid_option(f"unknown option {unknown[0]!r} in the url of a database", _HOW)
+        raise OptionError(f"unknown option {unknown[0]!r} in the url of a database", hint=_HOW)
     made: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": port,

@@ -12,7 +12,6 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from tidemill.extras import how_to_install
-from tidemill.spark.base.options import invalid_option
 from tidemill.spark.errors import MissingPackageError, OptionError, SchemaError
 
 LONGEST_NAME = 63
@@ -100,6 +99,7 @@ def _defaults() -> Mapping[str, str]:
 
 
 def _unparsable() -> OptionError:
-    return invalid_option(
-        "can't parse the dsn for PostgreSQL (not shown because it may contain a password)", _HOW
+    return OptionError(
+        "can't parse the dsn for PostgreSQL (not shown because it may contain a password)",
+        hint=_HOW,
     )

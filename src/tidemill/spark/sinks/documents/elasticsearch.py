@@ -22,8 +22,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import SinkError
+from tidemill.spark.errors import OptionError, SinkError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of
 
@@ -322,9 +321,9 @@ def _server(url: str) -> tuple[str, dict[str, str]]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise invalid_option("can't parse the url of the Elasticsearch server", _HOW) from None
+        raise OptionError("can't parse the url of the Elasticsearch server", hint=_HOW) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise invalid_option("can't parse the url of the Elasticsearch server", _HOW)
+        raise OptionError("can't parse the url of the Elasticsearch server", hint=_HOW)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     place = host if port is None else f"{host}:{port}"
     base = urlunsplit((parts.scheme, place, quote(unquote(parts.path.rstrip("/"))), "", ""))

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 from tidemill.extras import how_to_install
 from tidemill.spark.base.duration import microseconds
-from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import MissingPackageError, SinkError
+from tidemill.spark.errors import MissingPackageError, OptionError, SinkError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of
 
@@ -219,7 +218,7 @@ def _check(url: str) -> None:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise invalid_option("can't parse the url of the Redis server", _HOW)
+        raise OptionError("can't parse the url of the Redis server", hint=_HOW)
 
 
 def _module() -> Any:

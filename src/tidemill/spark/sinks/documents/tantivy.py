@@ -63,10 +63,6 @@ class TantivySink(DocumentSink):
     def place(self) -> Hashable:
         return ("tantivy", Path(self.path).resolve(), self.is_beside)
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        return as_columns(self.key)
-
     def check(self, context: QueryContext) -> Iterable[Mistake]:
         yield from super().check(context)
         path = Path(self.path)

@@ -14,12 +14,12 @@ from tidemill.spark.base.options import (
     SOURCE_OPTIONS,
     TOPIC_NAME,
     check_topic,
-    invalid_option,
     kafka_settings,
     known_options,
     positive,
     whole,
 )
+from tidemill.spark.errors import OptionError
 
 EXACTLY_ONCE = "exactly-once"
 AT_LEAST_ONCE = "at-least-once"
@@ -71,8 +71,8 @@ def parse_sink_options(raw: Mapping[str, str]) -> SinkOptions:
         check_topic(topic, "topic")
     delivery = given.get("delivery", "").strip().lower() or None
     if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
-        raise invalid_option(
-            f"invalid option delivery {delivery!r}", f"Use {EXACTLY_ONCE} or {AT_LEAST_ONCE}."
+        raise OptionError(
+            f"invalid option delivery {delivery!r}", hint=f"Use {EXACTLY_ONCE} or {AT_LEAST_ONCE}."
         )
     kafka = kafka_settings(raw, FORBIDDEN_SINK_SETTINGS)
     for name in _LIMITS:
@@ -97,9 +97,9 @@ def check_exactly_once(options: SinkOptions) -> None:
         OptionError: The option topic is missing, or a setting excludes transactions.
     """
     if options.topic is None:
-        raise invalid_option(
+        raise OptionError(
             "exactly-once delivery needs the option topic",
-            "Set it, or set delivery to at-least-once.",
+            hint="Set it, or set delivery to at-least-once.",
         )
     _check_settings(options.kafka, "Remove it, or set delivery to at-least-once.")
 
@@ -122,17 +122,19 @@ def check_pipeline(kafka: Mapping[str, object]) -> None:
 def _check_settings(kafka: Mapping[str, str], hint: str) -> None:
     acks = kafka.get("acks", kafka.get("request.required.acks", "all"))
     if acks not in ("all", "-1"):
-        raise invalid_option(f"exactly-once delivery excludes kafka.acks={acks}", hint)
+        raise OptionError(f"exactly-once delivery excludes kafka.acks={acks}", hint=hint)
     if kafka.get("enable.idempotence", "true").lower() != "true":
-        raise invalid_option("exactly-once delivery excludes kafka.enable.idempotence=false", hint)
+        raise OptionError(
+            "exactly-once delivery excludes kafka.enable.idempotence=false", hint=hint
+        )
 
 
 def _sink_id(given: Mapping[str, str]) -> str | None:
     if (text := given.get("sinkId")) is None:
         return None
     if not TOPIC_NAME.fullmatch(text) or len(text) > MAX_SINK_ID:
-        raise invalid_option(
+        raise OptionError(
             f"invalid option sinkId {text!r}",
-            f"Use letters, digits, '.', '_' and '-', at most {MAX_SINK_ID} of them.",
+            hint=f"Use letters, digits, '.', '_' and '-', at most {MAX_SINK_ID} of them.",
         )
     return text

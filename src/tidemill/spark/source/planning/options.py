@@ -16,12 +16,12 @@ from tidemill.spark.base.options import (
     SOURCE_OPTIONS,
     boolean,
     check_topic,
-    invalid_option,
     json_object,
     kafka_settings,
     known_options,
     positive,
 )
+from tidemill.spark.errors import OptionError
 from tidemill.spark.source.planning.parsing import RowPlan, parsing_options
 
 EARLIEST = -2
@@ -121,9 +121,9 @@ def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
     ending = _position(given, "ending")
     strategy = given.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
-        raise invalid_option(
+        raise OptionError(
             f"invalid option startingOffsetsByTimestampStrategy {strategy!r}",
-            "Use error or latest.",
+            hint="Use error or latest.",
         )
     return SourceOptions(
         subscription=_subscription(given),
@@ -145,9 +145,9 @@ def parse_source_options(raw: Mapping[str, str]) -> SourceOptions:
 def check_stream_options(options: SourceOptions) -> None:
     """Check that a streaming query has no ending position."""
     if options.ending is not None:
-        raise invalid_option(
+        raise OptionError(
             "a streaming query has no end: options like endingOffsets are for batch queries only",
-            "Remove the option, or use spark.read.",
+            hint="Remove the option, or use spark.read.",
         )
 
 
@@ -160,17 +160,17 @@ def check_batch_options(options: SourceOptions) -> None:
     """
     starting, ending = options.starting, options.ending
     if starting is not None and _mentions(starting, "latest", LATEST):
-        raise invalid_option(
-            "a batch query can't start at latest", "Use earliest, offsets or timestamps."
+        raise OptionError(
+            "a batch query can't start at latest", hint="Use earliest, offsets or timestamps."
         )
     if ending is not None and _mentions(ending, "earliest", EARLIEST):
-        raise invalid_option(
-            "a batch query can't end at earliest", "Use latest, offsets or timestamps."
+        raise OptionError(
+            "a batch query can't end at earliest", hint="Use latest, offsets or timestamps."
         )
     if starting is None or ending is None or starting.kind != ending.kind:
         return
     if _pairs(starting) != _pairs(ending):
-        raise invalid_option(
+        raise OptionError(
             "startingOffsets and endingOffsets name different partitions: "
             f"{sorted(_pairs(starting) ^ _pairs(ending))}"
         )
@@ -178,7 +178,7 @@ def check_batch_options(options: SourceOptions) -> None:
         first = starting.by_partition[topic][partition]
         last = ending.by_partition[topic][partition]
         if first > last >= 0:
-            raise invalid_option(f"{topic}-{partition} would start at {first} and end at {last}")
+            raise OptionError(f"{topic}-{partition} would start at {first} and end at {last}")
 
 
 def _pairs(position: Position) -> set[tuple[str, int]]:
@@ -195,12 +195,12 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     chosen = [name for name in _STRATEGIES if name in given]
     if len(chosen) != 1:
         what = f"only one of {', '.join(chosen)} can be set" if chosen else "no topic is named"
-        raise invalid_option(what, f"Set exactly one of {', '.join(_STRATEGIES)}.")
+        raise OptionError(what, hint=f"Set exactly one of {', '.join(_STRATEGIES)}.")
     value = given[chosen[0]].strip()
     if chosen[0] == "subscribe":
         topics = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
         if not topics:
-            raise invalid_option("option subscribe names no topic")
+            raise OptionError("option subscribe names no topic")
         for topic in topics:
             check_topic(topic, "subscribe")
         return Subscription(topics=topics)
@@ -211,11 +211,11 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
 
 def _pattern(value: str) -> str:
     if not value:
-        raise invalid_option("option subscribePattern is empty")
+        raise OptionError("option subscribePattern is empty")
     try:
         re.compile(value)
     except re.error as error:
-        raise invalid_option(
+        raise OptionError(
             f"option subscribePattern {value!r} is not a regular expression: {error}"
         ) from error
     return value
@@ -228,12 +228,12 @@ def _assignment(value: str) -> dict[str, tuple[int, ...]]:
     for topic, partitions in content.items():
         check_topic(topic, "assign")
         if not isinstance(partitions, list) or not partitions:
-            raise invalid_option(f"{what}; {topic} has {partitions!r}")
+            raise OptionError(f"{what}; {topic} has {partitions!r}")
         if not all(type(p) is int and p >= 0 for p in partitions):
-            raise invalid_option(f"{what}; {topic} has {partitions!r}")
+            raise OptionError(f"{what}; {topic} has {partitions!r}")
         assignment[topic] = tuple(sorted(set(partitions)))
     if not assignment:
-        raise invalid_option(f"{what}; it names no partition")
+        raise OptionError(f"{what}; it names no partition")
     return assignment
 
 
@@ -241,8 +241,8 @@ def _position(given: Mapping[str, str], end: str) -> Position | None:
     """Parse the options ``starting...`` or ``ending...``. Precedence is as in Spark's connector."""
     if (text := given.get(f"{end}Timestamp")) is not None:
         if not re.fullmatch(r"\d+", text.strip()):
-            raise invalid_option(
-                f"invalid option {end}Timestamp {text!r}", "Use milliseconds since 1970."
+            raise OptionError(
+                f"invalid option {end}Timestamp {text!r}", hint="Use milliseconds since 1970."
             )
         return Position("timestamp", at_ms=int(text))
     name = f"{end}OffsetsByTimestamp"
@@ -268,10 +268,10 @@ def _by_partition(text: str, option: str, *, lowest: int) -> PartitionOffsets:
         if topic == TOPIC_IDS:  # the offsets were copied from the progress of a query
             continue
         if not isinstance(partitions, dict):
-            raise invalid_option(f"{what}; {topic} has {partitions!r}")
+            raise OptionError(f"{what}; {topic} has {partitions!r}")
         parsed[topic] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or type(number) is not int or number < lowest:
-                raise invalid_option(f"{what}; {topic} has {{{partition!r}: {number!r}}}")
+                raise OptionError(f"{what}; {topic} has {{{partition!r}: {number!r}}}")
             parsed[topic][int(partition)] = number
     return parsed

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import SchemaError
+from tidemill.spark.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:  # a process that plans a query parses no DDL, and has no need of a parser for it
     from tidemill.spark.base.ddl import Column
@@ -73,16 +72,16 @@ def parsing_options(given: Mapping[str, str]) -> RowPlan | None:
     if "value.format" not in given:
         alone = [name for name in _NEED_FORMAT if name in given]
         if alone:
-            raise invalid_option(
+            raise OptionError(
                 f"option {alone[0]} has no effect without value.format",
-                "Set value.format to json or debezium, or remove the option.",
+                hint="Set value.format to json or debezium, or remove the option.",
             )
         return None
     refused = _one_of(given, "rows", _ROWS) == "refused"
     if refused and not given.get("value.schema"):
-        raise invalid_option(
+        raise OptionError(
             "rows=refused needs the option value.schema",
-            "Set value.schema to the columns of the value as DDL, and leave .schema() out.",
+            hint="Set value.schema to the columns of the value as DDL, and leave .schema() out.",
         )
     return RowPlan(
         format=_one_of(given, "value.format", FORMATS),
@@ -126,4 +125,4 @@ def _one_of(given: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     for each in known:
         if value.lower() == each.lower():
             return each
-    raise invalid_option(f"invalid option {name} {value!r}", f"Use {' or '.join(known)}.")
+    raise OptionError(f"invalid option {name} {value!r}", hint=f"Use {' or '.join(known)}.")

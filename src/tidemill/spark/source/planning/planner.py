@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidemill.spark.base.options import invalid_option
-from tidemill.spark.errors import DataLossError, OtherTopicError
+from tidemill.spark.errors import DataLossError, OptionError, OtherTopicError
 from tidemill.spark.source.planning.admission import Admission
 from tidemill.spark.source.planning.options import (
     EARLIEST,
@@ -196,7 +195,7 @@ class Planner:
         ends = self._resolve(self._options.ending or Position("latest"), topics, start=False)
         for tp, first in starts.items():
             if first > ends[tp] and self._starting.kind == "offsets":
-                raise invalid_option(f"{_name(tp)} would start at {first} and end at {ends[tp]}")
+                raise OptionError(f"{_name(tp)} would start at {first} and end at {ends[tp]}")
         return self._split([OffsetRange(*tp, starts[tp], ends[tp]) for tp in sorted(starts)])
 
     # --- private methods ---
@@ -285,11 +284,11 @@ class Planner:
             absent = ", ".join(map(_name, sorted(set(partitions) - set(given))))
             extra = ", ".join(map(_name, sorted(set(given) - set(partitions))))
             what = "startingOffsets" if start else "endingOffsets"
-            raise invalid_option(
+            raise OptionError(
                 f"{what} must name each partition"
                 + (f"; {absent} is missing" if absent else "")
                 + (f"; {extra} does not exist" if extra else ""),
-                "The offset -2 means the earliest and -1 the latest.",
+                hint="The offset -2 means the earliest and -1 the latest.",
             )
         if position.kind == "timestamps":
             return self._resolve_times(given, start=start)
@@ -313,9 +312,9 @@ class Planner:
         unmatched = [tp for tp, offset in found.items() if offset is None]
         if unmatched and start and not self._options.no_match_is_latest:
             tp = min(unmatched)
-            raise invalid_option(
+            raise OptionError(
                 f"{_name(tp)} has no record at or after timestamp {times[tp]}",
-                "Set startingOffsetsByTimestampStrategy to latest to start at its end.",
+                hint="Set startingOffsetsByTimestampStrategy to latest to start at its end.",
             )
         ends = self._cluster.offsets(dict.fromkeys(unmatched, LATEST))
         return {tp: ends[tp] if o is None else o for tp, o in found.items()}
