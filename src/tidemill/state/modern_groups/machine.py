@@ -1,4 +1,4 @@
-"""What the machines of all kinds of modern groups have in common: records, time limits, lists.
+"""Share records, time limits and lists among the machines of all kinds of modern groups.
 
 This module must not know what happens when a limit is over, or a rule of a protocol.
 """
