@@ -1,4 +1,4 @@
-"""Where the tests have their files: in memory only if there is room, and if programs run there."""
+"""Where the tests have their files: in memory only if there is space, and if programs run there."""
 
 from __future__ import annotations
 

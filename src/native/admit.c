@@ -1,6 +1,7 @@
 /* Decides how much of a run can be appended as it is, in one call.
  *
- * tidemill.engine.records.runs says what the results mean, and looks up targets that are not current.
+ * tidemill.engine.records.append_runs says what the results mean, and looks up targets that are
+ * not current.
  */
 #include "attributes.h"
 #include "native.h"

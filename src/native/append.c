@@ -1,8 +1,8 @@
 /* Appends a run of checked batches to logs in one call.
  *
  * It works on the attributes of Python's objects, and takes a log if nothing but an ordinary append is
- * to be done: to a file that is open, in a segment that has records and room, with producers whose
- * sequences continue. It leaves any other log to RunAppender._append in tidemill.engine.records.runs, and
+ * to be done: to a file that is open, in a segment that has records and space, with producers whose
+ * sequences continue. It leaves any other log to RunAppender._append in tidemill.engine.records.append_runs, and
  * has changed nothing of it then but the base offsets in the batches and bytes behind the end of the
  * file, which Python writes again. What both do must be the same.
  *

@@ -21,16 +21,16 @@ int tm_reserve_more(tm_bytes *to, size_t extra)
         PyErr_NoMemory();
         return -1;
     }
-    size_t room = to->size + extra;
-    if (room < 2 * to->room) room = 2 * to->room;
-    if (room < 64) room = 64;
-    uint8_t *data = realloc(to->data, room);
+    size_t capacity = to->size + extra;
+    if (capacity < 2 * to->capacity) capacity = 2 * to->capacity;
+    if (capacity < 64) capacity = 64;
+    uint8_t *data = realloc(to->data, capacity);
     if (data == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     to->data = data;
-    to->room = room;
+    to->capacity = capacity;
     return 0;
 }
 
@@ -39,7 +39,7 @@ PyObject *tm_block(tm_bytes *from)
 {
     Block *block = PyObject_New(Block, block_type);
     if (block == NULL) return NULL;
-    if (from->room > from->size + from->size / 2 + 64) { /* give back what the columns do not use */
+    if (from->capacity > from->size + from->size / 2 + 64) { /* give back what the columns do not use */
         uint8_t *data = realloc(from->data, from->size ? from->size : 1);
         if (data != NULL) from->data = data;
     }

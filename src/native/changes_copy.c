@@ -13,7 +13,7 @@ static int damaged(const char *what)
     return -1;
 }
 
-/* Resolve the escapes of a value into e->scratch, which has room for it. */
+/* Resolve the escapes of a value into e->scratch, which has space for it. */
 static int unescape(ChangeEncoder *e, const uint8_t *from, const uint8_t *end, Cell *to)
 {
     static const char letters[] = "bfnrtv\\", bytes[] = "\b\f\n\r\t\v\\";

@@ -307,9 +307,9 @@ static int close_body(Encoder *e, int32_t partition, PyObject *list)
     return result;
 }
 
-/* Close the body of a partition if it has no room for so many bytes, and begin a body if there is
+/* Close the body of a partition if it has no space for so many bytes, and begin a body if there is
  * none. Return whether one was closed, -1 with an error. */
-static int make_room(Encoder *e, int32_t partition, size_t most, int64_t timestamp, PyObject *list)
+static int ensure_capacity(Encoder *e, int32_t partition, size_t most, int64_t timestamp, PyObject *list)
 {
     Open *open = &e->open[partition];
     int closed = open->count && (most > e->batch_bytes || open->body.size > e->batch_bytes - most);
@@ -358,7 +358,7 @@ static int add_row(Encoder *e, const Rows *rows, size_t row, int64_t timestamp, 
     if (most > e->record_bytes) return TOO_LARGE;
     int32_t partition = partition_of(e, rows, row, key, key_length);
     if (partition < 0) return UNKNOWN_PARTITION;
-    int closed = make_room(e, partition, most, timestamp, list);
+    int closed = ensure_capacity(e, partition, most, timestamp, list);
     if (closed < 0) return -1;
     Open *open = &e->open[partition];
     uint8_t *begin = open->body.data + open->body.size;
@@ -411,7 +411,7 @@ static int append(Encoder *e, const uint8_t *key, int64_t key_length, const uint
     if (e->closed == NULL && (e->closed = PyList_New(0)) == NULL) return -1;
     static const Rows no_rows;
     int32_t partition = partition_of(e, &no_rows, 0, key, key_length);
-    if (make_room(e, partition, most, timestamp, e->closed) < 0) return -1;
+    if (ensure_capacity(e, partition, most, timestamp, e->closed) < 0) return -1;
     Open *open = &e->open[partition];
     uint8_t *begin = open->body.data + open->body.size;
     uint8_t *p = put_start(begin, open, rest, timestamp);

@@ -19,7 +19,7 @@
 
 #define CRC_START 8
 #define PAGE 4096
-#define KEPT_ROOM (4 << 20) /* a larger copy is freed when its entry is written */
+#define KEPT_CAPACITY (4 << 20) /* a larger copy is freed when its entry is written */
 
 /* What the thread and Python share. */
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
     size_t size;
     int failed, unsynced; /* errno, or 0 */
     uint8_t *copy;
-    size_t room;
+    size_t capacity;
 } Entry;
 
 typedef struct {
@@ -43,14 +43,14 @@ typedef struct {
 
 static int copy_entry(Entry *on)
 {
-    if (on->room < on->size) {
+    if (on->capacity < on->size) {
         free(on->copy);
         on->copy = NULL;
-        on->room = 0;
+        on->capacity = 0;
         void *copy;
         if (posix_memalign(&copy, PAGE, on->size)) return ENOMEM;
         on->copy = copy;
-        on->room = on->size;
+        on->capacity = on->size;
     }
     uint8_t *to = on->copy;
     for (Py_ssize_t i = 0; i < on->count; i++) {
@@ -110,10 +110,10 @@ static void write_entry(void *given)
     on->failed = copy_entry(on);
     if (!on->failed) on->failed = write_all(on->fd, on->copy, on->size, on->position);
     if (!on->failed) on->unsynced = tm_sync_data(on->fd);
-    if (on->room > KEPT_ROOM) {
+    if (on->capacity > KEPT_CAPACITY) {
         free(on->copy);
         on->copy = NULL;
-        on->room = 0;
+        on->capacity = 0;
     }
 }
 

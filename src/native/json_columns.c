@@ -39,13 +39,13 @@ static json_status grow_to(json_scan *scan, const json_node *node, json_column *
     return status;
 }
 
-/* Give a column room for its first n values. */
+/* Give a column capacity for its first n values. */
 json_status json_column_start(json_scan *scan, const json_node *node, json_column *column,
                               size_t n) {
     return grow_to(scan, node, column, n ? n : 1);
 }
 
-/* Give a full column more room. */
+/* Give a full column more capacity. */
 json_status json_column_grow(json_scan *scan, const json_node *node, json_column *column) {
     if (column->capacity >= INT32_MAX / 2) return JSON_TOO_LARGE;
     size_t more = column->capacity < 64 ? 64 : 2 * column->capacity;
@@ -106,9 +106,9 @@ void json_column_free(json_column *column) {
 }
 
 /* Return memory, of which some may be free, as an object that owns it; *at becomes NULL. */
-static PyObject *take(void *at, size_t size, size_t room) {
+static PyObject *take(void *at, size_t size, size_t capacity) {
     uint8_t **memory = at;
-    tm_bytes bytes = {.data = *memory, .size = size, .room = room};
+    tm_bytes bytes = {.data = *memory, .size = size, .capacity = capacity};
     PyObject *made = tm_block(&bytes);
     if (made) *memory = NULL;
     return made;

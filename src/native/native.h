@@ -83,12 +83,12 @@ PyObject *tm_py_send_parts(PyObject *module, PyObject *args);
 /* block.c: memory that Arrow reads through the buffer protocol. */
 typedef struct {
     uint8_t *data;
-    size_t size, room;
+    size_t size, capacity;
 } tm_bytes;
 int tm_reserve_more(tm_bytes *to, size_t extra);
 static inline int tm_reserve(tm_bytes *to, size_t extra)
 {
-    return to->room - to->size >= extra ? 0 : tm_reserve_more(to, extra);
+    return to->capacity - to->size >= extra ? 0 : tm_reserve_more(to, extra);
 }
 PyObject *tm_block(tm_bytes *from);
 int tm_add_block(PyObject *module);

@@ -196,13 +196,13 @@ static PyObject *read_partition(Reader *from)
     return facts ? Py_BuildValue("innN", number, start, end, facts) : NULL;
 }
 
-static PyObject *read_partitions(Reader *from, int *room)
+static PyObject *read_partitions(Reader *from, int *left)
 {
     int64_t count = read_count(from);
-    if (count > *room) from->ok = 0;
+    if (count > *left) from->ok = 0;
     PyObject *list = from->ok ? PyList_New(0) : NULL;
     if (!list) return NULL;
-    *room -= (int)count;
+    *left -= (int)count;
     for (; count > 0; count--) {
         PyObject *item = read_partition(from);
         if (!item || PyList_Append(list, item) < 0) {
@@ -217,7 +217,7 @@ static PyObject *read_partitions(Reader *from, int *room)
 }
 
 /* Return one topic as (name, id, partitions). */
-static PyObject *read_topic(Reader *from, int by_id, int *room)
+static PyObject *read_topic(Reader *from, int by_id, int *left)
 {
     PyObject *name, *id = NULL, *partitions = NULL, *topic = NULL;
     if (by_id) {
@@ -230,7 +230,7 @@ static PyObject *read_topic(Reader *from, int by_id, int *room)
         name = read_text(from);
         if (name == Py_None) from->ok = 0;
     }
-    if (name && from->ok) partitions = read_partitions(from, room);
+    if (name && from->ok) partitions = read_partitions(from, left);
     if (partitions) skip_no_tags(from);
     if (partitions && from->ok) topic = PyTuple_Pack(3, name, id, partitions);
     Py_XDECREF(name);
@@ -239,14 +239,14 @@ static PyObject *read_topic(Reader *from, int by_id, int *room)
     return topic;
 }
 
-static PyObject *read_topics(Reader *from, int by_id, int room)
+static PyObject *read_topics(Reader *from, int by_id, int left)
 {
     int64_t count = read_count(from);
-    if (count > room) from->ok = 0;
+    if (count > left) from->ok = 0;
     PyObject *list = from->ok ? PyList_New(0) : NULL;
     if (!list) return NULL;
     for (; count > 0; count--) {
-        PyObject *topic = read_topic(from, by_id, &room);
+        PyObject *topic = read_topic(from, by_id, &left);
         if (!topic || PyList_Append(list, topic) < 0) {
             Py_XDECREF(topic);
             break;
@@ -387,16 +387,16 @@ static PyObject *request_tuple(const uint8_t *data, const Request *from)
 }
 
 /* Append one request; return 1, 0 if it is not like the ones before, or -1 with an error. */
-static int append_request(PyObject *frame, PyObject *list, Request *first, size_t *room)
+static int append_request(PyObject *frame, PyObject *list, Request *first, size_t *left)
 {
     Py_buffer view;
     Request one = {0};
     if (PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE) < 0) return -1;
-    int taken = (size_t)view.len <= *room && read_request(view.buf, (size_t)view.len, &one);
+    int taken = (size_t)view.len <= *left && read_request(view.buf, (size_t)view.len, &one);
     if (taken && first->version) taken = one.version == first->version && one.acks == first->acks;
     if (taken) {
         *first = one;
-        *room -= (size_t)view.len;
+        *left -= (size_t)view.len;
         PyObject *item = request_tuple(view.buf, &one);
         if (!item || PyList_Append(list, item) < 0) taken = -1;
         Py_XDECREF(item);
@@ -411,9 +411,9 @@ PyObject *tm_py_read_run(PyObject *module, PyObject *frames)
     PyObject *list = count < 0 ? NULL : PyList_New(0);
     if (!list) return NULL;
     Request first = {0};
-    size_t room = RUN_BYTES;
+    size_t left = RUN_BYTES;
     for (Py_ssize_t i = 0; i < count; i++) {
-        int taken = append_request(PyList_GetItem(frames, i), list, &first, &room);
+        int taken = append_request(PyList_GetItem(frames, i), list, &first, &left);
         if (taken > 0) continue;
         if (taken == 0) break;
         Py_DECREF(list);

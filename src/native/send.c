@@ -42,13 +42,13 @@ static int is_cached(int fd, off_t position, size_t size)
     return found.cached >= (range.len + page - 1) / page;
 }
 
-/* Send buffers up to the next file or the end of the room. Return the sent bytes, or -1 with errno. */
-static ssize_t send_buffers(int to, const Part *parts, Py_ssize_t count, size_t skip, long long room)
+/* Send buffers up to the next file or the limit. Return the sent bytes, or -1 with errno. */
+static ssize_t send_buffers(int to, const Part *parts, Py_ssize_t count, size_t skip, long long left)
 {
     struct iovec pieces[MOST_PARTS];
     Py_ssize_t n = 0;
-    for (; n < count && parts[n].fd < 0 && (!n || room > 0); n++) {
-        room -= (long long)parts[n].size;
+    for (; n < count && parts[n].fd < 0 && (!n || left > 0); n++) {
+        left -= (long long)parts[n].size;
         pieces[n].iov_base = (char *)parts[n].view.buf + (n ? 0 : skip);
         pieces[n].iov_len = parts[n].size - (n ? 0 : skip);
     }
@@ -57,7 +57,7 @@ static ssize_t send_buffers(int to, const Part *parts, Py_ssize_t count, size_t 
 }
 
 /* Send what the socket takes. Return the sent bytes and set the state, or -1 with errno. */
-static long long send_all(int to, const Part *parts, Py_ssize_t count, size_t skip, long long room,
+static long long send_all(int to, const Part *parts, Py_ssize_t count, size_t skip, long long left,
                           int known, int *state)
 {
     long long total = 0;
@@ -65,10 +65,10 @@ static long long send_all(int to, const Part *parts, Py_ssize_t count, size_t sk
     *state = MORE;
     while (at < count) {
         const Part *part = &parts[at];
-        if (room <= 0 && !(part->fd < 0 && part->size < SHORT_BUFFER)) break;
+        if (left <= 0 && !(part->fd < 0 && part->size < SHORT_BUFFER)) break;
         ssize_t sent;
         if (part->fd < 0) {
-            sent = send_buffers(to, part, count - at, skip, room);
+            sent = send_buffers(to, part, count - at, skip, left);
         } else {
             off_t position = part->position + (off_t)skip;
             size_t size = part->size - skip;
@@ -91,7 +91,7 @@ static long long send_all(int to, const Part *parts, Py_ssize_t count, size_t sk
             break;
         }
         total += sent;
-        room -= sent;
+        left -= sent;
         for (skip += (size_t)sent; at < count && skip >= parts[at].size; at++)
             skip -= parts[at].size;
     }
@@ -130,8 +130,8 @@ PyObject *tm_py_send_parts(PyObject *module, PyObject *args)
     int to, known;
     PyObject *list;
     Py_ssize_t skip;
-    long long room;
-    if (!PyArg_ParseTuple(args, "iO!nLi:send_parts", &to, &PyList_Type, &list, &skip, &room,
+    long long left;
+    if (!PyArg_ParseTuple(args, "iO!nLi:send_parts", &to, &PyList_Type, &list, &skip, &left,
                           &known))
         return NULL;
     Part parts[MOST_PARTS];
@@ -149,7 +149,7 @@ PyObject *tm_py_send_parts(PyObject *module, PyObject *args)
     int state;
     long long sent;
     Py_BEGIN_ALLOW_THREADS
-    sent = send_all(to, parts, count, (size_t)skip, room, known, &state);
+    sent = send_all(to, parts, count, (size_t)skip, left, known, &state);
     Py_END_ALLOW_THREADS
     if (sent < 0)
         PyErr_SetFromErrno(PyExc_OSError);

@@ -1,6 +1,6 @@
 """Configures logging: one structured line per event, on stderr.
 
-A module of the broker gets its logger with ``log = structlog.get_logger("tidemill.<room>")`` and
+A module of the broker gets its logger with ``log = structlog.get_logger("tidemill.<folder>")`` and
 calls ``log.warning("request refused", peer=peer, reason=str(error))``. The event is a constant
 text, and everything that varies is a field, so that logs can be searched and counted.
 

@@ -163,13 +163,13 @@ async def test_producers_expire_even_if_offsets_can_not() -> None:
     assert bench.transactions.expired == 1
 
 
-async def test_room_behind_idle_segments_is_released_in_a_thread() -> None:
+async def test_space_behind_idle_segments_is_released_in_a_thread() -> None:
     bench = Bench()
     logs = [bench.log(number) for number in range(3)]
     for log in logs:
         write(log, [(b"k", b"v")], bench.clock.now_ms())
-    room = bench.store.environment.preallocation
-    room._ends = {log.segments[-1]: 1 << 20 for log in logs}
+    space = bench.store.environment.preallocation
+    space._ends = {log.segments[-1]: 1 << 20 for log in logs}
     truncated: dict[str, threading.Thread] = {}
 
     def check(operation: str, path: str) -> None:
@@ -177,16 +177,16 @@ async def test_room_behind_idle_segments_is_released_in_a_thread() -> None:
             truncated[path] = threading.current_thread()
 
     bench.fs.check = check  # type: ignore[method-assign]
-    await bench.work.release_room()
+    await bench.work.release_preallocated()
     assert not truncated  # none was seen before
-    await bench.work.release_room()
+    await bench.work.release_preallocated()
     assert list(truncated) == [log.segments[-1].path() for log in logs]
     assert threading.main_thread() not in truncated.values()
-    assert not any(room.forget(log.segments[-1]) for log in logs)
+    assert not any(space.forget(log.segments[-1]) for log in logs)
     write(logs[0], [(b"k", b"v")], bench.clock.now_ms())
 
 
-async def test_room_is_released_on_the_event_loop_if_no_thread_can_be_started(
+async def test_space_is_released_on_the_event_loop_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*args: object) -> None:
@@ -195,13 +195,13 @@ async def test_room_is_released_on_the_event_loop_if_no_thread_can_be_started(
     bench = Bench()
     log = bench.log(0)
     write(log, [(b"k", b"v")], bench.clock.now_ms())
-    room = bench.store.environment.preallocation
-    room._ends[log.segments[-1]] = 1 << 20
-    await bench.work.release_room()
+    space = bench.store.environment.preallocation
+    space._ends[log.segments[-1]] = 1 << 20
+    await bench.work.release_preallocated()
     monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuse)
     with pytest.raises(RuntimeError):
-        await bench.work.release_room()
-    assert not room.forget(log.segments[-1])
+        await bench.work.release_preallocated()
+    assert not space.forget(log.segments[-1])
     write(log, [(b"k", b"v")], bench.clock.now_ms())
 
 

@@ -202,7 +202,7 @@ async def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool
     await again.stop()
 
 
-async def test_without_room_for_a_journal_segments_are_synced() -> None:
+async def test_without_space_for_a_journal_segments_are_synced() -> None:
     fs = FaultyFileSystem()
     fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
     log = Log(sync_interval_ms=3_600_000)

@@ -30,7 +30,7 @@ def test_below_the_limit_all_connections_are_read() -> None:
     assert not a.held
 
 
-def test_over_the_limit_is_not_read_until_answers_made_room() -> None:
+def test_over_the_limit_is_not_read_until_answers_made_space() -> None:
     budget = Budget(100)
     a, b = links(2)
     budget.add(a, 90, whole=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tidemill.net.budget import Budget
+from tidemill.net.response_budget import ResponseBudget
 from tidemill.net.responses import ResponseMemory
-from tidemill.net.room import ResponseRoom
 
 
 class MemoryLink:
@@ -32,7 +32,7 @@ class MemoryLink:
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._budget = budget
-        self.room = ResponseRoom(ResponseMemory(1 << 30))
+        self.budget = ResponseBudget(ResponseMemory(1 << 30))
         self.is_closing = False
         self.is_finished = False
         self.error: BaseException | None = None

@@ -224,12 +224,12 @@ class LogMachine(RuleBasedStateMachine):
         self.reopen(least=before if info is None else before + 1)
 
     @rule(producer=st.sampled_from(WRITERS))
-    def no_room_for_an_abort(self, producer: int) -> None:
+    def no_space_for_an_abort(self, producer: int) -> None:
         if self.model.open_of(producer) is None:
             return
         marker = Marker(producer, 0, False, 3)
-        for room in (5, 50):
-            self.fs.capacity = self.fs.used() + room
+        for space in (5, 50):
+            self.fs.capacity = self.fs.used() + space
             with pytest.raises(DiskFullError):
                 self.log.append_marker(marker, now_ms=self.clock.now_ms())
             self.fs.clear_faults()

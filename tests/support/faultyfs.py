@@ -224,10 +224,10 @@ class FaultyFileSystem:
             raise CrashError(path)
         self.check("write", path)
         if self.capacity is not None:
-            room = self.capacity - self.used()
+            space = self.capacity - self.used()
             grows = position + len(data) - len(node.data)
-            if grows > room:
-                fits = max(len(data) - (grows - max(room, 0)), 0)
+            if grows > space:
+                fits = max(len(data) - (grows - max(space, 0)), 0)
                 if fits == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
                 data = data[:fits]

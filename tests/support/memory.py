@@ -34,16 +34,16 @@ def use() -> None:
 
 
 def is_usable(folder: Path = MEMORY, memory_info: Path = Path("/proc/meminfo")) -> bool:
-    """Return whether a folder in memory has room, and runs programs: containers may forbid both."""
+    """Return whether a folder in memory has space and runs programs: containers can forbid both."""
     try:
         found = os.statvfs(folder)
         lines = memory_info.read_text().splitlines()
     except OSError:
         return False
     [available] = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")]
-    room = min(found.f_bavail * found.f_frsize, available)
+    space = min(found.f_bavail * found.f_frsize, available)
     runs_programs = not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
-    return runs_programs and room >= LEAST_FREE and os.access(folder, os.W_OK | os.X_OK)
+    return runs_programs and space >= LEAST_FREE and os.access(folder, os.W_OK | os.X_OK)
 
 
 def disk() -> Path:

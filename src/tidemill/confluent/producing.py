@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemill.confluent.errors import RAISED, RETRIABLE, LastError, error_in
 from tidemill.kafka_client.producing import failures
-from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.failures import ErrorFactory
 from tidemill.kafka_client.producing.transactional import ABORT_S, Marker
 
 REQUEST_S = 30.0
@@ -36,7 +36,7 @@ transaction has failed, and that it holds back what is left of it."""
 _PAUSE_S = 0.02
 """Seconds between a temporary failure and the next attempt."""
 _FLUSH_S = 0.5
-# Success is not reported, so a longer wait would not end when the queue has room again.
+# Success is not reported, so a longer wait would not end when the queue has space again.
 _FULL_S = 0.002
 
 _NOT_YET = RETRIABLE | {
@@ -90,15 +90,15 @@ class RecordProducer:
 
     Args:
         settings: Settings of librdkafka.
-        words: Words the errors.
+        errors: Makes the errors.
         make: Makes the client, and words the error of an invalid setting.
 
     Attributes:
         last: The last error that is about no record.
     """
 
-    def __init__(self, settings: Mapping[str, Any], words: Failures, make: Make) -> None:
-        self._words = words
+    def __init__(self, settings: Mapping[str, Any], errors: ErrorFactory, make: Make) -> None:
+        self._errors = errors
         self._servers = str(settings["bootstrap.servers"])
         self._is_transactional = "transactional.id" in settings
         self._outcome = _Outcome()
@@ -125,7 +125,7 @@ class RecordProducer:
         """Queue a record. Wait while the queue is full.
 
         Raises:
-            TidemillError: As ``Failures`` words it: the record can't be sent, or an earlier one was
+            TidemillError: By the error factory: the record can't be sent, or an earlier one was
                 rejected.
         """
         extra: dict[str, Any] = {"timestamp": ts_ms} if ts_ms else {}
@@ -144,25 +144,25 @@ class RecordProducer:
                 code, cause = self.explain(error)
                 if code == failures.TOO_LARGE:
                     size = len(value or b"") + len(key or b"")
-                    raise self._words.too_large(topic, size, cause) from error
+                    raise self._errors.too_large(topic, size, cause) from error
                 if code in failures.FENCED:
-                    raise self._words.refused(f"write to topic {topic}", cause, code) from error
-                raise self._words.unsendable(topic, cause) from error
+                    raise self._errors.refused(f"write to topic {topic}", cause, code) from error
+                raise self._errors.unsendable(topic, cause) from error
 
     def check(self, wait_s: float = 0) -> None:
         """Run the callbacks of the client.
 
         Raises:
-            TidemillError: As ``Failures`` words it: a record was rejected or not acknowledged in
+            TidemillError: By the error factory: a record was rejected or not acknowledged in
                 time, or the brokers reject the connection.
         """
         self._serve(self.client.poll, wait_s)
         if self.last.is_permanent:
-            raise self._words.rejected(self._servers, self.last.text.removeprefix(": "))
+            raise self._errors.rejected(self._servers, self.last.text.removeprefix(": "))
         if (first := self._outcome.first) is not None:
             code, cause = self.explain(first)
             number, topic = self._outcome.failures, self._outcome.topic
-            raise self._words.not_accepted(number, topic, f"{cause}{self.last.text}", code)
+            raise self._errors.not_accepted(number, topic, f"{cause}{self.last.text}", code)
 
     def flush(self) -> None:
         """Wait until all records are acknowledged, at most ``message.timeout.ms``.
@@ -217,7 +217,7 @@ class RecordProducer:
         except RAISED as error:
             # Not from the error itself, which might not derive from Exception.
             code, cause = self.explain(error)
-        raise self._words.refused("continue with the producer", cause, code)
+        raise self._errors.refused("continue with the producer", cause, code)
 
 
 class TransactionalProducer:
@@ -236,16 +236,16 @@ class TransactionalProducer:
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], words: Failures, make: Make, *, patience_s: float
+        self, settings: Mapping[str, Any], errors: ErrorFactory, make: Make, *, patience_s: float
     ) -> None:
         self._settings = settings
         self._name = str(settings["transactional.id"])
-        self._words = words
+        self._errors = errors
         self._make = make
         self._patience_s = patience_s
         self._request_s = min(REQUEST_S, patience_s)
         self._what = ""
-        self.records = RecordProducer(settings, words, make)
+        self.records = RecordProducer(settings, errors, make)
         self._group: object = None
         self.is_open = False
 
@@ -377,12 +377,12 @@ class TransactionalProducer:
                 if last.is_permanent:
                     servers = str(self._settings["bootstrap.servers"])
                     cause = last.text.removeprefix(": ")
-                    raise self._words.rejected(servers, cause) from error
+                    raise self._errors.rejected(servers, cause) from error
                 reason = error_in(error)
                 if reason is None or not (reason.retriable() or reason.code() in also):
                     code, cause = self.records.explain(error)
-                    raise self._words.refused(what, f"{cause}{last.text}", code) from error
+                    raise self._errors.refused(what, f"{cause}{last.text}", code) from error
                 if time.monotonic() > deadline:
                     cause = last.text.removeprefix(": ") or reason.str()
-                    raise self._words.not_answered(what, cause) from error
+                    raise self._errors.not_answered(what, cause) from error
             time.sleep(_PAUSE_S)

@@ -254,7 +254,7 @@ class ReadQuery:
     min_bytes: int
     max_bytes: int
     isolation: Isolation = Isolation.READ_UNCOMMITTED
-    room: ReadRoom | None = None
+    budget: ReadBudget | None = None
     """Memory for what is read; None: as much as ``max_bytes``."""
     breathe: Callable[[], Awaitable[None]] | None = None
     """Awaited after every few partitions, so that a read of many lets other work run."""
@@ -262,7 +262,7 @@ class ReadQuery:
     """Whether results may have ranges of files instead of bytes."""
 
 
-class ReadRoom(Protocol):
+class ReadBudget(Protocol):
     """Memory for the bytes of a read, which the reader asks for before it loads them."""
 
     def share(self, size: int) -> int | None:
@@ -326,7 +326,7 @@ class DataFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogLog:
+class CatalogExtent:
     """The end of the catalog's log."""
 
     leader_epoch: int

@@ -32,13 +32,13 @@ from tidemill.engine.internal_topics import (
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests
 from tidemill.engine.records.append import Appender
+from tidemill.engine.records.append_runs import RunAppender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
-from tidemill.engine.records.runs import RunAppender
 from tidemill.engine.records.slices import Slices
 from tidemill.engine.shares.core import ShareCore
 from tidemill.engine.shares.fetch import ShareFetcher
@@ -46,7 +46,7 @@ from tidemill.engine.shares.shares import ShareRequests
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.storage import StorageReport
 from tidemill.engine.topics.admin import TopicAdmin
-from tidemill.engine.topics.catalog_journal import CatalogJournal
+from tidemill.engine.topics.catalog_log import CatalogLog
 from tidemill.engine.topics.completeness import check_complete, check_exists
 from tidemill.engine.topics.folders import Folders
 from tidemill.engine.topics.notes import TopicNotes
@@ -273,7 +273,7 @@ class Engine:
             max_partitions=settings.limits.partitions,
             topic_defaults=settings.log.topic_defaults,
         )
-        journal = CatalogJournal(
+        journal = CatalogLog(
             StateLog(catalog_log, self._flusher, self.clock),
             catalog,
             group_configs(self.settings.groups),

@@ -80,7 +80,7 @@ class Housekeeping:
             (log.checkpoint_interval_ms, self.checkpoint),
             (log.checkpoint_interval_ms, self._write_notes),
             (EXPIRY_INTERVAL_MS, self.expire),
-            (RELEASE_INTERVAL_MS, self.release_room),
+            (RELEASE_INTERVAL_MS, self.release_preallocated),
         ):
             self._tasks.append(asyncio.create_task(self._every(interval_ms, work)))
         if self._check_lag is not None:
@@ -102,7 +102,7 @@ class Housekeeping:
                 log.delete_old_segments(self._clock.now_ms())
             except SyncFailedError:
                 raise
-            except StorageError as error:  # other partitions might still make room
+            except StorageError as error:  # other partitions might still free space
                 logger.error(
                     "retention.postponed", partition=str(log.tp), error=str(error), hint=error.hint
                 )
@@ -179,7 +179,7 @@ class Housekeeping:
         finally:
             await self._groups.expire_offsets()
 
-    async def release_room(self) -> None:
+    async def release_preallocated(self) -> None:
         """Free the blocks that were allocated behind segments which do not grow any more."""
         loop = asyncio.get_running_loop()
         for segment in self._store.environment.preallocation.idle():

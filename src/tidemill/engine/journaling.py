@@ -4,7 +4,7 @@ A round writes what many logs wait for, with one sync. Only one round is on its 
 thread of its own (``threads.entries``). The segments of the logs in it are synced later on another
 thread: when half of the journal is in use, when a log's oldest entry is ``STORED_AFTER`` ticks old,
 or when nothing was written for ``IDLE_AFTER`` ticks. The system begins to write them before that.
-An append never waits for that, and never fails because of the journal: where it has no room, the
+An append never waits for that, and never fails because of the journal: where it has no space, the
 flusher syncs the segments.
 
 Knows logs, the journal and the event loop. The requests that wait are the flusher's business.
@@ -41,7 +41,7 @@ WRITTEN_BYTES = 1 << 20
 """Bytes of a log in the journal for which the system is asked to begin to write its segment. A sync
 that has to write many megabytes makes the journal wait for the disk."""
 MEASURED_PARTS = 64
-"""The room in the journal is measured after each of so many parts of a file."""
+"""The space in the journal is measured after each of so many parts of a file."""
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Journaling:
         logs: Sequence[PartitionLog],
         finished: Callable[[bool], None],
     ) -> bool:
-        """Start a round; return whether there is room for it.
+        """Start a round; return whether there is space for it.
 
         Args:
             pieces: what the logs wait for.
@@ -194,7 +194,7 @@ class Journaling:
         self._unmeasured_bytes += write.size
         if self._unmeasured_bytes >= self._measured_after:
             self._unmeasured_bytes = 0
-            self._make_room()
+            self._make_space()
         self._on_free()
         if self._notes_wait:  # behind the next round, which takes the notes too
             self._loop.call_soon(self._write_notes)
@@ -225,7 +225,7 @@ class Journaling:
 
         self._run(self._writer, self._journal.discard, discarded)
 
-    def _make_room(self) -> None:
+    def _make_space(self) -> None:
         if self._journal.wants_file and not self._creating:
             self._creating = True
             self._run(self._storer, self._journal.create_file, self._created)

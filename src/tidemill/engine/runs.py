@@ -1,6 +1,6 @@
 """The data types of a run: ordinary batches that a client sent together, each to one partition.
 
-Plain data, and the wait for it. No protocol and no I/O. ``records.runs`` appends runs.
+Plain data, and the wait for it. No protocol and no I/O. ``records.append_runs`` appends runs.
 """
 
 from __future__ import annotations

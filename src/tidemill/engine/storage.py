@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from tidemill.engine.api import CatalogLog, DataFolder, PartitionSize
+from tidemill.engine.api import CatalogExtent, DataFolder, PartitionSize
 from tidemill.engine.internal_topics import CATALOG
 from tidemill.log.store import LogStore
 
@@ -33,7 +33,7 @@ class StorageReport:
                 continue
             yield PartitionSize(tp.topic, tp.partition, log.size_bytes)
 
-    def catalog_log(self) -> CatalogLog:
+    def catalog_log(self) -> CatalogExtent:
         """Return the end of the catalog's log."""
         log = self._store.partitions[CATALOG]
-        return CatalogLog(log.leader_epoch, log.high_watermark, log.log_end_offset)
+        return CatalogExtent(log.leader_epoch, log.high_watermark, log.log_end_offset)

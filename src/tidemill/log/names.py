@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tidemill.log.errors import InvalidTopicError
 
 MAX_TOPIC_NAME = 249
-"""Longest valid topic name in characters. It leaves room for the suffixes of the folder name."""
+"""Longest valid topic name in characters. It leaves space for the suffixes of the folder name."""
 
 LOG = ".log"
 INDEX = ".index"

@@ -22,8 +22,8 @@ from tidemill import system
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.net.budget import Budget, Hold
 from tidemill.net.outgoing.outbox import Outbox
+from tidemill.net.response_budget import ResponseBudget
 from tidemill.net.responses import UNCOUNTED_BYTES, ResponseMemory
-from tidemill.net.room import ResponseRoom
 from tidemill.parts import Part, has_files, memory_of
 from tidemill.settings import Limits
 
@@ -127,7 +127,7 @@ class Link(asyncio.BufferedProtocol):
         self.host = "?"
         self.last_receipt = 0.0
         """Loop time of the last byte."""
-        self.room = ResponseRoom(owner.responses)
+        self.budget = ResponseBudget(owner.responses)
         """Memory for the response in the making."""
 
     # --- for the session -------------------------------------------------------------------------
@@ -213,12 +213,12 @@ class Link(asyncio.BufferedProtocol):
         unread = self.unread_bytes
         responses = self._owner.responses
         if unread > UNCOUNTED_BYTES or (unread and responses.has_unread(self)):
-            self.room.has_read = False
+            self.budget.has_read = False
             responses.wrote(self, memory_of(buffers), self._owner.now())
             if responses.blocks(self):
                 self.hold(Hold.UNREAD)
-        elif not self.room.has_read and sum(map(len, buffers)) > UNCOUNTED_BYTES:
-            self.room.has_read = True
+        elif not self.budget.has_read and sum(map(len, buffers)) > UNCOUNTED_BYTES:
+            self.budget.has_read = True
 
     def _send_gathered(self) -> None:
         if self._gathered:
@@ -339,7 +339,7 @@ class Link(asyncio.BufferedProtocol):
 
     def has_read(self) -> None:
         """Note that the client has read its responses; continue if that was waited for."""
-        self.room.has_read = True
+        self.budget.has_read = True
         if self._holds & Hold.UNREAD:
             self.unhold(Hold.UNREAD)
             asyncio.get_running_loop().call_soon(self._continue)

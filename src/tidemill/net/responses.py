@@ -1,16 +1,16 @@
 """Limit the memory of responses over all connections.
 
-A response that is made from stored bytes first asks for room. It counts from then until the kernel
+A response made of stored bytes first asks for memory. It counts from then until the kernel
 has taken its last byte. Below half of the limit it gets all that it asks for. Above, it is cut: to
 half of what is left, or to one batch. When the limit is passed, by one response at most, the others
 wait in the order in which they asked. Every other turn belongs to the clients that have read a
 large response before, so that those who never read can't hold them up.
 
-A client that does not read would hold its room for ever. So while the limit is passed or others
+A client that does not read would hold its memory for ever. So while the limit is passed or others
 wait, a client that takes nothing for ``STUCK_SECONDS``, or less than a sixteenth of its unread
 bytes in ``SLOW_SECONDS``, is reported to the listener, which closes its connection. And while the
-limit is passed, a client with unread responses gets no others. As long as there is room for all, a
-client may be as slow as it likes.
+limit is passed, a client with unread responses gets no others. As long as there is memory for all,
+a client may be as slow as it likes.
 
 This is bookkeeping for ``listener``: it knows no sockets, no event loop and no protocol. Time is a
 parameter.
@@ -46,7 +46,7 @@ class Client(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A response that waits for room."""
+    """A response that waits for memory."""
 
     size: int
     granted: Callable[[], bool]
@@ -106,7 +106,7 @@ class ResponseMemory:
         self._blocked: set[Client] = set()
 
     @property
-    def room(self) -> int:
+    def left(self) -> int:
         """Bytes that are left."""
         return max(0, self.limit - self.used)
 
@@ -131,12 +131,12 @@ class ResponseMemory:
         """Return how many of ``size`` bytes a response can have now. None: it must wait."""
         if any(self._turns):
             return None
-        if size > self.room // 2:
+        if size > self.left // 2:
             self.measure()
         if self.used > self.limit:
             return None
-        room = self.room
-        return size if size <= room // 2 else max(room // 2, min(room, LEAST_BYTES))
+        left = self.left
+        return size if size <= left // 2 else max(left // 2, min(left, LEAST_BYTES))
 
     def count(self, change: int) -> None:
         """Change the bytes of responses that are made and not written yet."""

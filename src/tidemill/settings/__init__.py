@@ -3,7 +3,7 @@
 ``section`` is the base of all tables, ``broker`` has those of the engine, and ``definitions`` lists
 them. A protocol declares its own in its folder. ``cli.server.settings_file`` reads them from a
 file, the environment and flags. The configs of topics (Kafka's ``retention.ms`` and others) are
-declared in ``log.config``. This room must not do I/O.
+declared in ``log.config``. This folder must not do I/O.
 """
 
 from __future__ import annotations

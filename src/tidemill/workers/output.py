@@ -190,9 +190,9 @@ class OutputReader:
 
     def _grow(self, part: bytes) -> None:
         """Take over a part of a line, up to the longest line."""
-        room = self._log.limits.line - len(self._part)
-        self._is_cut = self._is_cut or len(part) > room
-        self._part += part[:room]
+        left = self._log.limits.line - len(self._part)
+        self._is_cut = self._is_cut or len(part) > left
+        self._part += part[:left]
         self._allowance -= len(part)
 
     def _ended(self, rest: bytes) -> bytes:

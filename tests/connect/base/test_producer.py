@@ -20,7 +20,7 @@ from tidemill.connect.base.errors import (
     ProducerFencedError,
     RecordTooLargeError,
 )
-from tidemill.connect.base.producer import Producer, Words, open_producer
+from tidemill.connect.base.producer import ConnectorErrors, Producer, open_producer
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.producing import cluster
 from tidemill.kafka_client.producing.transactional import TransactionalProducer
@@ -160,13 +160,13 @@ def test_records_have_headers(kafka: Kafka, name: str) -> None:
 
 
 def test_errors_of_brokers_are_told_apart() -> None:
-    words = Words(Kafka("host:1"), "me")
-    assert isinstance(words.refused("commit", "x", 90), ProducerFencedError)
-    assert isinstance(words.refused("commit", "x", 48), DeliveryError)
-    assert isinstance(words.not_accepted(3, "t", "x", 47), ProducerFencedError)
-    assert isinstance(words.not_accepted(3, "t", "x", 10), RecordTooLargeError)
-    assert "host:1" in str(words.not_answered("commit", "x"))
-    assert "rejected" in str(words.rejected("", "x"))
+    errors = ConnectorErrors(Kafka("host:1"), "me")
+    assert isinstance(errors.refused("commit", "x", 90), ProducerFencedError)
+    assert isinstance(errors.refused("commit", "x", 48), DeliveryError)
+    assert isinstance(errors.not_accepted(3, "t", "x", 47), ProducerFencedError)
+    assert isinstance(errors.not_accepted(3, "t", "x", 10), RecordTooLargeError)
+    assert "host:1" in str(errors.not_answered("commit", "x"))
+    assert "rejected" in str(errors.rejected("", "x"))
 
 
 def test_a_worker_needs_the_packages_of_a_plain_installation_only() -> None:

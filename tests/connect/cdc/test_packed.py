@@ -21,7 +21,7 @@ from tidemill.connect.cdc.envelope import Encoder, Record, source_tail
 from tidemill.connect.cdc.packed import Changes, ColumnRule, PackedRows
 from tidemill.connect.cdc.postgres import types
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
-from tidemill.connect.cdc.postgres.decoding.runs import Run, Transaction, scan
+from tidemill.connect.cdc.postgres.decoding.packed_rows import Run, Transaction, scan
 from tidemill.connect.cdc.postgres.decoding.shapes import Layouts, Shape, decoder, identity_decoder
 from tidemill.connect.cdc.postgres.reading.chunks import _copied_rows
 from tidemill.connect.cdc.sqlite import rows as cells

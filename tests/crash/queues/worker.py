@@ -45,7 +45,7 @@ _workers = itertools.count()
 class Worker:
     """A consumer that settles what it gets a turn later."""
 
-    shares_room = False
+    shares_credit = False
 
     def __init__(self, engine: Engine, prefetch: int) -> None:
         self._engine = engine
@@ -55,7 +55,7 @@ class Worker:
         self.consumer: Consumer | None = None
         self.owner = Owner("worker")
 
-    def room(self) -> int:
+    def credit(self) -> int:
         return self._prefetch - self._out
 
     def deliver(self, deliveries: list[Delivery]) -> None:

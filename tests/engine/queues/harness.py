@@ -120,7 +120,7 @@ class Reader:
 
     consumer: Consumer
 
-    shares_room = False
+    shares_credit = False
 
     def __init__(self, prefetch: int) -> None:
         self.prefetch = prefetch
@@ -128,11 +128,11 @@ class Reader:
         self.out = 0
         self.ended: list[str] = []
 
-    def room(self) -> int:
+    def credit(self) -> int:
         return self.prefetch - self.out
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        assert 0 < len(deliveries) <= self.room()
+        assert 0 < len(deliveries) <= self.credit()
         self.got += deliveries
         self.out += len(deliveries)
 

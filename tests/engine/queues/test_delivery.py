@@ -69,7 +69,7 @@ async def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: 
         assert (third.value, third.delivery_count) == (b"c", 0)
 
 
-async def test_consumers_get_messages_in_turn_within_their_room(tmp_path: Path) -> None:
+async def test_consumers_get_messages_in_turn_within_their_space(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         await client.declare("jobs")
         wide = await client.consume("jobs", prefetch=4)

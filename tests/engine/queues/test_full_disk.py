@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.queues.harness import connected, turns, until
 from tidemill.engine.internal_topics import QUEUE_STATE
-from tidemill.engine.queues import declarations, room
+from tidemill.engine.queues import declarations, disk_space
 from tidemill.engine.queues.live import ack_log
 from tidemill.log.errors import DiskFullError
 from tidemill.log.partition.append import AppendInfo
@@ -39,37 +39,37 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
         return append(self, *arguments, **named)
 
     monkeypatch.setattr(PartitionLog, "append", checked)
-    monkeypatch.setattr(room, "free_bytes", lambda _: found.free)
-    monkeypatch.setattr(room, "CHECK_MS", 0)
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: found.free)
+    monkeypatch.setattr(disk_space, "CHECK_MS", 0)
     monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
     monkeypatch.setattr(declarations, "SEGMENT_BYTES", 1 << 20)
     return found
 
 
-async def test_publishers_wait_until_there_is_room(tmp_path: Path, disk: Disk) -> None:
+async def test_publishers_wait_until_there_is_space(tmp_path: Path, disk: Disk) -> None:
     async with connected(tmp_path) as client:
         await client.declare("q")
         assert await client.publish("q", b"a") == [True]
         assert client.publisher.hold_ms() == 0
         disk.refuses.add("q")
-        disk.free = room.RESERVED_BYTES - 1
+        disk.free = disk_space.RESERVED_BYTES - 1
         assert await client.publish("q", b"b") == [False]
         assert client.publisher.hold_ms() > 0
         assert client.publisher.is_disk_full
         disk.refuses.clear()
         assert client.publisher.hold_ms() > 0
-        disk.free = room.RESERVED_BYTES
+        disk.free = disk_space.RESERVED_BYTES
         assert client.publisher.hold_ms() == 0
         assert not client.publisher.is_disk_full
         assert await client.publish("q", b"c") == [True]
         assert await client.drain("q") == [b"a", b"c"]
 
 
-async def test_messages_leave_room_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
+async def test_messages_leave_space_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
     async with connected(tmp_path) as client:
         await client.declare("q")
         assert await client.publish("q", b"a") == [True]
-        disk.free = room.RESERVED_BYTES - 1
+        disk.free = disk_space.RESERVED_BYTES - 1
         assert await client.publish("q", b"b") == [False]
         assert disk.refused == 0  # it was not tried
         reader = await client.consume("q")

@@ -33,7 +33,7 @@ async def rejected(client: Client, *headers: Header) -> None:
     reader.reject(await reader.wait(1))
 
 
-async def test_the_oldest_deaths_are_left_out_if_there_is_no_room(
+async def test_the_oldest_deaths_are_left_out_if_there_is_no_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", 10_000)

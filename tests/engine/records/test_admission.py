@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from tidemill.engine.records.runs import is_current
+from tidemill.engine.records.append_runs import is_current
 from tidemill.engine.runs import RunWrite, Target
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.validate import Limits

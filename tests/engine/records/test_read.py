@@ -75,7 +75,7 @@ async def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_ar
 # --- memory --------------------------------------------------------------------------------------
 
 
-class FakeRoom:
+class FakeBudget:
     """Grants the shares that the test says, and then turns."""
 
     def __init__(self, *shares: int | None) -> None:
@@ -106,41 +106,41 @@ def fill(bench: Bench, count: int) -> int:
     return bench.log.size_bytes // count
 
 
-def query(room: FakeRoom) -> ReadQuery:
-    return ReadQuery([PartitionRead(*TP, 0, 1 << 20)], 0, 1, 1 << 20, room=room)
+def query(budget: FakeBudget) -> ReadQuery:
+    return ReadQuery([PartitionRead(*TP, 0, 1 << 20)], 0, 1, 1 << 20, budget=budget)
 
 
 @pytest.mark.parametrize("share", [1.0, 3.0, 2.5, 0.5, 0.0])
 async def test_a_read_loads_its_share_of_the_memory_or_one_batch(share: float) -> None:
     bench = Bench()
     size = fill(bench, 3)
-    room = FakeRoom(int(share * size))
-    (result,) = await bench.reader.read(query(room))
-    assert room.wanted == [3 * size]
+    budget = FakeBudget(int(share * size))
+    (result,) = await bench.reader.read(query(budget))
+    assert budget.wanted == [3 * size]
     expected = max(int(share * size), size)
-    assert len(result.records) == room.held == expected
+    assert len(result.records) == budget.held == expected
 
 
 async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_then() -> None:
     bench = Bench()
     size = fill(bench, 3)
-    room = FakeRoom(None)
-    reading = asyncio.ensure_future(bench.reader.read(query(room)))
-    while not room.turns:
+    budget = FakeBudget(None)
+    reading = asyncio.ensure_future(bench.reader.read(query(budget)))
+    while not budget.turns:
         await asyncio.sleep(0)
-    assert room.turns == [3 * size]
+    assert budget.turns == [3 * size]
     bench.log.delete_records_before(2)  # meanwhile
-    room.may_pass.set()
+    budget.may_pass.set()
     (result,) = await reading
     assert isinstance(result.error, OffsetOutOfRangeError)
-    assert room.held == 0
+    assert budget.held == 0
 
 
 async def test_an_empty_read_asks_for_no_memory() -> None:
     bench = Bench()
-    room = FakeRoom()
-    (result,) = await bench.reader.read(query(room))
-    assert (len(result.records), room.wanted) == (0, [])
+    budget = FakeBudget()
+    (result,) = await bench.reader.read(query(budget))
+    assert (len(result.records), budget.wanted) == (0, [])
 
 
 async def test_lookups_by_time_let_other_tasks_run_in_between() -> None:

@@ -31,7 +31,7 @@ async def fill(engine: Engine) -> None:
             await produce(engine, *[write("t", *[value] * 60)])
 
 
-class Room:
+class Budget:
     """Gives a share of what is asked for."""
 
     def __init__(self, share: Callable[[int], int | None]) -> None:
@@ -104,10 +104,10 @@ async def test_what_must_wait_is_left_to_the_other_read(
         assert engine.records.read_now(many) is None
         asked = query(("t", 0, 0))
         for share in (lambda size: size - 1, lambda _: None):
-            room = Room(share)
-            assert engine.records.read_now(replace(asked, room=room)) is None
-            assert room.held == 0
-        assert engine.records.read_now(replace(asked, room=Room(lambda size: size))) is not None
+            budget = Budget(share)
+            assert engine.records.read_now(replace(asked, budget=budget)) is None
+            assert budget.held == 0
+        assert engine.records.read_now(replace(asked, budget=Budget(lambda size: size))) is not None
         monkeypatch.setattr(Slice, "load_nowait", lambda _: None)
         assert engine.records.read_now(asked) is None
 

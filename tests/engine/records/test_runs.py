@@ -18,8 +18,8 @@ from tidemill.clock import ManualClock
 from tidemill.engine.api import Durability, PartitionWrite
 from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.engine.records.append import Appender
+from tidemill.engine.records.append_runs import RunAppender
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.records.runs import RunAppender
 from tidemill.engine.runs import RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
@@ -292,7 +292,7 @@ def test_the_next_batches_of_an_idempotent_producer_are_taken(
     assert [each.last_sequence for each in entry.batches] == [1, 3, 4]
 
 
-def test_a_file_that_is_closed_releases_room_or_is_broken_is_left_to_python(
+def test_a_file_that_is_closed_releases_space_or_is_broken_is_left_to_python(
     world: World, taken: list[int]
 ) -> None:
     log = world.add()

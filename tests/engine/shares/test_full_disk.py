@@ -1,4 +1,4 @@
-"""Share groups on a disk that refuses: what members acknowledged is written when there is room."""
+"""Share groups on a disk that refuses: what members acknowledged is written when there is space."""
 
 from __future__ import annotations
 

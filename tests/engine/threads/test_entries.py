@@ -134,7 +134,7 @@ async def test_a_file_that_ends_within_the_entry_refuses_it(
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert not write.done
         assert write.refused is not None
-        again = entry(env, raw, [piece(3 * BLOCK)])  # there is room now
+        again = entry(env, raw, [piece(3 * BLOCK)])  # there is space now
         (await running.write(again)).result()
         assert again.done
         raw.close()

@@ -107,7 +107,7 @@ def state(engine: Engine) -> TransactionState:
 
 
 def without_journal(fs: FaultyFileSystem) -> None:
-    """Leave no room for the journal, so that what was acknowledged is in synced segments."""
+    """Leave no space for the journal, so that what was acknowledged is in synced segments."""
     fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
 
 
@@ -296,7 +296,7 @@ async def test_with_a_full_disk_the_broker_starts_and_repairs_transactions_later
 
 async def start_without_adopting(engine: Engine, fs: FaultyFileSystem) -> Engine:
     """Cut the power: records of the coordinator that are not synced are lost. The disk is too full
-    for an adoption while the broker starts, and has room right after it."""
+    for an adoption while the broker starts, and has space right after it."""
     engine._store.partitions[A].flush()
     await cut_power(engine, fs, Unlucky())
     path = "/__transaction_state-0/00000000000000000000.log"

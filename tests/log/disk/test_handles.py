@@ -59,7 +59,7 @@ class Crowded:
         return files
 
 
-def test_no_caller_waits_for_a_sync_while_another_thread_makes_room(fs: FaultyFileSystem) -> None:
+def test_no_caller_waits_for_a_sync_while_another_thread_makes_space(fs: FaultyFileSystem) -> None:
     crowded = Crowded(fs)
     files = crowded.dirty_files(10)
     assert (fs.syncs, crowded.calls, len(crowded.pool)) == (0, 1, 10)

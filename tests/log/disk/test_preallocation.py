@@ -1,4 +1,4 @@
-"""Room behind the ends of segments: when it is allocated, how much, and when it is released."""
+"""Space behind the ends of segments: when it is allocated, how much, and when it is released."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Growing:
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preallocation:
+def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preallocation:
     monkeypatch.setattr(system, "can_allocate", lambda folder: True)
     monkeypatch.setattr(preallocation, "FREE_SHARE", 1)
     made = Preallocation()
@@ -59,11 +59,11 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preallocation:
 def test_nothing_is_allocated_before_it_is_opened_or_where_there_is_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = Preallocation()
-    assert room.plan(Growing(MIB), SEGMENT_BYTES) == NOTHING
+    space = Preallocation()
+    assert space.plan(Growing(MIB), SEGMENT_BYTES) == NOTHING
     monkeypatch.setattr(system, "can_allocate", lambda folder: False)
-    room.open(str(tmp_path))
-    assert room.plan(Growing(MIB), SEGMENT_BYTES) == NOTHING
+    space.open(str(tmp_path))
+    assert space.plan(Growing(MIB), SEGMENT_BYTES) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -75,84 +75,84 @@ def test_nothing_is_allocated_before_it_is_opened_or_where_there_is_no_disk(
         (500 * MIB, MOST_BYTES),
     ],
 )
-def test_the_room_depends_on_what_is_unsynced(
-    room: Preallocation, unsynced: int, length: int
+def test_the_space_depends_on_what_is_unsynced(
+    space: Preallocation, unsynced: int, length: int
 ) -> None:
     segment = Growing(unsynced + 7 * MIB)
     segment.synced_size = 7 * MIB
     expected = (segment.size, length) if length else NOTHING
-    assert room.plan(segment, SEGMENT_BYTES) == expected
+    assert space.plan(segment, SEGMENT_BYTES) == expected
 
 
-def test_the_room_ends_where_the_segment_is_expected_to_end(room: Preallocation) -> None:
-    assert room.plan(Growing(5 * MIB), 12 * MIB) == (5 * MIB, 7 * MIB)
-    assert room.plan(Growing(5 * MIB), 6 * MIB) == NOTHING  # too little to be worth it
-    assert room.plan(Growing(5 * MIB), MIB) == NOTHING  # larger than the one before
+def test_the_space_ends_where_the_segment_is_expected_to_end(space: Preallocation) -> None:
+    assert space.plan(Growing(5 * MIB), 12 * MIB) == (5 * MIB, 7 * MIB)
+    assert space.plan(Growing(5 * MIB), 6 * MIB) == NOTHING  # too little to be worth it
+    assert space.plan(Growing(5 * MIB), MIB) == NOTHING  # larger than the one before
 
 
-def test_more_is_allocated_when_half_of_the_room_is_used(room: Preallocation) -> None:
+def test_more_is_allocated_when_half_of_the_space_is_used(space: Preallocation) -> None:
     segment = Growing(2 * MIB)
-    assert room.plan(segment, SEGMENT_BYTES) == (2 * MIB, 6 * MIB)
-    assert room.plan(segment, SEGMENT_BYTES) == NOTHING
+    assert space.plan(segment, SEGMENT_BYTES) == (2 * MIB, 6 * MIB)
+    assert space.plan(segment, SEGMENT_BYTES) == NOTHING
     segment.synced_size, segment.size = 3 * MIB, 5 * MIB
-    assert room.plan(segment, SEGMENT_BYTES) == (8 * MIB, 3 * MIB)
-    segment.size = 30 * MIB  # it has grown beyond its room
+    assert space.plan(segment, SEGMENT_BYTES) == (8 * MIB, 3 * MIB)
+    segment.size = 30 * MIB  # it has grown beyond its space
     segment.synced_size = 28 * MIB
-    assert room.plan(segment, SEGMENT_BYTES) == (30 * MIB, 6 * MIB)
+    assert space.plan(segment, SEGMENT_BYTES) == (30 * MIB, 6 * MIB)
 
 
-def test_all_room_together_is_bounded(room: Preallocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_space_is_bounded(space: Preallocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preallocation, "TOTAL_BYTES", 2 * MOST_BYTES)
     segments = [Growing(100 * MIB) for _ in range(3)]
-    plans = [room.plan(segment, SEGMENT_BYTES) for segment in segments]
+    plans = [space.plan(segment, SEGMENT_BYTES) for segment in segments]
     assert [length for _, length in plans] == [MOST_BYTES, MOST_BYTES, 0]
-    segments[0].size += MOST_BYTES  # its room is used
-    # The room that is left is counted now and then.
-    assert (100 * MIB, MOST_BYTES) in [room.plan(segments[2], SEGMENT_BYTES) for _ in segments]
-    room.forget(segments[1])
-    assert (100 * MIB, MOST_BYTES) in [room.plan(segments[1], SEGMENT_BYTES) for _ in segments]
+    segments[0].size += MOST_BYTES  # its space is used
+    # The space that is left is counted now and then.
+    assert (100 * MIB, MOST_BYTES) in [space.plan(segments[2], SEGMENT_BYTES) for _ in segments]
+    space.forget(segments[1])
+    assert (100 * MIB, MOST_BYTES) in [space.plan(segments[1], SEGMENT_BYTES) for _ in segments]
 
 
-def test_a_disk_with_little_space_gets_no_room(
-    room: Preallocation, monkeypatch: pytest.MonkeyPatch
+def test_a_disk_with_little_space_gets_no_space(
+    space: Preallocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preallocation, "FREE_SHARE", 1 << 60)
-    assert room.plan(Growing(5 * MIB), SEGMENT_BYTES) == NOTHING
+    assert space.plan(Growing(5 * MIB), SEGMENT_BYTES) == NOTHING
 
 
-def test_segments_that_are_synced_and_do_not_grow_are_idle(room: Preallocation) -> None:
+def test_segments_that_are_synced_and_do_not_grow_are_idle(space: Preallocation) -> None:
     growing, unsynced, still = (Growing(5 * MIB) for _ in range(3))
     for segment in (growing, unsynced, still):
-        room.plan(segment, SEGMENT_BYTES)
+        space.plan(segment, SEGMENT_BYTES)
     growing.synced_size = still.synced_size = 5 * MIB
-    assert room.idle() == []
+    assert space.idle() == []
     growing.size = growing.synced_size = 6 * MIB
-    assert room.idle() == [still]
-    assert room.forget(still)
-    assert not room.forget(still)
-    assert room.idle() == [growing]
+    assert space.idle() == [still]
+    assert space.forget(still)
+    assert not space.forget(still)
+    assert space.idle() == [growing]
 
 
-def test_closing_releases_all_room_and_allocates_nothing_more(room: Preallocation) -> None:
+def test_closing_releases_all_space_and_allocates_nothing_more(space: Preallocation) -> None:
     segments = [Growing(5 * MIB) for _ in range(3)]
     for segment in segments:
-        segment.owner = room
-        room.plan(segment, SEGMENT_BYTES)
-    room.close()
-    assert not any(room.forget(segment) for segment in segments)
-    assert room.plan(segments[0], SEGMENT_BYTES) == NOTHING
+        segment.owner = space
+        space.plan(segment, SEGMENT_BYTES)
+    space.close()
+    assert not any(space.forget(segment) for segment in segments)
+    assert space.plan(segments[0], SEGMENT_BYTES) == NOTHING
 
 
 @pytest.mark.parametrize("work", ["count", "list"])
 def test_the_thread_of_a_sync_can_forget_a_segment_meanwhile(
-    room: Preallocation, monkeypatch: pytest.MonkeyPatch, work: str
+    space: Preallocation, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     class Counted(Growing):
         """Whoever asks for its size is interrupted by the other thread."""
 
         @property
         def size(self) -> int:
-            room.forget(last)
+            space.forget(last)
             return MIB
 
         @size.setter
@@ -160,31 +160,31 @@ def test_the_thread_of_a_sync_can_forget_a_segment_meanwhile(
             pass
 
     first, last = Counted(), Growing(MIB)
-    room.plan(first, SEGMENT_BYTES * 100)
-    room.plan(last, SEGMENT_BYTES * 100)
+    space.plan(first, SEGMENT_BYTES * 100)
+    space.plan(last, SEGMENT_BYTES * 100)
     if work == "count":
         monkeypatch.setattr(preallocation, "TOTAL_BYTES", 0)
         for _ in range(3):
-            assert room.plan(Growing(MIB), SEGMENT_BYTES * 100) == NOTHING
+            assert space.plan(Growing(MIB), SEGMENT_BYTES * 100) == NOTHING
     else:
-        room.idle()
+        space.idle()
 
 
-def test_free_space_that_can_not_be_read_gives_no_room(
-    room: Preallocation, monkeypatch: pytest.MonkeyPatch
+def test_free_space_that_can_not_be_read_gives_no_space(
+    space: Preallocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str) -> os.statvfs_result:
         raise OSError(errno.EIO, "Input/output error", path)
 
     monkeypatch.setattr(os, "statvfs", refuse)
-    assert room.plan(Growing(MIB), SEGMENT_BYTES * 100) == NOTHING
+    assert space.plan(Growing(MIB), SEGMENT_BYTES * 100) == NOTHING
 
 
-# --- room that can't be allocated or released -----------------------------------------------------
+# --- space that can't be allocated or released ----------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
-def test_a_sync_succeeds_although_room_can_not_be_released(code: int) -> None:
+def test_a_sync_succeeds_although_space_can_not_be_released(code: int) -> None:
     world = World()
     world.log().roll(NOW)
     world.append(0, b"second")
@@ -195,7 +195,7 @@ def test_a_sync_succeeds_although_room_can_not_be_released(code: int) -> None:
     assert world.log().high_watermark == 2
 
 
-def test_a_stop_is_clean_although_room_can_not_be_released() -> None:
+def test_a_stop_is_clean_although_space_can_not_be_released() -> None:
     world = World()
     world.append(0, b"second", sync=True)
     world.store.environment.preallocation._ends[world.log().chain.active] = 1 << 22
@@ -205,7 +205,7 @@ def test_a_stop_is_clean_although_room_can_not_be_released() -> None:
     assert world.store.clean_start
 
 
-def test_the_removal_of_a_file_before_its_room_is_allocated_is_no_error() -> None:
+def test_the_removal_of_a_file_before_its_space_is_allocated_is_no_error() -> None:
     world = World(file_delete_delay_ms="0")
     world.append(0, b"second")
     log = world.log()
@@ -218,7 +218,7 @@ def test_the_removal_of_a_file_before_its_room_is_allocated_is_no_error() -> Non
     ticket.run()
 
 
-def test_an_append_does_not_wait_for_the_release_of_room_that_no_thread_takes() -> None:
+def test_an_append_does_not_wait_for_the_release_of_space_that_no_thread_takes() -> None:
     world = World()
     world.append(0, b"second", sync=True)
     release = world.log().chain.active.file.begin_release()
@@ -266,7 +266,7 @@ def allocated(log: PartitionLog, index: int = -1) -> int:
 
 
 @pytest.mark.disk
-def test_a_sync_allocates_room_and_the_file_keeps_its_size(store: LogStore) -> None:
+def test_a_sync_allocates_space_and_the_file_keeps_its_size(store: LogStore) -> None:
     log = open_log(store, {})
     grow(log)
     assert LEAST_BYTES - MIB < allocated(log) < 2 * LEAST_BYTES
@@ -287,7 +287,7 @@ def test_a_sync_for_which_a_request_waits_allocates_nothing(store: LogStore) -> 
 
 @pytest.mark.disk
 @pytest.mark.parametrize("clean", [True, False])
-def test_neither_a_stop_nor_the_start_after_a_crash_leaves_room(clean: bool, folder: Path) -> None:
+def test_neither_a_stop_nor_the_start_after_a_crash_leaves_space(clean: bool, folder: Path) -> None:
     store = open_store(folder, ManualClock())
     log = open_log(store, {})
     grow(log)
@@ -304,7 +304,7 @@ def test_neither_a_stop_nor_the_start_after_a_crash_leaves_room(clean: bool, fol
 
 
 @pytest.mark.disk
-def test_a_closed_segment_has_no_room(store: LogStore) -> None:
+def test_a_closed_segment_has_no_space(store: LogStore) -> None:
     log = open_log(store, {})
     grow(log)
     log.roll(0)
@@ -315,7 +315,7 @@ def test_a_closed_segment_has_no_room(store: LogStore) -> None:
 
 
 @pytest.mark.disk
-def test_a_closed_segment_has_no_room_of_a_process_before(store: LogStore) -> None:
+def test_a_closed_segment_has_no_space_of_a_process_before(store: LogStore) -> None:
     log = open_log(store, {})
     grow(log)
     store.environment.preallocation.forget(log.segments[-1])  # as after a start

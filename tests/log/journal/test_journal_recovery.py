@@ -315,9 +315,9 @@ def test_a_full_journal_refuses_and_the_segments_are_synced() -> None:
     assert world.log().high_watermark == count + 1
     make_durable(world.store, world.log())
     assert world.log().high_watermark == world.log().stored_offset == count + 2
-    world.promise(b"room again")
+    world.promise(b"space again")
     world.power_cut()
-    assert world.values()[-1] == b"room again"
+    assert world.values()[-1] == b"space again"
 
 
 def test_a_disk_that_refuses_an_entry_is_no_failed_sync() -> None:

@@ -176,7 +176,7 @@ def test_the_first_batch_of_a_segment_is_restored(damage: str, is_rolled: bool) 
     assert found == [b"first"] * is_rolled + values + [b"next"]
 
 
-def test_a_journal_without_room_for_all_notes_still_takes_appends() -> None:
+def test_a_journal_without_space_for_all_notes_still_takes_appends() -> None:
     world = World(2)
     store_segments(world.store, world.log(0))
     journal = world.store.journal
@@ -240,7 +240,7 @@ def test_the_first_batches_are_restored_if_more_was_synced_before_they_were_note
     assert [record.value for record in found] == [b"one", b"two", b"three"]
 
 
-def test_notes_without_room_do_not_keep_appends_out_of_the_journal() -> None:
+def test_notes_without_space_do_not_keep_appends_out_of_the_journal() -> None:
     world = World(2)
     journal = world.store.journal
     for _ in range(14):  # of 16 blocks of the only file
@@ -352,7 +352,7 @@ def test_an_entry_that_can_not_be_written_gives_its_notes_to_the_next_one() -> N
     ]
 
 
-def test_a_note_keeps_its_batches_if_there_is_room_and_no_second_time() -> None:
+def test_a_note_keeps_its_batches_if_there_is_space_and_no_second_time() -> None:
     notes = Notes()
     notes.add("a", note(1, 1000))
     notes.add("b", note(1, 1000))

@@ -52,7 +52,7 @@ def test_the_file_with_the_oldest_entries_is_used_next() -> None:
     ring.files = [ring.create() for _ in range(3)]
     used = []
     for sequence in range(1, 13):  # two entries in each file
-        file = ring.room_for(4096, sequence, sequence - 1)
+        file = ring.space_for(4096, sequence, sequence - 1)
         assert file is not None
         file.first = sequence if file.first < 0 else file.first
         file.last = sequence

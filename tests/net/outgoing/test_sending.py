@@ -39,7 +39,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         client = socket.create_connection(server.getsockname())
         accepted, _ = server.accept()
     with client, accepted:
-        # A new connection has room for less than the tests send, until the client acknowledges.
+        # A new connection has left for less than the tests send, until the client acknowledges.
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         client.setblocking(False)
         accepted.setblocking(False)
@@ -111,7 +111,7 @@ def test_a_full_socket_ends_the_call_and_nothing_is_lost(
     assert got == expected[first:]
 
 
-def test_the_room_ends_the_call_but_not_before_a_short_buffer(
+def test_the_space_ends_the_call_but_not_before_a_short_buffer(
     tmp_path: Path, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     content(tmp_path / "file", 65_536)

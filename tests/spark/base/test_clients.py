@@ -47,7 +47,7 @@ def test_clients_that_are_used_in_turn_do_not_replace_each_other() -> None:
     assert set(pool.closed) == {"d"}
 
 
-def test_a_client_that_is_not_used_any_more_makes_room() -> None:
+def test_a_client_that_is_not_used_any_more_makes_space() -> None:
     pool = Pool(2)
     pool.use("old")
     pool.now = 50.0

@@ -70,7 +70,7 @@ def test_a_member_gets_partitions_only_after_they_were_given_back(driver: Driver
     assert driver.kinds()["g"][1] == "Stable"
 
 
-def test_a_member_that_leaves_makes_room(driver: Driver) -> None:
+def test_a_member_that_leaves_makes_space(driver: Driver) -> None:
     a, b = Member(driver, "a"), Member(driver, "b")
     converge(a, b)
     b.leave()

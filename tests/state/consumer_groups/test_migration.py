@@ -192,7 +192,7 @@ def test_a_classic_member_that_does_not_join_again_is_removed(driver: Driver) ->
     assert set(driver.assigned()) == {"new", "third"}
 
 
-def test_a_classic_member_that_leaves_makes_room(driver: Driver) -> None:
+def test_a_classic_member_that_leaves_makes_space(driver: Driver) -> None:
     new, old = Member(driver, "new"), ClassicMember(driver)
     converge(new)
     old.join()

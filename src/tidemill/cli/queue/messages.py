@@ -103,7 +103,7 @@ def consume(
                     write_body(message.body)
                 tags.append(message.delivery_tag)
                 printed += 1
-                # An acknowledgement makes room for one more message: none is taken that the
+                # An acknowledgement makes place for one more message: none is taken that the
                 # command does not print.
                 if not peek and (count is None or printed + PREFETCH <= count):
                     client.settle(tags.pop())

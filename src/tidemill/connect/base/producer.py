@@ -54,12 +54,12 @@ def open_producer(kafka: Kafka, transactional_id: str) -> Producer:
         UnreachableError: no broker answers.
         SettingsError: a property is invalid.
     """
-    words = Words(kafka, transactional_id)
+    errors = ConnectorErrors(kafka, transactional_id)
     config = kafka.config(transactional_id)
     config = {**_SETTINGS, "transactional.id": transactional_id, **config}
-    made = _own(config, words) or LibrdkafkaProducer(
+    made = _own(config, errors) or LibrdkafkaProducer(
         config,
-        words,
+        errors,
         lambda kind, given, last: kafka.make(kind, {**given, "error_cb": last}),
         patience_s=PATIENCE_S,
     )
@@ -71,7 +71,7 @@ def open_producer(kafka: Kafka, transactional_id: str) -> Producer:
     return made
 
 
-def _own(config: dict[str, Any], words: Words) -> TransactionalProducer | None:
+def _own(config: dict[str, Any], errors: ConnectorErrors) -> TransactionalProducer | None:
     settings = understand({key: str(config[key]) for key in config if key != "logger"})
     if settings is None:
         return None
@@ -79,11 +79,11 @@ def _own(config: dict[str, Any], words: Words) -> TransactionalProducer | None:
         cluster = Cluster(settings)
     except OSError:  # a certificate can't be read: librdkafka says which
         return None
-    return TransactionalProducer(settings, words, lambda: cluster, patience_s=PATIENCE_S)
+    return TransactionalProducer(settings, errors, lambda: cluster, patience_s=PATIENCE_S)
 
 
-class Words:
-    """The errors of a connector's producer (``Failures``)."""
+class ConnectorErrors:
+    """The errors of a connector's producer (``ErrorFactory``)."""
 
     def __init__(self, kafka: Kafka, transactional_id: str) -> None:
         self._kafka = kafka

@@ -191,7 +191,7 @@ class Consumer(Holder, Protocol):
     """A consumer of one queue. Its deliveries can be settled after ``cancel``, too."""
 
     def wake(self) -> None:
-        """Look for messages: the recipient's ``room`` possibly grew."""
+        """Look for messages: the recipient's ``credit`` possibly grew."""
 
     def cancel(self) -> None:
         """Stop delivering. Deliveries that are out stay out until they are settled or released.
@@ -204,14 +204,14 @@ class Recipient(Protocol):
     """The part of a consumer that a protocol implements. All calls come on the event loop."""
 
     @property
-    def shares_room(self) -> bool:
-        """Whether other consumers have the same limit: what they get leaves less room here."""
+    def shares_credit(self) -> bool:
+        """Whether other consumers have the same limit: what they get leaves less credit here."""
 
-    def room(self) -> int:
+    def credit(self) -> int:
         """Return how many more messages it takes now: the prefetch limit, and 0 if congested."""
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Send messages, at most ``room()``. Must not raise and must not call the consumer."""
+        """Send messages, at most ``credit()``. Must not raise and must not call the consumer."""
 
     def cancelled(self, why: str) -> None:
         """Note that the broker ended the consumer: the queue was deleted, or the broker stops."""

@@ -18,6 +18,7 @@ from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import Arguments, OnSettled, Owner
 from tidemill.engine.queues.declarations import Declarations
+from tidemill.engine.queues.disk_space import DiskSpace
 from tidemill.engine.queues.errors import InternalExchangeError, InvalidQueueArgumentError
 from tidemill.engine.queues.letters import DeadLetters, key_of, origin_of
 from tidemill.engine.queues.live.ack_log import AckLog
@@ -26,7 +27,6 @@ from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.engine.queues.publish import Batches, LivePublisher
 from tidemill.engine.queues.registry import HeaderSource, Registry
-from tidemill.engine.queues.room import DiskRoom
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.state_log import StateLog
@@ -81,8 +81,8 @@ class QueueCore:
             self.table, admin.catalog, partitions, self._ack_log, clock, self._unused
         )
         self.declarations = Declarations(declared, self.table, admin, self.registry)
-        room = DiskRoom(partitions.store.path, clock)
-        self._batches = Batches(flusher, clock, room, LiveQueue.wake)
+        space = DiskSpace(partitions.store.path, clock)
+        self._batches = Batches(flusher, clock, space, LiveQueue.wake)
         self._letters = DeadLetters(self._letter_routes, self._batches, self._ack_log, clock)
         self.registry.letters = self._letters
         self._tasks: set[asyncio.Task[None]] = set()

@@ -280,10 +280,10 @@ class DeadLetters:
         if origin is not None:
             headers.append((ORIGIN_HEADER, origin.encode()))
         letter = Stored(now_ms, routing_key.encode(), message.value, headers, exchange)
-        room = MAX_MESSAGE_BYTES - size_of(letter)
+        left = MAX_MESSAGE_BYTES - size_of(letter)
         deaths = _with_death(_deaths_of(message.headers), queue.name, reason, message, now_ms)
         encoded = json.dumps(deaths).encode()
-        while len(encoded) > room and len(deaths) > 1:
+        while len(encoded) > left and len(deaths) > 1:
             del deaths[len(deaths) // 2 :]  # the oldest
             encoded = json.dumps(deaths).encode()
         headers.append((DEATHS_HEADER, encoded))

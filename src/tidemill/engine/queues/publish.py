@@ -16,11 +16,11 @@ from tidemill.clock import Clock
 from tidemill.engine.error_log import Repetitions
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import MAX_MESSAGE_BYTES, Message, OnSettled
+from tidemill.engine.queues.disk_space import DiskSpace
 from tidemill.engine.queues.live.lane import OVERHEAD_BYTES, Lane
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.sizes import NOTE_BYTES
 from tidemill.engine.queues.live.stored import Stored, of_message
-from tidemill.engine.queues.room import DiskRoom
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.errors import TidemillError
 from tidemill.log.errors import DiskFullError
@@ -100,21 +100,21 @@ class Batches:
     """Collects the messages of a turn, and appends them.
 
     Args:
-        room: of the disk.
+        space: of the disk.
         on_appended: called with each queue that got messages.
 
     Attributes:
-        room: of the disk.
+        space: of the disk.
     """
 
     def __init__(
         self,
         flusher: Flusher,
         clock: Clock,
-        room: DiskRoom,
+        space: DiskSpace,
         on_appended: Callable[[LiveQueue], None],
     ) -> None:
-        self.room = room
+        self.space = space
         self._logged = Repetitions(clock)
         self._flusher = flusher
         self._clock = clock
@@ -184,12 +184,12 @@ class Batches:
         try:
             if queue.is_deleted or self.is_stopped:
                 raise MessageRefusedError(f"queue {queue.name!r} was deleted", queue.name)
-            self.room.check()
+            self.space.check()
             batch = encode_batch(map(Stored.record, messages), timestamp_ms=now_ms)
             info = log.append(batch, now_ms=now_ms, from_client=False)
         except TidemillError as error:
             if isinstance(error, DiskFullError):
-                self.room.refused()
+                self.space.refused()
             if self._logged.is_new(f"{queue.name}: {type(error)}"):
                 text = str(error)
                 logger.error("queue.not_appended", queue=queue.name, error=text, hint=error.hint)
@@ -337,7 +337,7 @@ class LivePublisher:
     @property
     def is_disk_full(self) -> bool:
         """Whether the disk refuses messages."""
-        return self._batches.room.is_full
+        return self._batches.space.is_full
 
     def _add(self, queue: LiveQueue, lane: Lane, message: Stored, ticket: Ticket) -> None:
         if queue.policy.overflow is Overflow.THROTTLE or self._backpressure.is_holding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from tidemill.engine.api import Isolation, PartitionRead, ReadQuery, ReadResult, ReadRoom
+from tidemill.engine.api import Isolation, PartitionRead, ReadBudget, ReadQuery, ReadResult
 from tidemill.engine.error_log import StorageErrorLog
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.partitions import Partitions
@@ -31,12 +31,12 @@ PLANNED_TOGETHER = 32
 class _Plan:
     """The bytes that answer a query, as far as they are found."""
 
-    __slots__ = ("is_empty", "results", "room", "slices")
+    __slots__ = ("is_empty", "left", "results", "slices")
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    def __init__(self, left: int) -> None:
+        self.left = left
         self.is_empty = True
-        """Whether no bytes are found yet: then a batch can be larger than the room."""
+        """Whether no bytes are found yet: then a batch can be larger than what is left."""
         self.results: list[ReadResult] = []
         self.slices: list[Slice | None] = []
 
@@ -72,7 +72,7 @@ class Reader:
         """
         if len(query.partitions) >= PLANNED_TOGETHER:
             return None
-        plan = _Plan(self._room(query, None))
+        plan = _Plan(self._limit(query, None))
         for part in query.partitions:
             self._find(query, part, plan)
         found = _found(plan.slices)
@@ -81,8 +81,8 @@ class Reader:
             return None
         if (
             found
-            and query.room is not None
-            and query.room.share(total := _total(plan.slices)) != total
+            and query.budget is not None
+            and query.budget.share(total := _total(plan.slices)) != total
         ):
             return None
         for part, result, piece in zip(query.partitions, plan.results, plan.slices, strict=True):
@@ -131,8 +131,8 @@ class Reader:
             found = _found(slices)
             left = deadline - loop.time()
             if _is_enough(query, results, found) or left <= 0 or self._partitions.is_stopping:
-                if query.room is not None and found:
-                    results, slices = await self._within(query.room, query, results, slices)
+                if query.budget is not None and found:
+                    results, slices = await self._within(query.budget, query, results, slices)
                 await self._load(query, partitions, results, slices)
                 if query.isolation is Isolation.READ_COMMITTED:
                     await self._add_aborted(query, results, slices)
@@ -148,23 +148,23 @@ class Reader:
 
     async def _within(
         self,
-        room: ReadRoom,
+        budget: ReadBudget,
         query: ReadQuery,
         results: list[ReadResult],
         slices: list[Slice | None],
     ) -> tuple[list[ReadResult], list[Slice | None]]:
         """Reserve memory for a plan. If there is less than it needs, cut it or wait."""
         wanted = _total(slices)
-        share = room.share(wanted)
+        share = budget.share(wanted)
         if share is None:
             _, least = await self._plan(query, TURN_BYTES)
-            await room.turn(_total(least))
+            await budget.turn(_total(least))
             # Segments can be deleted while it waits.
             results, slices = await self._plan(query, _total(least))
         elif share < wanted:
-            room.hold(share)  # before the plan, which can pause
+            budget.hold(share)  # before the plan, which can pause
             results, slices = await self._plan(query, share)
-        room.hold(_total(slices))
+        budget.hold(_total(slices))
         return results, slices
 
     async def _plan(
@@ -175,16 +175,16 @@ class Reader:
         Args:
             most: bytes that the answer has at most, if its first batch is not larger.
         """
-        plan = _Plan(self._room(query, most))
+        plan = _Plan(self._limit(query, most))
         for index, part in enumerate(query.partitions):
             if query.breathe is not None and index % PLANNED_TOGETHER == PLANNED_TOGETHER - 1:
                 await query.breathe()
             self._find(query, part, plan)
         return plan.results, plan.slices
 
-    def _room(self, query: ReadQuery, most: int | None) -> int:
-        room = min(query.max_bytes, self._max_bytes)
-        return room if most is None else min(room, most)
+    def _limit(self, query: ReadQuery, most: int | None) -> int:
+        limit = min(query.max_bytes, self._max_bytes)
+        return limit if most is None else min(limit, most)
 
     def _find(self, query: ReadQuery, part: PartitionRead, plan: _Plan) -> None:
         """Find the stored bytes of one partition that answer the query now."""
@@ -196,19 +196,19 @@ class Reader:
             result.high_watermark = log.high_watermark
             result.last_stable_offset = log.last_stable_offset
             result.log_start_offset = log.log_start_offset
-            if plan.room > 0 or plan.is_empty:
+            if plan.left > 0 or plan.is_empty:
                 limit = (
                     log.last_stable_offset
                     if query.isolation is Isolation.READ_COMMITTED
                     else log.high_watermark
                 )
-                most = min(part.max_bytes, plan.room)
+                most = min(part.max_bytes, plan.left)
                 piece = _read_below(log, part, most, limit, plan.is_empty)
         except TidemillError as error:
             self._errors.report(error, f"{part.topic}-{part.partition}")
             result.error = error
         if piece is not None and piece.size:
-            plan.room -= piece.size
+            plan.left -= piece.size
             plan.is_empty = False
         plan.slices.append(piece)
 

@@ -17,11 +17,11 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.authorize import TOPIC, TRANSACTIONAL_ID, Access, Operation
 from tidemill.engine.records.append import Appender
+from tidemill.engine.records.append_runs import RunAppender
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import WriteOrder
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
-from tidemill.engine.records.runs import RunAppender
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite
 
 R = TypeVar("R")

@@ -48,7 +48,7 @@ class Slices:
             BrokerStoppingError: the engine is stopping.
             TidemillError: a step failed.
         """
-        room: asyncio.Semaphore | None = None
+        held: asyncio.Semaphore | None = None
         error: TidemillError | None = None
         try:
             while True:
@@ -63,19 +63,19 @@ class Slices:
                         await asyncio.sleep(SLICE_MS / 1000)
                     continue
                 if work.holds and not in_background:
-                    if room is not None:
+                    if held is not None:
                         # The steps have dropped the smaller result. Work that waits for more must
                         # not keep others from theirs.
-                        room.release()
-                        room = None
+                        held.release()
+                        held = None
                     wanted = self._medium if work.holds <= MEDIUM_BYTES else self._large
                     await wanted.acquire()
-                    room = wanted
+                    held = wanted
                 error = await _run_elsewhere(work)
         finally:
             steps.close()
-            if room is not None:
-                room.release()
+            if held is not None:
+                held.release()
 
     async def _slice(self, steps: Steps[R], error: TidemillError | None) -> Work | None:
         """Run steps until the slice ends or one needs a thread.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from tidemill.engine.api import ReadRoom
+from tidemill.engine.api import ReadBudget
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import Buffer
 from tidemill.state.queues.window import Acquired
@@ -56,7 +56,7 @@ class ShareQuery:
         most_records: acquire about so many.
         max_bytes: of the stored batches. A first batch that is larger is returned whole.
         exact: acquire no more than ``most_records``, also if that cuts a batch.
-        room: memory for the bytes; None: no limit.
+        budget: memory for the bytes; None: no limit.
         breathe: is awaited between partitions.
     """
 
@@ -67,7 +67,7 @@ class ShareQuery:
     most_records: int
     max_bytes: int
     exact: bool = False
-    room: ReadRoom | None = None
+    budget: ReadBudget | None = None
     breathe: Breathe = no_pause
 
 

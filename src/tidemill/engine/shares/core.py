@@ -18,7 +18,7 @@ from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.shares.api import Breathe, no_pause
-from tidemill.engine.shares.journal import ShareJournal
+from tidemill.engine.shares.share_log import ShareLog
 from tidemill.engine.state_log import StateLog
 from tidemill.errors import TidemillError
 from tidemill.log.names import TopicPartition
@@ -74,7 +74,7 @@ class ShareCore:
         clock: Clock,
     ) -> None:
         self.partitions = partitions
-        self.journal = ShareJournal(state, self._store_later)
+        self.journal = ShareLog(state, self._store_later)
         self._positions = positions
         self._catalog = catalog
         self._configs = configs

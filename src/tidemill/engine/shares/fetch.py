@@ -164,15 +164,15 @@ class ShareFetcher:
                 acquired += runs
                 result.acquired = acquired
                 core.acquired(live)
-        if query.room is not None:
-            query.room.hold(budget.held)
+        if query.budget is not None:
+            query.budget.hold(budget.held)
 
     async def _load(self, query: ShareQuery, piece: Slice, budget: _Budget) -> Buffer:
         """Load the bytes: from the page cache directly, from a cold disk on a thread."""
-        if query.room is not None:
-            if query.room.share(piece.size) is None:
-                await query.room.turn(piece.size)
-            query.room.hold(budget.held + piece.size)
+        if query.budget is not None:
+            if query.budget.share(piece.size) is None:
+                await query.budget.turn(piece.size)
+            query.budget.hold(budget.held + piece.size)
         data = piece.load_nowait()
         if data is None:
             data = await asyncio.get_running_loop().run_in_executor(None, piece.load)

@@ -14,7 +14,7 @@ import structlog
 
 from tidemill.engine.api import ConfigChange, NewTopic, TopicInfo
 from tidemill.engine.internal_topics import JOURNAL_CONFIGS
-from tidemill.engine.topics.catalog_journal import CatalogJournal
+from tidemill.engine.topics.catalog_log import CatalogLog
 from tidemill.engine.topics.folders import Folders
 from tidemill.engine.topics.notes import TopicNotes
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
@@ -48,7 +48,7 @@ class TopicAdmin:
     def __init__(
         self,
         catalog: Catalog,
-        journal: CatalogJournal,
+        journal: CatalogLog,
         folders: Folders,
         notes: TopicNotes,
         lock: asyncio.Lock,

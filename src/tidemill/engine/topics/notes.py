@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from tidemill.engine.topics.catalog_journal import CatalogJournal
+from tidemill.engine.topics.catalog_log import CatalogLog
 from tidemill.engine.topics.folder_metadata import read_folder, write_metadata
 from tidemill.errors import TidemillError
 from tidemill.log.disk.checkpoints import TopicNote
@@ -31,7 +31,7 @@ class TopicNotes:
     """
 
     def __init__(
-        self, store: LogStore, catalog: Catalog, journal: CatalogJournal, lock: asyncio.Lock
+        self, store: LogStore, catalog: Catalog, journal: CatalogLog, lock: asyncio.Lock
     ) -> None:
         self._store = store
         self._catalog = catalog

@@ -64,7 +64,7 @@ class Decompressor:
         # The data does not reliably say how large the result is, so the memory grows.
         size = min(self._limit, max(_FIRST_OUTPUT, 4 * len(data), len(self._output)))
         while True:
-            output = self._room(size)
+            output = self._buffer(size)
             try:
                 return memoryview(output)[: into(data, output)]
             except cramjam.DecompressionError as error:
@@ -80,14 +80,14 @@ class Decompressor:
         total = sum(sizes)
         if total > self._limit:
             raise self._too_large(_SNAPPY)
-        output = memoryview(self._room(total))
+        output = memoryview(self._buffer(total))
         position = 0
         for block, size in zip(blocks, sizes, strict=True):
             cramjam.snappy.decompress_raw_into(block, output[position : position + size])
             position += size
         return output[:total]
 
-    def _room(self, size: int) -> bytearray:
+    def _buffer(self, size: int) -> bytearray:
         if len(self._output) >= size:
             return self._output
         output = bytearray(size)

@@ -23,7 +23,7 @@ append), CONCURRENT_TRANSACTIONS, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKN
 UNSTABLE_OFFSET_COMMIT, THROTTLING_QUOTA_EXCEEDED."""
 
 
-class Failures(Protocol):
+class ErrorFactory(Protocol):
     """Makes the errors of a producer in its users' words. Each method returns one to raise."""
 
     def not_accepted(self, records: int, topic: str, cause: str, code: int = 0) -> TidemillError:

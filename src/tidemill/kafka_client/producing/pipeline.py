@@ -20,7 +20,7 @@ from tidemill.kafka_client.errors import (
 )
 from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.cluster import Cluster
-from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.failures import ErrorFactory
 from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.kafka_client.settings import Address
@@ -54,12 +54,12 @@ class Pipeline:
         cluster: Cluster,
         settings: ProducerSettings,
         producer: tuple[int, int],
-        words: Failures,
+        errors: ErrorFactory,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._producer = producer
-        self._words = words
+        self._errors = errors
         self._flights: dict[Address, deque[_Flight]] = {}
         self._flying = 0
         self._failed: list[Batch] = []
@@ -70,7 +70,7 @@ class Pipeline:
     def post(self, batches: Iterable[Batch]) -> None:
         """Send batches, at most one of a partition. Responses to earlier ones can be received."""
         for address, group in self._requests(batches):
-            self._make_room(address, sum(batch.size for batch in group))
+            self._make_space(address, sum(batch.size for batch in group))
             self._send(address, group)
         if self._failed:
             self._repeat()
@@ -102,14 +102,14 @@ class Pipeline:
                 found = self._cluster.topic(batch.topic, deadline)
                 groups.setdefault(leader_of(found, batch.partition), []).append(batch)
             except ConnectionRejectedError as error:
-                raise self._words.rejected(self.servers, str(error)) from error
+                raise self._errors.rejected(self.servers, str(error)) from error
             except ConnectionFailedError as error:
                 self._fail([batch], str(error))
             except BrokerError as error:
                 self._judge(batch, error.code)
         return groups
 
-    def _make_room(self, address: Address, size: int) -> None:
+    def _make_space(self, address: Address, size: int) -> None:
         mine = self._flights.setdefault(address, deque())
         while len(mine) >= self._settings.in_flight:
             self._receive(address)
@@ -140,7 +140,7 @@ class Pipeline:
             connection = self._cluster.data.at(address, self._left_s(batches))
             connection.send(PRODUCE, *body)
         except ConnectionRejectedError as error:
-            raise self._words.rejected(self.servers, str(error)) from error
+            raise self._errors.rejected(self.servers, str(error)) from error
         except ConnectionFailedError as error:
             self._lose(address, connection, str(error))
             self._fail(batches, str(error))
@@ -198,7 +198,7 @@ class Pipeline:
         # A batch after one that has failed is out of order, until that one was sent again.
         is_after_failure = code == failures.OUT_OF_ORDER and not self._repeats
         if code not in failures.RETRIABLE and not is_after_failure:
-            raise self._words.not_accepted(batch.count, batch.topic, text_of(code), code)
+            raise self._errors.not_accepted(batch.count, batch.topic, text_of(code), code)
         self._fail([batch], text_of(code))
 
     def _fail(self, batches: list[Batch], cause: str) -> None:
@@ -227,7 +227,7 @@ class Pipeline:
                 chosen = {each.number for each in first.values()}
                 left = [each for each in left if each.number not in chosen]
                 for address, group in self._requests(first.values()):
-                    self._make_room(address, sum(batch.size for batch in group))
+                    self._make_space(address, sum(batch.size for batch in group))
                     self._send(address, group)
                 self._receive_all()
             self._failed += left
@@ -236,4 +236,4 @@ class Pipeline:
     def _check_deadline(self, left: list[Batch]) -> None:
         if time.monotonic() - left[0].made >= self._settings.timeout_ms / 1000:
             count = sum(batch.count for batch in left)
-            raise self._words.not_accepted(count, left[0].topic, self._cause)
+            raise self._errors.not_accepted(count, left[0].topic, self._cause)

@@ -30,7 +30,7 @@ from tidemill.kafka_client.producing.batching import (
     make_encoder,
 )
 from tidemill.kafka_client.producing.cluster import Cluster
-from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.failures import ErrorFactory
 from tidemill.kafka_client.producing.pipeline import Pipeline
 from tidemill.kafka_client.producing.record_batch import Batch
 from tidemill.kafka_client.producing.settings import ProducerSettings
@@ -55,17 +55,17 @@ class Producer:
         cluster: Cluster,
         settings: ProducerSettings,
         identity: Identity,
-        words: Failures,
+        errors: ErrorFactory,
         announce: Callable[[set[Partition]], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._words = words
+        self._errors = errors
         self._announce = announce
         self._encoders: dict[str, Any] = {}
         self._opened: float | None = None  # when the first row was added that is not sent
         self._batching = Batching(settings, identity)
-        self._pipeline = Pipeline(cluster, settings, identity.producer, words)
+        self._pipeline = Pipeline(cluster, settings, identity.producer, errors)
         self.encoders: Mapping[str, Any] = self._encoders
 
     def encoder(self, topic: str) -> Any:
@@ -78,7 +78,7 @@ class Producer:
             try:
                 known = make_encoder(partitions, self._settings)
             except ValueError as error:
-                raise self._words.unsendable(topic, f"{partitions} partitions: {error}") from error
+                raise self._errors.unsendable(topic, f"{partitions} partitions: {error}") from error
             self._encoders[topic] = known
         return known
 
@@ -86,7 +86,7 @@ class Producer:
         """Add rows, and send the batches that are full.
 
         Raises:
-            TidemillError: As ``Failures`` words it: a row can't be sent, or an earlier one was
+            TidemillError: By the error factory: a row can't be sent, or an earlier one was
                 rejected.
         """
         encoder, count, row = self.encoder(topic), rows[0][1], 0
@@ -99,7 +99,7 @@ class Producer:
             try:
                 row, status, closed = encoder.add(rows, row, timestamp)
             except ValueError as error:
-                raise self._words.unsendable(topic, str(error)) from error
+                raise self._errors.unsendable(topic, str(error)) from error
             if row > before:
                 refreshed = False
             self._post(self._batching.batches(topic, closed))
@@ -110,7 +110,7 @@ class Producer:
                 self._cluster.forget(topic)
                 encoder.grow(max(self._partitions(topic), encoder.partitions()))
             elif status > FULL:
-                raise self._words.unsendable(topic, self._reason(status, encoder.partitions()))
+                raise self._errors.unsendable(topic, self._reason(status, encoder.partitions()))
 
     def post_if_due(self) -> None:
         """Send all rows if they are many, or if the first of them has waited for ``linger.ms``."""
@@ -128,7 +128,7 @@ class Producer:
         """Wait until all records are acknowledged.
 
         Raises:
-            TidemillError: As ``Failures`` words it: a record was rejected, or not acknowledged in
+            TidemillError: By the error factory: a record was rejected, or not acknowledged in
                 time.
         """
         self.post()
@@ -159,7 +159,7 @@ class Producer:
             try:
                 return len(self._cluster.topic(topic, deadline).leaders)
             except ConnectionRejectedError as error:
-                raise self._words.rejected(self._pipeline.servers, str(error)) from error
+                raise self._errors.rejected(self._pipeline.servers, str(error)) from error
             except ConnectionFailedError as error:
                 cause, code, is_over = str(error), 0, False
             except BrokerError as error:
@@ -167,7 +167,7 @@ class Producer:
                 is_unknown = code == codes.UNKNOWN_TOPIC and time.monotonic() > patience
                 is_over = is_unknown or code not in codes.RETRIABLE
             if is_over or time.monotonic() > deadline:
-                raise self._words.not_accepted(1, topic, cause, code)
+                raise self._errors.not_accepted(1, topic, cause, code)
             time.sleep(self._settings.backoff_ms / 1000)
 
     # --- sending ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tidemill.kafka_client.errors import (
 )
 from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.cluster import Cluster
-from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.failures import ErrorFactory
 from tidemill.kafka_client.producing.settings import ProducerSettings
 from tidemill.kafka_client.settings import Address
 from tidemill.kafka_codec.declared import FIND_COORDINATOR, INIT_PRODUCER_ID
@@ -43,11 +43,13 @@ class Requests:
         cluster: The connections; None while the producer is idle.
     """
 
-    def __init__(self, settings: ProducerSettings, keys: dict[int, str], words: Failures) -> None:
+    def __init__(
+        self, settings: ProducerSettings, keys: dict[int, str], errors: ErrorFactory
+    ) -> None:
         self.cluster: Cluster | None = None
         self._settings = settings
         self._keys = keys
-        self._words = words
+        self._errors = errors
         self._coordinators: dict[int, Address] = {}
 
     def ask(
@@ -73,7 +75,7 @@ class Requests:
             try:
                 return self._try(api, tree, parse, kind)
             except ConnectionRejectedError as error:
-                raise self._words.rejected(self._servers, str(error)) from error
+                raise self._errors.rejected(self._servers, str(error)) from error
             except ConnectionFailedError as error:
                 cause, code, is_final = str(error), 0, False
             except BrokerError as error:
@@ -84,9 +86,9 @@ class Requests:
                     is_final = time.monotonic() - began > patience_s
             self._coordinators.clear()
             if is_final:
-                raise self._words.refused(what, cause, code)
+                raise self._errors.refused(what, cause, code)
             if time.monotonic() > deadline:
-                raise self._words.not_answered(what, cause)
+                raise self._errors.not_answered(what, cause)
             time.sleep(_PAUSE_S)
 
     def init_producer_id(

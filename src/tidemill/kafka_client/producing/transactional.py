@@ -27,7 +27,7 @@ from tidemill.kafka_client.producing.batching import (
     encode_headers,
 )
 from tidemill.kafka_client.producing.cluster import Cluster
-from tidemill.kafka_client.producing.failures import Failures
+from tidemill.kafka_client.producing.failures import ErrorFactory
 from tidemill.kafka_client.producing.producer import Columns, Producer
 from tidemill.kafka_client.producing.requests import GROUP, REQUEST_S, TRANSACTION, Requests, check
 from tidemill.kafka_client.producing.settings import ProducerSettings
@@ -74,17 +74,17 @@ class TransactionalProducer:
     def __init__(
         self,
         settings: ProducerSettings,
-        words: Failures,
+        errors: ErrorFactory,
         take: Callable[[], Cluster],
         *,
         patience_s: float | None = None,
     ) -> None:
         self._settings = settings
-        self._words = words
+        self._errors = errors
         self._take = take
         self._patience_s = patience_s
         self._name = name = settings.transactional_id
-        self._requests = Requests(settings, {TRANSACTION: name, GROUP: name}, words)
+        self._requests = Requests(settings, {TRANSACTION: name, GROUP: name}, errors)
         self._identity = Identity()
         self._producer: Producer | None = None
         self._encoders: Any = {}
@@ -100,7 +100,7 @@ class TransactionalProducer:
             topic: A topic to ask for first. A broker that creates topics by itself does so.
 
         Raises:
-            TidemillError: As ``Failures`` words it.
+            TidemillError: By the error factory.
         """
         control = self._cluster().control
         if topic is not None:
@@ -168,7 +168,7 @@ class TransactionalProducer:
             ts_ms: The time in ms since 1970; 0 for now.
 
         Raises:
-            TidemillError: As ``Failures`` words it: the record is too large, or the topic does not
+            TidemillError: By the error factory: the record is too large, or the topic does not
                 exist.
         """
         if not self.is_open:
@@ -183,7 +183,7 @@ class TransactionalProducer:
             status = encoder.append(key, value, now)
         if status == TOO_LARGE:
             size = len(key or b"") + len(value or b"")
-            raise self._words.too_large(topic, size, text_of(failures.TOO_LARGE))
+            raise self._errors.too_large(topic, size, text_of(failures.TOO_LARGE))
 
     def add(self, topic: str, rows: Columns) -> None:
         """Add rows to the transaction that is open, as ``Producer.add``."""
@@ -202,7 +202,7 @@ class TransactionalProducer:
         """Commit the transaction. When it returns, the records are durable and visible.
 
         Raises:
-            TidemillError: As ``Failures`` words it: the transaction failed, and none of its records
+            TidemillError: By the error factory: the transaction failed, and none of its records
                 is visible; or another producer has the transactional id.
         """
         if not self.is_open:
@@ -250,7 +250,7 @@ class TransactionalProducer:
         if self._producer is None:
             cluster, identity = self._cluster(), self._identity
             self._producer = made = Producer(
-                cluster, self._settings, identity, self._words, self._announce
+                cluster, self._settings, identity, self._errors, self._announce
             )
             self._encoders = made.encoders
         return self._producer

@@ -248,7 +248,7 @@ class IndexTable:
         return find_position(self.offsets, position)
 
     def is_full(self, max_bytes: int) -> bool:
-        """Return whether a file of ``max_bytes`` has no room for an entry and the final one."""
+        """Return whether a file of ``max_bytes`` has no space for an entry and the final one."""
         return (
             len(self.offsets) + 2 * OFFSET_ENTRY > max_bytes
             or len(self.times) + 2 * TIME_ENTRY > max_bytes

@@ -39,7 +39,7 @@ class HandlePool:
         self.on_crowded: Callable[[], None] | None = None
         """Callback, in any thread, when only files with unsynced bytes can be closed. It must let
         another thread call ``relieve``. Meanwhile the limit is exceeded by a quarter at most. None:
-        the caller that needs the room syncs such a file."""
+        the caller that needs the space syncs such a file."""
         self._is_crowded = False
         self.release_lock = threading.Lock()
         """Held while the blocks behind one file are freed; see ``LogFile.begin_release``."""

@@ -3,12 +3,12 @@
 While the kernel writes a file to the disk, it allocates blocks for what was appended to it, and
 appends to the same file wait for that: up to hundreds of milliseconds where a disk is busy. They
 don't wait where blocks were allocated before, and take less processor time. So a sync for which no
-request waits first allocates room behind the end of the file. It must be done then, because
+request waits first allocates space behind the end of the file. It must be done then, because
 fallocate waits too while the file is being written to the disk. A sync takes longer afterwards,
 which costs throughput where requests wait for it (acks=all).
 
-The size of the file stays the same. The room is released when the segment is closed, when it did
-not grow between two checks, and at a stop. Appends and syncs work without the room too, so an
+The size of the file stays the same. The space is released when the segment is closed, when it did
+not grow between two checks, and at a stop. Appends and syncs work without the space too, so an
 error of fallocate is ignored.
 
 Knows sizes of segments and the free space, and nothing of batches.
@@ -24,17 +24,17 @@ from tidemill import system
 from tidemill.log.errors import StorageError, SyncFailedError
 
 FROM_BYTES = 256 << 10
-"""Unsynced bytes of a segment from which room is allocated. Fewer go through the journal."""
+"""Unsynced bytes of a segment from which space is allocated. Fewer go through the journal."""
 TIMES = 3
-"""The room is so many times the unsynced bytes: more than what is appended during the sync."""
+"""The space is so many times the unsynced bytes: more than what is appended during the sync."""
 LEAST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
-"""Smallest and largest room behind one segment."""
+"""Smallest and largest space behind one segment."""
 TOTAL_BYTES = 4 << 30
-"""Most room behind all segments together."""
+"""Most space behind all segments together."""
 SEGMENT_BYTES = 1 << 30
 """Size that the first segment of a partition is expected to have, the default of Kafka."""
 FREE_SHARE = 8
-"""The room of all segments is at most this part of the free space."""
+"""The space of all segments is at most this part of the free space."""
 NOTHING = (0, 0)
 
 
@@ -50,7 +50,7 @@ class Growing(Hashable, Protocol):
 
 
 class Preallocation:
-    """The room behind the segments of one data folder. Closed at first: nothing is allocated."""
+    """The space behind the segments of one data folder. Closed at first: nothing is allocated."""
 
     __slots__ = ("_ends", "_folder", "_plans", "_seen", "_used")
 
@@ -76,7 +76,7 @@ class Preallocation:
             most: size from which the segment will probably not grow.
 
         Returns:
-            ``NOTHING`` if it needs no room, or there is too little free space.
+            ``NOTHING`` if it needs no space, or there is too little free space.
         """
         unsynced = segment.size - segment.synced_size
         if self._folder is None or unsynced < FROM_BYTES:
@@ -107,7 +107,7 @@ class Preallocation:
         return self._used + length <= limit
 
     def idle(self) -> list[Growing]:
-        """Return the segments with room that are synced and did not grow since the last call."""
+        """Return the segments with space that are synced and did not grow since the last call."""
         before, self._seen = self._seen, {each: each.size for each in list(self._ends)}
         return [
             segment
@@ -116,9 +116,9 @@ class Preallocation:
         ]
 
     def close(self) -> None:
-        """Release all room, and allocate nothing more.
+        """Release all space, and allocate nothing more.
 
-        Where that fails, only room on the disk is lost.
+        Where that fails, only space on the disk is lost.
         """
         self._folder = None
         for segment in list(self._ends):
@@ -130,5 +130,5 @@ class Preallocation:
                 continue
 
     def forget(self, segment: Growing) -> bool:
-        """Forget the room of a segment; return whether it had any, which is to be released."""
+        """Forget the space of a segment; return whether it had any, which is to be released."""
         return self._ends.pop(segment, 0) > segment.size

@@ -150,7 +150,7 @@ def _try_into(
     codec: Codec, into: Callable[[Buffer, Buffer], int], data: Buffer, size: int
 ) -> bytes | memoryview | None:
     """Decompress; return None if the result has more than ``size`` bytes."""
-    out = memoryview(_room(size))
+    out = memoryview(_buffer(size))
     try:
         written = into(data, out)
     except cramjam.DecompressionError as error:
@@ -162,7 +162,7 @@ def _try_into(
     return out[:written] if size > _LARGE_OUTPUT else bytes(out[:written])
 
 
-def _room(size: int) -> bytearray | mmap.mmap:
+def _buffer(size: int) -> bytearray | mmap.mmap:
     return mmap.mmap(-1, size) if size > _LARGE_OUTPUT else bytearray(size)
 
 
@@ -234,7 +234,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes | memoryview:
         total += size
         if total > limit:
             raise _too_large(Codec.SNAPPY, limit)
-    out = memoryview(_room(total))
+    out = memoryview(_buffer(total))
     position = 0
     try:
         for block, size in zip(blocks, sizes, strict=True):

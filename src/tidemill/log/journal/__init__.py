@@ -2,6 +2,6 @@
 
 ``entry`` has the formats, ``ring`` has the files, ``journal`` writes entries and knows which of
 them are still needed, and ``reading`` reads them after an unclean stop and gives a partition back
-what its segments lack. The room knows files, offsets and topic ids, and no partitions: their logs
-are its opaque owners.
+what its segments lack. This folder knows files, offsets and topic ids, and no partitions: their
+logs are its opaque owners.
 """

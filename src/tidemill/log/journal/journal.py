@@ -233,7 +233,7 @@ class Journal:
     # --- writing ---------------------------------------------------------------------------------
 
     def begin(self, pieces: Sequence[Piece]) -> JournalWrite | None:
-        """Return the write of an entry with these pieces and the notes; None if there is no room.
+        """Return the write of an entry with these pieces and the notes; None if there is no space.
 
         ``finish`` must be called before the next one begins.
         """
@@ -249,18 +249,18 @@ class Journal:
         write = self._begin(both, entry_bytes(both))
         if write is None:
             self.notes.give_back()
-            if pieces:  # appends don't wait for room for notes
+            if pieces:  # appends don't wait for space for notes
                 write = self._begin(pieces, size)
         return write
 
     def _take_notes(self, size: int) -> list[Piece]:
         """Take the notes for an entry whose pieces take ``size`` bytes."""
-        room = self._ring.file_bytes - size
-        return self.notes.take(room) if self.notes.are_waiting else []
+        space = self._ring.file_bytes - size
+        return self.notes.take(space) if self.notes.are_waiting else []
 
     def _begin(self, pieces: Sequence[Piece], size: int) -> JournalWrite | None:
         head = self.head
-        file = self._ring.room_for(size, head, self._written_head)
+        file = self._ring.space_for(size, head, self._written_head)
         if file is None:
             return None
         header, buffers = encode_entry(self._id, self.next_sequence, head, pieces)
@@ -332,7 +332,7 @@ class Journal:
         self._needed.pop(owner, None)
         self.notes.forget(owner)
 
-    # --- room ------------------------------------------------------------------------------------
+    # --- space -----------------------------------------------------------------------------------
 
     @property
     def file_bytes(self) -> int:
@@ -341,7 +341,7 @@ class Journal:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether more than half of the room is in use."""
+        """Whether more than half of the space is in use."""
         return self._ring.used_bytes(self.head) * 2 > self.limit_bytes
 
     @property

@@ -49,19 +49,19 @@ class Notes:
         """Whether there are notes for the next entry."""
         return bool(self._waiting)
 
-    def take(self, room: int) -> list[Piece]:
-        """Take the notes for an entry that has ``room`` bytes for them.
+    def take(self, space: int) -> list[Piece]:
+        """Take the notes for an entry that has ``space`` bytes for them.
 
         ``written`` or ``give_back`` must follow.
         """
         self.give_back()
         for owner, notes in self._waiting.items():
-            if room < PIECE_BYTES or len(self._taken) == NOTES_TOGETHER:
+            if space < PIECE_BYTES or len(self._taken) == NOTES_TOGETHER:
                 break
-            if room < notes_bytes(notes):
+            if space < notes_bytes(notes):
                 notes = [without_batches(notes[-1])]
             self._taken[owner] = notes
-            room -= notes_bytes(notes)
+            space -= notes_bytes(notes)
         for owner in self._taken:
             self._bytes -= batch_bytes(self._waiting.pop(owner))
         return [each for notes in self._taken.values() for each in notes]

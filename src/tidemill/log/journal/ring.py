@@ -87,7 +87,7 @@ class Ring:
             raise
         return RingFile(path, raw)
 
-    def room_for(self, size: int, head: int, written_head: int) -> RingFile | None:
+    def space_for(self, size: int, head: int, written_head: int) -> RingFile | None:
         """Return the file for the next entry, or None if all of them are full.
 
         Args:

@@ -414,7 +414,7 @@ class PartitionLog:
 
         Raises:
             SyncFailedError: the broker must stop.
-            DiskFullError: there is no room for the files of a new active segment.
+            DiskFullError: there is no space for the files of a new active segment.
             StorageError: a file can't be renamed.
         """
         return self._retention.delete_old(now_ms)

@@ -49,7 +49,7 @@ class Retention:
         count = removable_segments(self._chain, self._appender.config, stable_offset, now_ms)
         if count < len(self._chain.segments):
             return self._remove_oldest(count) if count else []
-        # Remove the closed segments first, because a new segment needs room on the disk.
+        # Remove the closed segments first, because a new segment needs space on the disk.
         removed = self._remove_oldest(count - 1)
         # Its name must be on disk before the last old segment loses its own: a folder without any
         # segment is damage.

@@ -137,7 +137,7 @@ class SyncState:
         Args:
             in_background: the journal has what is to be synced. What was appended since can still
                 go there.
-            is_awaited: a request waits for the sync. Room behind the segment would make it longer.
+            is_awaited: a request waits for the sync. Space behind the segment would make it longer.
         """
         if not in_background:
             self.drop_copies(self._chain.end_offset)
@@ -353,7 +353,7 @@ class SyncTicket:
         except SyncFailedError:
             raise
         except StorageError:
-            return  # only room on the disk is lost, until the segment is deleted
+            return  # only space on the disk is lost, until the segment is deleted
 
     def _sync_aborted(self) -> None:
         indexes = {id(index) for index, _, _ in self.aborted}

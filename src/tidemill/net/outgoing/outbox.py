@@ -136,12 +136,12 @@ class Outbox:
 
     def _send(self, known: Known) -> Ended | None:
         """Send what the kernel takes in one turn; None if that failed."""
-        room, ended = TURN_BYTES, Ended.MORE
+        left, ended = TURN_BYTES, Ended.MORE
         try:
-            while self._parts and room > 0 and ended is Ended.MORE:
-                taken, ended = send_parts(self._socket, self._parts, self._sent, room, known)
+            while self._parts and left > 0 and ended is Ended.MORE:
+                taken, ended = send_parts(self._socket, self._parts, self._sent, left, known)
                 self._took(taken)
-                room -= taken
+                left -= taken
                 known = known if known is Known.ALL else Known.NONE
         except OSError as error:
             self._failed(error.with_traceback(None))  # its frames keep the file open

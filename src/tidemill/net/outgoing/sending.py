@@ -16,7 +16,7 @@ from tidemill.parts import Part
 FILE_PIECE_BYTES = 1_048_576
 """Bytes of a file that one call sends, and that are read together if they are not cached."""
 SHORT_BYTES = 4096
-"""A shorter buffer is sent although the room is used up. It is often the end of a response, which
+"""A shorter buffer is sent although the limit is reached. It is often the end of a response, which
 its client can't use before."""
 MOST_PARTS = 64
 """Parts that are sent in one call."""
@@ -26,7 +26,7 @@ class Ended(enum.IntEnum):
     """The reason why no more was sent."""
 
     MORE = 0
-    """All is sent, or the room is used up."""
+    """All is sent, or the limit is reached."""
     FULL = 1
     """The socket takes nothing more now."""
     UNCACHED = 2
@@ -45,7 +45,7 @@ class Known(enum.IntEnum):
 
 
 def send_parts(
-    to: socket.socket, parts: list[Part], skip: int, room: int, known: Known
+    to: socket.socket, parts: list[Part], skip: int, left: int, known: Known
 ) -> tuple[int, Ended]:
     """Send parts in order, without waiting.
 
@@ -53,7 +53,7 @@ def send_parts(
         to: the socket. It must not block.
         parts: what to send; no part is empty.
         skip: bytes of the first part that are sent already.
-        room: bytes after which the call ends, to the accuracy of ``FILE_PIECE_BYTES``.
+        left: bytes after which the call ends, to the accuracy of ``FILE_PIECE_BYTES``.
         known: the files that the kernel need not be asked about.
 
     Returns:
@@ -62,5 +62,5 @@ def send_parts(
     Raises:
         OSError: the connection is closed, or a file can't be read.
     """
-    sent, ended = extension.send_parts(to.fileno(), parts, skip, room, known)
+    sent, ended = extension.send_parts(to.fileno(), parts, skip, left, known)
     return sent, Ended(ended)

@@ -7,5 +7,5 @@
 - ``messages`` maps properties and headers to records and back.
 - ``error_codes`` is the only table of AMQP's codes.
 
-This room knows nothing of logs and offsets: it translates.
+This folder knows nothing of logs and offsets: it translates.
 """

@@ -186,13 +186,13 @@ async def _reserve(ctx: RequestContext, size: int) -> None:
             f"the response has more than {RESPONSE_BYTES} bytes",
             hint="Ask for fewer topics, partitions or groups at a time.",
         )
-    room = ctx.connection.room
-    if room is None:
+    budget = ctx.connection.budget
+    if budget is None:
         return
-    if size > WAITING_BYTES > room.held and room.share(size) is None:
-        room.hold(0)
-        await room.turn(size)
-    room.hold(size)
+    if size > WAITING_BYTES > budget.held and budget.share(size) is None:
+        budget.hold(0)
+        await budget.turn(size)
+    budget.hold(size)
 
 
 def _framed(ctx: RequestContext, body: Buffer) -> list[Part]:

@@ -55,7 +55,7 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
-from tidemill.net.room import ResponseRoom
+from tidemill.net.response_budget import ResponseBudget
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
 from tidemill.parts import Part
@@ -202,7 +202,7 @@ class ConnectionState:
     client_host: str
     software: str = ""
     """Name and version from the client's ApiVersions request (KIP-511), or empty."""
-    room: ResponseRoom | None = None
+    budget: ResponseBudget | None = None
     """Memory for the response in the making; None: no limit."""
     fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
     share_sessions: ShareSessions = dataclass_field(default_factory=ShareSessions)

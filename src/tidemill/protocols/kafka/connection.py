@@ -79,7 +79,7 @@ class BufferPool:
 
     def __init__(self, keep_bytes: int = 16_777_216) -> None:
         self._free: dict[int, list[bytearray]] = {}
-        self._room = keep_bytes
+        self._left = keep_bytes
 
     def take(self, size: int) -> bytearray:
         """Return a buffer of at least ``size`` bytes with any content."""
@@ -88,16 +88,16 @@ class BufferPool:
             return bytearray(size)
         free = self._free.get(capacity)
         if free:
-            self._room += capacity
+            self._left += capacity
             return free.pop()
         return bytearray(capacity)
 
     def give(self, buffer: bytearray) -> None:
         """Return a buffer for use by others. The caller must not read it any more."""
         capacity = len(buffer)
-        if capacity > self.LARGEST or capacity > self._room or capacity & (capacity - 1):
+        if capacity > self.LARGEST or capacity > self._left or capacity & (capacity - 1):
             return
-        self._room -= capacity
+        self._left -= capacity
         self._free.setdefault(capacity, []).append(buffer)
 
 

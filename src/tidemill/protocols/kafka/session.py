@@ -28,7 +28,7 @@ from tidemill.parts import Part
 from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide, refuse_version
 from tidemill.protocols.kafka.apis import PARKED, Api, ConnectionState, RequestContext, is_urgent
 from tidemill.protocols.kafka.connection import Frame, FrameReader, kept
-from tidemill.protocols.kafka.runs import Run, Runs
+from tidemill.protocols.kafka.produce_runs import Run, Runs
 from tidemill.protocols.kafka.slots import Shared, Slot
 
 log = structlog.get_logger("tidemill.kafka")
@@ -59,7 +59,7 @@ class KafkaSession:
         self._state = ConnectionState(
             peer=link.peer,
             client_host=link.host,
-            room=link.room,
+            budget=link.budget,
             sends_files=link.sends_files,
             share_sessions=shared.share_sessions,
             turns=Work(shared.turns, lambda: self._state.closed),
@@ -151,7 +151,7 @@ class KafkaSession:
                 budget.remove(slot.size, whole=True)
         queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
         budget.remove(queued, whole=True)
-        self._link.room.close()
+        self._link.budget.close()
         self._state.closed = True
         for function in list(self._state.on_close.values()):
             function()
@@ -342,7 +342,7 @@ class KafkaSession:
         started = eager.Done(answered) if isinstance(answered, list) else eager.start(answered)
         # A response that holds much memory is sent in the next turn: until then its bytes count as
         # loaded, and the requests of other connections in this turn get less.
-        if isinstance(started, eager.Done) and not self._slots and not self._link.room.held:
+        if isinstance(started, eager.Done) and not self._slots and not self._link.budget.held:
             if started.result:
                 self._link.write(started.result)
             self._link.release_request(size)
@@ -361,7 +361,7 @@ class KafkaSession:
         slot = Slot(self._shared.apis[PRODUCE], self._run_ctx, size, run.count)
         if run.call_when_done(lambda: self._complete_run(slot, run)):
             slot.is_waiting = True
-        elif not self._slots and not self._link.room.held:
+        elif not self._slots and not self._link.budget.held:
             self._link.write(run.responses)
             self._link.release_request(size)
             return
@@ -371,7 +371,7 @@ class KafkaSession:
 
     def _complete_run(self, slot: Slot, run: Run) -> None:
         self._ended(slot)
-        if len(self._slots) != 1 or self._queue or self._state.stopping or self._link.room.held:
+        if len(self._slots) != 1 or self._queue or self._state.stopping or self._link.budget.held:
             self._done(slot, run.responses)
             return
         # There is nothing that the answer could be sent together with in the next turn.
@@ -444,5 +444,5 @@ class KafkaSession:
         if buffers:
             self._link.gather()  # ``_start_queued`` sends
             self._link.write(buffers)
-            self._link.room.hold(0)
+            self._link.budget.hold(0)
         self._start_queued()

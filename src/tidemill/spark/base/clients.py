@@ -23,7 +23,7 @@ from tidemill.spark.errors import OptionError
 log = logging.getLogger("tidemill.spark")
 
 _UNUSED_S = 60.0
-"""A client that was idle for so long makes room for another one."""
+"""A client that was idle for so long makes space for another one."""
 
 Client = TypeVar("Client")
 
@@ -78,8 +78,8 @@ class ClientPool(Generic[Client]):
     and the look-up of leaders, which in small micro-batches take longer than reading. Threads may
     share the pool: a client that was taken belongs to one of them.
 
-    A full pool keeps the clients that it has: tasks come in turn, so if the oldest one made room,
-    each would be closed just before it is needed. A client makes room when it was idle for a while.
+    A full pool keeps the clients that it has: tasks come in turn, so if the oldest one made space,
+    each would be closed just before it is needed. A client makes space when it was idle for long.
 
     Args:
         limit: Most idle clients to keep.

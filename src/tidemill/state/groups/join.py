@@ -30,7 +30,7 @@ from tidemill.state.outcome import Outcome
 _S = GroupState
 
 MAX_STRING_BYTES = 32_000
-"""The longest id or name in a request. It leaves room for the suffix of member ids."""
+"""The longest id or name in a request. It leaves space for the suffix of member ids."""
 MAX_PROTOCOLS = 32
 """Protocols (assignors) of a member. Clients have one or two."""
 
@@ -64,7 +64,7 @@ class Joins:
                     f"{request.member_id!r}"
                 )
             group = Group(request.group_id, now_ms)
-        self._check_room(group, request, now_ms, out)
+        self._check_limits(group, request, now_ms, out)
         self._check_memory(group, request)
         if not group.supports(request.protocol_type, request.protocols):
             raise InconsistentGroupProtocolError(
@@ -92,7 +92,7 @@ class Joins:
             )
 
     def _check_memory(self, group: Group, request: JoinRequest) -> None:
-        """Check that the group, and the broker, have room for what the member sends."""
+        """Check that the group, and the broker, have space for what the member sends."""
         size = size_of_request(
             request.protocols, request.instance_id, request.client_id, request.client_host
         )
@@ -102,7 +102,7 @@ class Joins:
         before = 0 if member is None else member.size - len(member.assignment)
         self._groups.check_growth(group, size - before)
 
-    def _check_room(
+    def _check_limits(
         self, group: Group, request: JoinRequest, now_ms: int, out: Outcome[None]
     ) -> None:
         """Check the largest number of members.

@@ -22,7 +22,7 @@ from tidemill.state.primitives import Reader, Writer, versioned
 
 _COMPLETE_TAG = 0
 MAX_COUNT = 32_767
-"""Largest delivery count that a record has room for."""
+"""Largest delivery count that a record has space for."""
 
 
 class Kind(enum.IntEnum):

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from tests.connect.cdc.mariadb.test_binlog import event
 from tests.connect.cdc.test_packed import STAMP, both
 from tests.support.effort import examples
-from tidemill.connect.cdc.binlog import runs
+from tidemill.connect.cdc.binlog import packed_rows
 from tidemill.connect.cdc.binlog.decoding import table_map as types
 from tidemill.connect.cdc.binlog.decoding.columns import codec_of
 from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
 from tidemill.connect.cdc.binlog.decoding.scalars import decimal_bytes
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap
-from tidemill.connect.cdc.binlog.runs import Run, Scan, Transaction
+from tidemill.connect.cdc.binlog.packed_rows import Run, Scan, Transaction
 from tidemill.connect.cdc.binlog.shapes import Packable, shape_of
 from tidemill.connect.cdc.contract import Column, Table
 from tidemill.native import extension
@@ -128,7 +128,7 @@ TABLES = {7: packable([column for column, _ in COLUMNS.values()]), 8: Packable(B
 
 
 def scan(tables: dict[int, Packable], packets: list[bytes], begin: int, *, checksums: bool) -> Scan:
-    return runs.scan(tables, packets, begin, checksums=checksums, most=1_000)
+    return packed_rows.scan(tables, packets, begin, checksums=checksums, most=1_000)
 
 
 @st.composite
@@ -263,7 +263,7 @@ def test_python_gets_what_needs_a_decision(what: str, packet: bytes) -> None:
 def test_a_scan_ends_at_the_event_that_reaches_the_limit() -> None:
     packets = [small(23, b"\0\1\0\0\0\0" * 3), GOOD, GOOD]
     for most, end, changes in ((1, 1, 3), (3, 1, 3), (4, 2, 4), (9, 3, 5), (0, 0, 0)):
-        assert runs.scan(SMALL, packets, 0, checksums=True, most=most)[:2] == (end, changes)
+        assert packed_rows.scan(SMALL, packets, 0, checksums=True, most=most)[:2] == (end, changes)
 
 
 def test_rows_without_checksums_are_found() -> None:

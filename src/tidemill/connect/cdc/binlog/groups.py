@@ -27,7 +27,7 @@ from tidemill.connect.cdc.binlog.decoding.events import (
 )
 from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.dialect import LogPosition
-from tidemill.connect.cdc.binlog.runs import Run, Transaction, decode_rows, scan
+from tidemill.connect.cdc.binlog.packed_rows import Run, Transaction, decode_rows, scan
 from tidemill.connect.cdc.binlog.shapes import Shapes
 from tidemill.connect.cdc.contract import Batch, Change, Table, TransactionEnd
 from tidemill.connect.cdc.packed import Changes

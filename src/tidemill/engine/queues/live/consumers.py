@@ -122,11 +122,11 @@ class LiveConsumer(LiveHolder):
         spec: its wishes.
         recipient: the protocol's side.
         priority: a higher one gets messages first.
-        room: how many messages it takes, while messages are dispatched.
+        credit: how many messages it takes, while messages are dispatched.
         is_cancelled: whether it gets no messages any more.
     """
 
-    __slots__ = ("_on_cancelled", "is_cancelled", "priority", "recipient", "room", "spec")
+    __slots__ = ("_on_cancelled", "credit", "is_cancelled", "priority", "recipient", "spec")
 
     def __init__(
         self,
@@ -141,12 +141,12 @@ class LiveConsumer(LiveHolder):
         self.spec = spec
         self.recipient = recipient
         self.priority = priority
-        self.room = 0
+        self.credit = 0
         self._on_cancelled = on_cancelled
         self.is_cancelled = False
 
     def wake(self) -> None:
-        """Look for messages: the recipient's room possibly grew."""
+        """Look for messages: the recipient's credit possibly grew."""
         self._queue.wake()
 
     def cancel(self) -> None:

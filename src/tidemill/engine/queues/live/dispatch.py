@@ -1,6 +1,6 @@
 """Delivers the messages of one queue: who gets which, in which turn.
 
-Consumers with room get messages in turn, those with a higher priority first; with a single active
+Consumers with credit get messages in turn, those with a higher priority first; with a single active
 consumer only the oldest one does. Messages that expired or exceed the length of the queue are
 dropped first, and delayed ones wait. Knows no routing and no protocol.
 """
@@ -198,7 +198,7 @@ class Dispatcher:
 
     def _deliver(self, now_ms: int) -> None:
         """Give messages to consumers."""
-        ready = self._with_room()
+        ready = self._with_credit()
         batches: dict[LiveConsumer, list[Delivery]] = {}
         touched: dict[Lane, None] = {}
         lanes = self._queue.lanes
@@ -211,32 +211,32 @@ class Dispatcher:
                     break
                 continue
             consumer = ready[0]
-            most = 1 if len(ready) > 1 else min(consumer.room, self._left)
+            most = 1 if len(ready) > 1 else min(consumer.credit, self._left)
             taken = self._take(lane, consumer, most, batches.setdefault(consumer, []))
             if not taken:
                 continue
             self._left -= taken
-            consumer.room -= taken
+            consumer.credit -= taken
             ready.pop(0)
-            if ready and consumer.recipient.shares_room:
-                # What it takes leaves less room for the others.
+            if ready and consumer.recipient.shares_credit:
+                # What it takes leaves less credit for the others.
                 self._hand_over({consumer: batches.pop(consumer)}, {lane: None})
                 for each in (consumer, *ready):
-                    each.room = each.recipient.room()
-                ready = [each for each in ready if each.room > 0]
+                    each.credit = each.recipient.credit()
+                ready = [each for each in ready if each.credit > 0]
             else:
                 touched[lane] = None
-            if consumer.room > 0:
+            if consumer.credit > 0:
                 ready.append(consumer)
             elif not ready:
-                ready = self._with_room(after=batches)
+                ready = self._with_credit(after=batches)
         if touched:
             self._hand_over(batches, touched)
 
-    def _with_room(
+    def _with_credit(
         self, after: dict[LiveConsumer, list[Delivery]] | None = None
     ) -> list[LiveConsumer]:
-        """Return the consumers with the highest priority that have room, the next one first.
+        """Return the consumers with the highest priority that have credit, the next one first.
 
         Args:
             after: consumers of the higher priorities that got messages in this turn.
@@ -248,8 +248,8 @@ class Dispatcher:
             consumers = consumers[:1]
         if after is None:
             for consumer in consumers:
-                consumer.room = consumer.recipient.room()
-        found = [each for each in consumers if each.room > 0]
+                consumer.credit = consumer.recipient.credit()
+        found = [each for each in consumers if each.credit > 0]
         if len(found) > 1:
             highest = max(each.priority for each in found)
             found = [each for each in found if each.priority == highest]

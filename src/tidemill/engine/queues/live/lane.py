@@ -150,7 +150,7 @@ class Lane:
     # --- publish ---------------------------------------------------------------------------------
 
     def appended(self, first: int, messages: Sequence[Stored]) -> None:
-        """Keep messages that were appended from offset ``first`` on, as far as there is room."""
+        """Keep messages that were appended from offset ``first`` on, as far as there is space."""
         if self._cached_to < self.window.next:
             self._cached_to = self.window.next
         if self._cached_to != first:

@@ -1,6 +1,6 @@
 """Consumers of streams: each reads the log from an offset, and nothing is removed.
 
-An acknowledgement only makes room for more messages. Knows one lane.
+An acknowledgement only makes place for more messages. Knows one lane.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StreamConsumer:
     # --- api.Consumer ----------------------------------------------------------------------------
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """Make room for more messages."""
+        """Make place for more messages."""
         self.unacknowledged -= len(deliveries)
         self.wake()
 
@@ -65,7 +65,7 @@ class StreamConsumer:
     reject = acknowledge
 
     def wake(self) -> None:
-        """Look for messages: the recipient's room or the log possibly grew."""
+        """Look for messages: the recipient's credit or the log possibly grew."""
         self._event.set()
 
     def cancel(self) -> None:
@@ -118,8 +118,8 @@ class StreamConsumer:
         return end if found is None else found[0]
 
     async def _pump(self, position: int) -> int:
-        """Deliver what there is room for; return the offset to read next."""
-        while (room := self.recipient.room()) > 0:
+        """Deliver what there is credit for; return the offset to read next."""
+        while (credit := self.recipient.credit()) > 0:
             if not self._read:
                 position = max(position, self._lane.log.log_start_offset)
                 if position >= self._lane.end:
@@ -127,7 +127,7 @@ class StreamConsumer:
                 messages, position = await self._lane.load(position)
                 self._read.extend(messages)
                 continue
-            self._deliver(min(room, PER_TURN))
+            self._deliver(min(credit, PER_TURN))
             await asyncio.sleep(0)
         return position
 

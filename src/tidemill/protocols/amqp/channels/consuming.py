@@ -44,13 +44,13 @@ class ChannelConsumer:
         self.consumer: Consumer | None = None
 
     @property
-    def shares_room(self) -> bool:
+    def shares_credit(self) -> bool:
         """Whether the channel has a limit for all its consumers."""
         return self._parent.limit > 0
 
-    def room(self) -> int:
+    def credit(self) -> int:
         """Return how many more messages the client takes now."""
-        return self._parent.room(self)
+        return self._parent.credit(self)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Send messages."""
@@ -99,16 +99,16 @@ class Consuming:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def room(self, consumer: ChannelConsumer) -> int:
+    def credit(self, consumer: ChannelConsumer) -> int:
         """Return how many more messages a consumer takes now."""
         if self._wire.is_congested:
             return 0
         if consumer.no_ack:
             return MOST_AT_ONCE
-        room = min((consumer.limit or MOST_OUT) - consumer.out, MOST_AT_ONCE)
+        credit = min((consumer.limit or MOST_OUT) - consumer.out, MOST_AT_ONCE)
         if self.limit:
-            room = min(room, self.limit - self._out)
-        return max(room, 0)
+            credit = min(credit, self.limit - self._out)
+        return max(credit, 0)
 
     def send(self, consumer: ChannelConsumer, tag: bytes, deliveries: list[Delivery]) -> None:
         """Send messages to a consumer."""

@@ -104,8 +104,8 @@ async def _answer(ctx: RequestContext, request: Any, began: _Began) -> Reply:
             await ctx.turns.pause()
         reads.add(part)
     results = reads.all_results(await _fetch(ctx, reads.query()))
-    if ctx.connection.room is not None:
-        ctx.connection.room.hold(sum(len(result.records) for result in results))
+    if ctx.connection.budget is not None:
+        ctx.connection.budget.hold(sum(len(result.records) for result in results))
     answered = await ctx.turns.collect(
         (part, name, _fetched(part, result, committed_only))
         for part, name, result in zip(parts, reads.names, results, strict=True)
@@ -128,8 +128,8 @@ def _answer_now(
     committed_only = request.isolation_level == _READ_COMMITTED
     results = reads.all_results(read)
     size = sum(len(result.records) for result in results)
-    if ctx.connection.room is not None and size > UNCOUNTED_BYTES:
-        ctx.connection.room.hold(size)
+    if ctx.connection.budget is not None and size > UNCOUNTED_BYTES:
+        ctx.connection.budget.hold(size)
     answered = [
         (part, name, _fetched(part, result, committed_only))
         for part, name, result in zip(parts, reads.names, results, strict=True)
@@ -206,7 +206,7 @@ class _Reads:
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation=Isolation.READ_COMMITTED if committed_only else Isolation.READ_UNCOMMITTED,
-            room=ctx.connection.room,
+            budget=ctx.connection.budget,
             breathe=ctx.turns.pause_if_due,
             lends=ctx.connection.sends_files,
         )

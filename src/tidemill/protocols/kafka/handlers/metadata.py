@@ -167,7 +167,7 @@ SORTED_TOGETHER = 2000
 async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) -> Tree:
     """Answer with topics ordered by name, one page of partitions at a time (KIP-966)."""
     limit = request.response_partition_limit
-    room = min(limit, MAX_DESCRIBED) if limit > 0 else MAX_DESCRIBED
+    left = min(limit, MAX_DESCRIBED) if limit > 0 else MAX_DESCRIBED
     cursor = request.cursor
     first_name = cursor.topic_name if cursor is not None else ""
     names = await _sorted(ctx, [topic.name for topic in request.topics])
@@ -180,7 +180,7 @@ async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) ->
         if name < first_name:
             continue
         start = max(cursor.partition_index, 0) if cursor is not None and name == first_name else 0
-        if room == 0:
+        if left == 0:
             return {
                 "topics": topics,
                 "next_cursor": {"topic_name": name, "partition_index": start},
@@ -190,9 +190,9 @@ async def handle_describe_topic_partitions(ctx: RequestContext, request: Any) ->
         except TidemillError as error:
             topics.append({"error_code": error_code(error), "name": name})
             continue
-        end = min(info.partitions, start + room)
+        end = min(info.partitions, start + left)
         topics.append(_described(ctx, info, start, end))
-        room -= max(end - start, 0)
+        left -= max(end - start, 0)
         if end < info.partitions:
             return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": end}}
     return {"topics": topics, "next_cursor": None}

@@ -80,16 +80,16 @@ def handle_produce(
 def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:
     """Cut a request to many partitions into parts."""
     part: list[ProduceTopic] = []
-    room = PARTITIONS_TOGETHER
+    left = PARTITIONS_TOGETHER
     for topic in request.topics:
         # A topic without partitions is answered, too.
         for start in range(0, len(topic.partitions), PARTITIONS_TOGETHER) or (0,):
             taken = topic.partitions[start : start + PARTITIONS_TOGETHER]
-            if part and len(taken) > room:
+            if part and len(taken) > left:
                 yield request._replace(topics=part)
-                part, room = [], PARTITIONS_TOGETHER
+                part, left = [], PARTITIONS_TOGETHER
             part.append(topic._replace(partitions=taken))
-            room -= max(len(taken), 1)
+            left -= max(len(taken), 1)
     if part:
         yield request._replace(topics=part)
 
@@ -106,14 +106,14 @@ async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
         except TidemillError as error:
             appended.append((part, *_refuse_all(part, error)))
     topics: list[_Produced] = []
-    room = MAX_RECORD_ERRORS // max(len(appended), 1)
+    left = MAX_RECORD_ERRORS // max(len(appended), 1)
     for part, asked, results in appended:
         if not isinstance(results, list):
             try:
                 results = await results
             except TidemillError as error:
                 asked, results = _refuse_all(part, error)
-        for name, topic_id, partitions in _produced_topics(ctx.api_version, asked, results, room):
+        for name, topic_id, partitions in _produced_topics(ctx.api_version, asked, results, left):
             if topics and topics[-1][:2] == (name, topic_id):  # it was cut
                 topics[-1][2].extend(partitions)
             else:
@@ -228,16 +228,16 @@ def encode_result(
 
 
 def _produced_topics(
-    version: int, asked: _Asked, results: list[WriteResult], room: int = MAX_RECORD_ERRORS
+    version: int, asked: _Asked, results: list[WriteResult], left: int = MAX_RECORD_ERRORS
 ) -> list[_Produced]:
-    """Return the results as the response has them, with at most ``room`` single records."""
+    """Return the results as the response has them, with at most ``left`` single records."""
     following = iter(results)
     topics = []
     for topic, parts in asked:
         partitions = []
         for index, refused in parts:
-            produced = produced_partition(version, index, refused or next(following), room)
-            room -= len(produced.record_errors)
+            produced = produced_partition(version, index, refused or next(following), left)
+            left -= len(produced.record_errors)
             partitions.append(produced)
         topics.append((topic.name, topic.topic_id, partitions))
     return topics
@@ -257,9 +257,9 @@ def _encode(ctx: RequestContext, request: ProduceRequest, topics: list[_Produced
 
 
 def produced_partition(
-    version: int, index: int, result: WriteResult, room: int = MAX_RECORD_ERRORS
+    version: int, index: int, result: WriteResult, left: int = MAX_RECORD_ERRORS
 ) -> ProducedPartition:
-    """Return a result as the response has it, with at most ``room`` single records."""
+    """Return a result as the response has it, with at most ``left`` single records."""
     if result.error is None:
         return ProducedPartition(
             index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset
@@ -271,10 +271,10 @@ def produced_partition(
         -1,
         result.log_start_offset,
         error_message(result.error),
-        _record_errors(result.error, room),
+        _record_errors(result.error, left),
     )
 
 
-def _record_errors(error: TidemillError, room: int) -> Sequence[tuple[int, str]]:
-    """Return the records for which a batch was refused, at most ``room`` of them."""
-    return error.bad_records[:room] if isinstance(error, BadRecordsError) else ()
+def _record_errors(error: TidemillError, left: int) -> Sequence[tuple[int, str]]:
+    """Return the records for which a batch was refused, at most ``left`` of them."""
+    return error.bad_records[:left] if isinstance(error, BadRecordsError) else ()

@@ -16,7 +16,13 @@ from tidemill.connect.cdc.contract import Change, Table, TransactionEnd
 from tidemill.connect.cdc.packed import Changes
 from tidemill.connect.cdc.postgres.decoding import messages
 from tidemill.connect.cdc.postgres.decoding.messages import Commit
-from tidemill.connect.cdc.postgres.decoding.runs import Run, Scan, Transaction, decode_change, scan
+from tidemill.connect.cdc.postgres.decoding.packed_rows import (
+    Run,
+    Scan,
+    Transaction,
+    decode_change,
+    scan,
+)
 from tidemill.connect.cdc.postgres.decoding.shapes import Shape, Shapes
 from tidemill.connect.cdc.postgres.decoding.spool import Spool, Spools
 from tidemill.connect.cdc.postgres.errors import ProtocolError

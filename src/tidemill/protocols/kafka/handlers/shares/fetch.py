@@ -108,7 +108,7 @@ async def _acquire(
         most_records=max(request.max_records, 0),
         max_bytes=min(max(request.max_bytes, 0), limit),
         exact=field(request, "share_acquire_mode", 0) == _RECORD_LIMIT,
-        room=ctx.connection.room,
+        budget=ctx.connection.budget,
         breathe=ctx.turns.pause_if_due,
     )
     results = await _fetch(ctx, query)

@@ -21,7 +21,7 @@ class NotAnsweredError(UnreachableError):
 
 
 class SinkFailures:
-    """The errors of one sink (``Failures``)."""
+    """The errors of one sink (``ErrorFactory``)."""
 
     def not_accepted(self, records: int, topic: str, cause: str, code: int = 0) -> DeliveryError:
         """Return the error if records were rejected, or not acknowledged in time."""

@@ -43,7 +43,7 @@ class StateMachine(Protocol):
         """Forget an outcome whose records could not be written."""
 
 
-class CatalogJournal:
+class CatalogLog:
     """The catalog on disk.
 
     Args:

@@ -1,4 +1,4 @@
-"""Whether the disk has room for messages. Publishers wait while it has not.
+"""Whether the disk has space for messages. Publishers wait while it has not.
 
 Messages leave the last part of a disk free: acknowledgements and checkpoints need it, and without
 them nothing that is done can be freed. Knows the free space of one folder, and neither queues nor
@@ -24,8 +24,8 @@ def free_bytes(folder: str) -> int:
     return disk.f_frsize * disk.f_bavail
 
 
-class DiskRoom:
-    """The room of a disk."""
+class DiskSpace:
+    """The free space of a disk."""
 
     def __init__(self, folder: str, clock: Clock) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class DiskRoom:
         return self._is_full
 
     def check(self) -> None:
-        """Raise DiskFullError if there is no room."""
+        """Raise DiskFullError if there is no space."""
         if self.is_full:
             raise DiskFullError(
                 f"no space left on device: less than {RESERVED_BYTES >> 20} MiB are free in "

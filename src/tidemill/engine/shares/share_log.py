@@ -35,7 +35,7 @@ TOGETHER = 64
 logger = structlog.get_logger("tidemill.shares")
 
 
-class ShareJournal:
+class ShareLog:
     """The share partitions as they are on disk.
 
     Args:

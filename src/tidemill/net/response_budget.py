@@ -10,8 +10,8 @@ import asyncio
 from tidemill.net.responses import ResponseMemory
 
 
-class ResponseRoom:
-    """Reserves memory for one response at a time. Implements ``engine.api.ReadRoom``."""
+class ResponseBudget:
+    """Reserves memory for one response at a time. Implements ``engine.api.ReadBudget``."""
 
     __slots__ = ("_closed", "_memory", "_waiting", "has_read", "held")
 
