@@ -16,6 +16,9 @@ from tidemill.protocols.amqp.handshake import HEADER
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.settings import Limits, Settings
 
+HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+EMPTY_BODY = b"\x03\x00\x01\x00\x00\x00\x00\xce"
+
 
 async def test_a_client_of_another_protocol_gets_the_header_and_is_closed(broker: Broker) -> None:
     for other in (
@@ -240,6 +243,27 @@ async def test_a_long_stream_is_read_in_turns_and_in_order(broker: Broker) -> No
             await asyncio.sleep(0)
     await client.settle()
     assert [int(value) for value in await broker.values()] == list(range(count))
+
+
+@pytest.mark.parametrize("frame", [HEARTBEAT, EMPTY_BODY], ids=["heartbeats", "empty-bodies"])
+async def test_a_flood_of_frames_without_effect_is_read_in_turns(
+    broker: Broker, frame: bytes
+) -> None:
+    client = await broker.client_with_queue()
+    # The method and the header of a message whose body is 5 bytes.
+    client.feed(publish_bytes(1, "", "q", b"hello")[: -len(EMPTY_BODY) - 5])
+    server = client.server
+    server.shared.turns.spend(1.0)  # the others had this turn
+    client.feed(frame * 20_000)
+    assert client.link.holds == {Hold.QUEUE}
+    looks = 0
+    while client.link.holds:
+        await asyncio.sleep(0)
+        looks += 1
+    assert looks > 1
+    client.feed(EMPTY_BODY.replace(b"\0\xce", b"\5hello\xce"))
+    await client.settle()
+    assert await broker.values() == [b"hello"]
 
 
 async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipped(

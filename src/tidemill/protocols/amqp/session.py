@@ -233,8 +233,15 @@ class AmqpSession:
             if self._events is None:
                 self._events = self._reader.events()
             for event in self._events:
-                if event[0] == frames.PUBLISH:
+                kind = event[0]
+                if kind == frames.PUBLISH:
                     published = True
+                elif kind == frames.NOTHING:
+                    if perf_counter() > end:
+                        self._wait()
+                        turns.queue(self._continue)
+                        break
+                    continue
                 self._handle(event)
                 if self._is_waiting or self._link.is_closing:
                     break

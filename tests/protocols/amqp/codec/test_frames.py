@@ -13,7 +13,9 @@ from tests.protocols.amqp.client import publish_bytes
 from tidemill.protocols.amqp.codec import hot, methods
 from tidemill.protocols.amqp.codec.frames import (
     ACK,
+    FRAMES_WITHOUT_EVENT,
     METHOD,
+    NOTHING,
     PUBLISH,
     SCRATCH_BYTES,
     TOO_LARGE,
@@ -159,6 +161,26 @@ def test_a_frame_over_the_negotiated_size_is_refused() -> None:
     frames.received(len(stream))
     with pytest.raises(FrameError, match=r"frame_too_large,4097,4088"):
         list(frames.events())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        HEARTBEAT,
+        b"\x03\x00\x01\x00\x00\x00\x00\xce",
+        b"\x03\x00\x01\x00\x00\x00\x01x\xce",
+    ],
+    ids=["heartbeat", "empty-body", "byte-of-a-body"],
+)
+def test_frames_without_effect_return_to_the_caller_again_and_again(frame: bytes) -> None:
+    frames = reader()
+    unfinished = START + HEAD[:-8] + (1 << 19).to_bytes(5, "big") + b"\0\0\xce"
+    count = 5000
+    for stream in (unfinished, frame * count):
+        frames.get_buffer()[: len(stream)] = stream
+        frames.received(len(stream))
+        events = list(frames.events())
+    assert events == [(NOTHING, 0)] * (count // FRAMES_WITHOUT_EVENT)
 
 
 @pytest.mark.parametrize("size", [0, 1, 8191, 8192, 131_064, 131_065, 300_000])

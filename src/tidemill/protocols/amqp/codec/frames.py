@@ -27,8 +27,10 @@ FRAME_MAX = 131_072
 FRAME_MIN = 4096
 """Smallest limit of frames that a client can ask for. Any connection accepts such a frame."""
 
-PUBLISH, ACK, METHOD, TOO_LARGE = range(4)
+PUBLISH, ACK, METHOD, TOO_LARGE, NOTHING = range(5)
 """Kinds of events."""
+FRAMES_WITHOUT_EVENT = 32
+"""Frames that have no effect yet, after which the reader yields ``NOTHING``."""
 
 Event = tuple[Any, ...]
 """An event begins with its kind and the channel. Then:
@@ -37,6 +39,8 @@ Event = tuple[Any, ...]
 - ACK: the delivery tag, and whether it means all up to this one.
 - METHOD: the method's number, and the payload of its frame.
 - TOO_LARGE: the size of a body that is over the limit. Its bytes are skipped.
+- NOTHING: no more. Frames without an effect were read: heartbeats and parts of bodies. So the
+  caller can stop for a while, whatever a client sends.
 """
 
 _HEAD = struct.Struct(">BHII").unpack_from
@@ -169,6 +173,7 @@ class FrameReader:
         # RabbitMQ takes eight bytes more than the maximum, because clients count them differently.
         end, largest, contents = len(data), self.frame_max, self._contents
         largest_body = min(largest, self._max_message)
+        quiet = 0
         while at + 8 <= end:
             if at + 11 <= end:
                 kind, channel, size, number = _HEAD(data, at)
@@ -199,6 +204,7 @@ class FrameReader:
                         yield (PUBLISH, channel, head, properties, body)
                         continue
                     contents[channel] = _Content(head)
+                    quiet += 1
                 elif number == _ACK_NUMBER and size == 13:
                     tag, multiple = _ACK(data, at + 11)
                     yield (ACK, channel, tag, bool(multiple & 1))
@@ -209,9 +215,16 @@ class FrameReader:
                 event = self._content_frame(kind, channel, data[at + 7 : after - 1])
                 if event is not None:
                     yield event
-            elif kind != 8:
+                else:
+                    quiet += 1
+            elif kind == 8:
+                quiet += 1
+            else:
                 raise FrameError(f"unknown frame type {kind}")
             at = after
+            if quiet >= FRAMES_WITHOUT_EVENT:
+                quiet = 0
+                yield (NOTHING, 0)
         self._data = data[at:]
 
     def _parse_head(self, payload: bytes) -> PublishHead:
