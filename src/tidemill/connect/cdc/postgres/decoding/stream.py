@@ -88,10 +88,15 @@ class Stream:
 
     @property
     def place(self) -> Place:
-        """The place behind everything that was collected."""
-        if self._commit and self._change:
-            return Place(self._lsn, self._commit, self._change, self._count)
-        return Place(self._lsn)
+        """The place behind everything that was collected, here or before a restart.
+
+        It never goes back. Until the transaction that was delivered in part is sent again, and past
+        the changes that are skipped in it, it is the place where the stream was started.
+        """
+        here = Place(self._lsn)
+        if self._commit and self._change and not self._is_skipped:
+            here = Place(self._lsn, self._commit, self._change, self._count)
+        return here if self._resume is None else max(here, self._resume)
 
     @property
     def is_replaying(self) -> bool:
