@@ -28,7 +28,8 @@ class Limits(Section):
         67_108_864,
         ge=1024,
         le=LONG,
-        description="Largest size of the unanswered requests of a connection, in bytes.",
+        description="Largest size of the unanswered requests of a connection, in bytes. An AMQP "
+        "connection is closed if several unfinished messages take more.",
     )
     total_inflight_bytes: int = Field(
         268_435_456,

@@ -12,6 +12,7 @@ from tests.protocols.amqp.client import CAPABILITIES, Broker, Client, publish_by
 from tidemill.engine.queues.publish import LivePublisher
 from tidemill.net.budget import Hold
 from tidemill.protocols.amqp.codec import methods
+from tidemill.protocols.amqp.codec.frames import FRAME_MAX
 from tidemill.protocols.amqp.handshake import HEADER
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.settings import Limits, Settings
@@ -264,6 +265,30 @@ async def test_a_flood_of_frames_without_effect_is_read_in_turns(
     client.feed(EMPTY_BODY.replace(b"\0\xce", b"\5hello\xce"))
     await client.settle()
     assert await broker.values() == [b"hello"]
+
+
+async def test_unfinished_messages_on_2000_channels_close_their_connection(
+    broker: Broker,
+) -> None:
+    limit = 1 << 20
+    server = broker.server_with(Settings(limits=Limits(connection_inflight_bytes=limit)))
+    client = await broker.client(server).open(channels=2000)
+    other = await broker.client(server).open()
+    most = 0
+    body = b"x" * (FRAME_MAX - 7)
+    for channel in range(1, 2001):
+        client.feed(publish_bytes(channel, "", "q", body)[:-9])  # without the second of two frames
+        most = max(most, server.listener.budget.used)
+    assert limit - 200_000 < most < limit + 200_000
+    await client.settle()
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", 506)
+    assert "limits.connection_inflight_bytes" in frame.reply_text
+    assert server.listener.budget.used < 200_000
+    client.say(0, "connection.close-ok")
+    await client.closed()
+    assert server.listener.budget.used == 0
+    assert (await other.ask(1, "queue.declare", queue="q")).name == "Queue.DeclareOk"
 
 
 async def test_a_message_over_the_limit_closes_the_channel_and_its_body_is_skipped(

@@ -72,3 +72,14 @@ class UnexpectedFrameError(ConnectionClosedError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(505, problem)
+
+
+class UnfinishedError(ConnectionClosedError):
+    """Messages that have arrived in part take too much memory of one connection."""
+
+    def __init__(self, count: int, size: int) -> None:
+        super().__init__(
+            506,
+            f"{count} unfinished messages take {size} bytes, and the limit of a connection is "
+            "limits.connection_inflight_bytes. Finish messages before others are begun",
+        )

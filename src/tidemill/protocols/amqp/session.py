@@ -58,7 +58,11 @@ class AmqpSession:
     def __init__(self, shared: Shared, link: Link) -> None:
         self.shared = shared
         self._link = link
-        self._reader = FrameReader(shared.scratch, shared.max_message)
+        self._reader = FrameReader(
+            shared.scratch,
+            shared.max_message,
+            shared.listener.limits.connection_inflight_bytes,
+        )
         self._handshake = Handshake(shared.users, link.host)
         self.owner = Owner(link.peer)
         self._queues: Queues | None = None
@@ -254,6 +258,7 @@ class AmqpSession:
                 self._events = None
         except AmqpError as error:  # of the reader: nothing behind it can be read
             self._events = None
+            self._reader.close()
             self._close(error, 0)
         for channel in self._channels.values():
             channel.flush()
@@ -276,8 +281,8 @@ class AmqpSession:
             self._process()
         finally:
             self._link.send()
+        self._accounts.count_partial(self._reader.partial_bytes)
         if not self._is_waiting:
-            self._accounts.count_partial(self._reader.partial_bytes)
             self._link.unhold(Hold.QUEUE)
 
     def _handle(self, event: Event) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from collections.abc import Callable, Iterable
 
 import pytest
 from pamqp import body as pamqp_body
@@ -13,6 +15,7 @@ from tests.protocols.amqp.client import publish_bytes
 from tidemill.protocols.amqp.codec import hot, methods
 from tidemill.protocols.amqp.codec.frames import (
     ACK,
+    CONTENT_BYTES,
     FRAMES_WITHOUT_EVENT,
     METHOD,
     NOTHING,
@@ -23,13 +26,18 @@ from tidemill.protocols.amqp.codec.frames import (
     FrameReader,
     PublishHead,
 )
-from tidemill.protocols.amqp.errors import FrameError, MalformedError, UnexpectedFrameError
+from tidemill.protocols.amqp.errors import (
+    FrameError,
+    MalformedError,
+    UnexpectedFrameError,
+    UnfinishedError,
+)
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 
-def reader(max_message: int = 1 << 20) -> FrameReader:
-    return FrameReader(memoryview(bytearray(SCRATCH_BYTES)), max_message)
+def reader(max_message: int = 1 << 20, max_unfinished: int = 1 << 30) -> FrameReader:
+    return FrameReader(memoryview(bytearray(SCRATCH_BYTES)), max_message, max_unfinished)
 
 
 def read(stream: bytes, sizes: list[int], max_message: int = 1 << 20) -> list[Event]:
@@ -116,7 +124,7 @@ def test_announced_sizes_take_no_memory() -> None:
     frames.get_buffer()[: len(data)] = data
     frames.received(len(data))
     assert list(frames.events()) == []
-    assert frames.partial_bytes < 100
+    assert frames.partial_bytes < CONTENT_BYTES + 100
     assert frames.is_partial
 
 
@@ -161,6 +169,126 @@ def test_a_frame_over_the_negotiated_size_is_refused() -> None:
     frames.received(len(stream))
     with pytest.raises(FrameError, match=r"frame_too_large,4097,4088"):
         list(frames.events())
+
+
+def begun(channel: int, size: int, properties: bytes = b"\0\0") -> bytes:
+    """Return the method and the header of a message with a body of ``size`` bytes."""
+    number = channel.to_bytes(2, "big")
+    start = methods.encode(channel, "basic.publish", routing_key="q")
+    content = b"\x00\x3c\x00\x00" + size.to_bytes(8, "big") + properties
+    return start + b"\x02" + number + len(content).to_bytes(4, "big") + content + b"\xce"
+
+
+def part(channel: int, payload: bytes) -> bytes:
+    """Return a frame with a part of a body."""
+    number = channel.to_bytes(2, "big")
+    return b"\x03" + number + len(payload).to_bytes(4, "big") + payload + b"\xce"
+
+
+def unfinished(channels: int, frames: list[bytes], times: int) -> Iterable[bytes]:
+    """Yield what begins a message on each channel and goes on with these parts of its body."""
+    for channel in range(1, channels + 1):
+        yield begun(channel, 1 << 19)
+        for _ in range(times):
+            yield from (part(channel, frame) for frame in frames)
+
+
+def feed(frames: FrameReader, stream: bytes) -> list[Event]:
+    """Let a stream arrive, in pieces that fit."""
+    events: list[Event] = []
+    for at in range(0, len(stream), SCRATCH_BYTES):
+        piece = stream[at : at + SCRATCH_BYTES]
+        frames.get_buffer()[: len(piece)] = piece
+        frames.received(len(piece))
+        events += [event for event in frames.events() if event[0] != NOTHING]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("channels", "frames", "times"),
+    [
+        (1, [b"xy"], 100_000),
+        (1, [b""], 100_000),
+        (1, [b"x", b"", b"x" * 4096], 100),
+        (50, [b"x" * 1000], 50),
+        (2000, [b"x"], 1),
+        (2000, [], 0),
+        (4, [b"x" * 100_000], 4),
+    ],
+    ids=["2-bytes", "empty", "mixed", "50-channels", "2000-channels", "no-body", "large"],
+)
+def test_unfinished_messages_count_with_what_they_take(
+    channels: int, frames: list[bytes], times: int
+) -> None:
+    target = reader()
+    streams = [*unfinished(channels, frames, times)]
+    feed(target, streams[0])  # what is made once
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    counted = target.partial_bytes
+    for stream in streams[1:]:
+        feed(target, stream)
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    counted = target.partial_bytes - counted
+    assert held <= 1.25 * counted + 2048, (held, counted)
+
+
+def test_what_waits_for_the_reader_of_events_counts() -> None:
+    frames = reader()
+    stream = HEARTBEAT * 10_000
+    frames.get_buffer()[: len(stream)] = stream
+    frames.received(len(stream))
+    assert frames.partial_bytes == len(stream)
+    events = frames.events()
+    assert next(events) == (NOTHING, 0)
+    assert frames.partial_bytes == len(stream)
+    assert not frames.is_partial
+    for _ in events:
+        pass
+    assert frames.partial_bytes == 0
+
+
+def test_messages_with_tiny_parts_arrive_whole() -> None:
+    body = random.Random(1).randbytes(30_000)
+    parts, at = [], 0
+    for size in [2, 0, 5000, 1, 4095, 4096, 3] * 2:
+        parts.append(part(1, body[at : at + size]))
+        at += size
+    target = reader()
+    events = feed(target, begun(1, at) + b"".join(parts))
+    assert [event[4] for event in events] == [body[:at]]
+    assert all(type(event[4]) is bytes for event in events)
+    assert target.partial_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["bodies", "properties", "methods"])
+def test_several_unfinished_messages_over_the_limit_are_refused(kind: str) -> None:
+    target = reader(max_unfinished=300_000)
+    kinds: dict[str, Callable[[int], bytes]] = {
+        "bodies": lambda channel: begun(channel, 1 << 19) + part(channel, b"x" * 90_000),
+        "properties": lambda channel: begun(channel, 1, b"\x80\x00" + b"x" * 90_000),
+        "methods": lambda channel: methods.encode(channel, "basic.publish", routing_key="q"),
+    }
+    more, most = kinds[kind], 0
+
+    def feed_all() -> None:
+        nonlocal most
+        for channel in range(1, 400):
+            feed(target, more(channel))
+            most = max(most, target.partial_bytes)
+
+    with pytest.raises(UnfinishedError, match="unfinished messages take"):
+        feed_all()
+    assert 200_000 < most <= 300_000
+    target.close()
+    assert target.partial_bytes == 0
+
+
+def test_one_unfinished_message_has_the_limit_of_a_message_only() -> None:
+    body = b"x" * (1 << 20)
+    events = feed(reader(max_unfinished=300_000), publish_bytes(1, "", "q", body))
+    assert [event[4] for event in events] == [body]
 
 
 @pytest.mark.parametrize(

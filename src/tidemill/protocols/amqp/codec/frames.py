@@ -6,6 +6,8 @@ assembled, frame by frame.
 
 - All connections of a thread receive into one scratch buffer. What is kept is copied.
 - A client announces lengths, and never gets memory for more than has arrived.
+- Unfinished messages count with what they take, however small their frames are. A connection that
+  has several of them, and more than its limit, is closed: nothing but its own bytes could end them.
 
 Sans-IO: knows no sockets, no channel's state and no engine.
 """
@@ -17,7 +19,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tidemill.protocols.amqp.codec.methods import method_name
-from tidemill.protocols.amqp.errors import FrameError, MalformedError, UnexpectedFrameError
+from tidemill.protocols.amqp.errors import (
+    FrameError,
+    MalformedError,
+    UnexpectedFrameError,
+    UnfinishedError,
+)
 
 SCRATCH_BYTES = 262_144
 """Receive buffer that the connections of a thread share."""
@@ -52,6 +59,10 @@ _PUBLISH_NUMBER = 60 << 16 | 40
 _ACK_NUMBER = 60 << 16 | 80
 _BASIC = 60 << 16
 """The class of a content header, with a weight of 0."""
+CONTENT_BYTES = 1024
+"""What an unfinished message takes besides its properties and its body."""
+SHORT_BYTES = 4096
+"""Parts of a body below this size are joined as they arrive."""
 _CACHED_BYTES = 160
 _CACHED_HEADS = 1024
 
@@ -68,17 +79,33 @@ class PublishHead(NamedTuple):
 
 
 class _Content:
-    """A message of which only a part has arrived."""
+    """A message of which only a part has arrived.
 
-    __slots__ = ("arrived", "chunks", "head", "properties", "size", "skipped")
+    Attributes:
+        held: bytes of memory that it takes.
+    """
+
+    __slots__ = ("arrived", "chunks", "head", "held", "properties", "size", "skipped")
 
     def __init__(self, head: PublishHead) -> None:
         self.head = head
         self.properties: bytes | None = None
         self.size = 0
         self.arrived = 0
-        self.chunks: list[bytes] = []
+        self.chunks: list[bytes | bytearray] = []
+        self.held = CONTENT_BYTES
         self.skipped = False
+
+    def add(self, payload: bytes) -> None:
+        """Keep a part of the body. Short parts are joined: each object costs 50 bytes."""
+        if len(payload) >= SHORT_BYTES:
+            self.chunks.append(payload)
+            return
+        last = self.chunks[-1] if self.chunks else None
+        if isinstance(last, bytearray) and len(last) < FRAME_MAX:
+            last += payload
+        else:
+            self.chunks.append(bytearray(payload))
 
 
 class FrameReader:
@@ -87,10 +114,10 @@ class FrameReader:
     Args:
         scratch: receive buffer shared with the other connections of this thread.
         max_message: largest body of a message, in bytes.
+        max_unfinished: bytes that several unfinished messages can take together.
 
     Attributes:
         frame_max: largest frame, as negotiated.
-        partial_bytes: bytes of frames and messages that have arrived in part.
     """
 
     __slots__ = (
@@ -99,15 +126,19 @@ class FrameReader:
         "_heads",
         "_later",
         "_max_message",
+        "_max_unfinished",
+        "_scanned",
         "_scratch",
         "_unfinished",
         "frame_max",
     )
 
-    def __init__(self, scratch: memoryview, max_message: int) -> None:
+    def __init__(self, scratch: memoryview, max_message: int, max_unfinished: int) -> None:
         self._scratch = scratch
         self._max_message = max_message
+        self._max_unfinished = max_unfinished
         self._data = b""
+        self._scanned = 0
         self._later: list[bytes] = []
         self._contents: dict[int, _Content] = {}
         self._heads: dict[bytes, PublishHead] = {}
@@ -116,8 +147,9 @@ class FrameReader:
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes of frames and messages that have arrived in part."""
-        return len(self._data) + self._unfinished
+        """Bytes of memory that frames and messages take which are not events yet."""
+        held = len(self._data) + self._scanned + self._unfinished
+        return held + sum(map(len, self._later)) if self._later else held
 
     @property
     def is_partial(self) -> bool:
@@ -145,7 +177,7 @@ class FrameReader:
     def close(self) -> None:
         """Drop everything."""
         self._contents.clear()
-        self._data, self._unfinished = b"", 0
+        self._data, self._scanned, self._unfinished = b"", 0, 0
         self._later.clear()
 
     def _join(self) -> None:
@@ -162,14 +194,17 @@ class FrameReader:
             UnexpectedFrameError: a frame has no place here.
             MalformedError: a header or a publish can't be decoded.
         """
-        yield from self._scan()
-        while self._later:
+        try:
             yield from self._scan()
+            while self._later:
+                yield from self._scan()
+        finally:
+            self._scanned = 0
 
     def _scan(self) -> Iterator[Event]:
         self._join()
         data, at = self._data, 0
-        self._data = b""
+        self._data, self._scanned = b"", len(data)
         # RabbitMQ takes eight bytes more than the maximum, because clients count them differently.
         end, largest, contents = len(data), self.frame_max, self._contents
         largest_body = min(largest, self._max_message)
@@ -204,10 +239,13 @@ class FrameReader:
                         yield (PUBLISH, channel, head, properties, body)
                         continue
                     contents[channel] = _Content(head)
+                    self._hold(CONTENT_BYTES)
                     quiet += 1
                 elif number == _ACK_NUMBER and size == 13:
                     tag, multiple = _ACK(data, at + 11)
+                    at = after
                     yield (ACK, channel, tag, bool(multiple & 1))
+                    continue
                 else:
                     yield (METHOD, channel, number, data[at + 7 : after - 1])
                     largest = self.frame_max  # connection.tune-ok changes it
@@ -266,10 +304,19 @@ class FrameReader:
             raise FrameError(
                 f"the body of a message has more bytes than its header announces: {content.size}"
             )
-        if not content.skipped:
+        if payload and not content.skipped and content.arrived < content.size:
+            content.add(payload)
+            content.held += len(payload)
+            self._hold(len(payload))
+        elif payload and not content.skipped:  # the last part
             content.chunks.append(payload)
-            self._unfinished += len(payload)
         return self._complete(content, channel)
+
+    def _hold(self, size: int) -> None:
+        """Count ``size`` more bytes of unfinished messages."""
+        self._unfinished += size
+        if self._unfinished > self._max_unfinished and len(self._contents) > 1:
+            raise UnfinishedError(len(self._contents), self._unfinished)
 
     def _content_header(self, content: _Content, channel: int, payload: bytes) -> Event | None:
         if content.properties is not None:
@@ -281,18 +328,20 @@ class FrameReader:
         content.size = int.from_bytes(payload[4:12], "big")
         content.properties = payload[12:]
         if content.size > self._max_message:
-            content.skipped = True
+            content.skipped, content.properties = True, b""
             return (TOO_LARGE, channel, content.size)
+        if content.size:
+            content.held += len(content.properties)
+            self._hold(len(content.properties))
         return self._complete(content, channel)
 
     def _complete(self, content: _Content, channel: int) -> Event | None:
         if content.arrived < content.size:
             return None
         del self._contents[channel]
+        self._unfinished -= content.held
         if content.skipped:
             return None
-        if content.chunks:
-            self._unfinished -= content.arrived
         assert content.properties is not None
         return (PUBLISH, channel, content.head, content.properties, b"".join(content.chunks))
 
