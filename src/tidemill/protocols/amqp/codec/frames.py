@@ -249,16 +249,12 @@ class FrameReader:
                 else:
                     yield (METHOD, channel, number, data[at + 7 : after - 1])
                     largest = self.frame_max  # connection.tune-ok changes it
-            elif kind == 2 or kind == 3:
-                event = self._content_frame(kind, channel, data[at + 7 : after - 1])
+            else:
+                event = self._other_frame(kind, channel, data[at + 7 : after - 1])
                 if event is not None:
                     yield event
                 else:
                     quiet += 1
-            elif kind == 8:
-                quiet += 1
-            else:
-                raise FrameError(f"unknown frame type {kind}")
             at = after
             if quiet >= FRAMES_WITHOUT_EVENT:
                 quiet = 0
@@ -289,8 +285,12 @@ class FrameReader:
             self._heads[payload] = head
         return head
 
-    def _content_frame(self, kind: int, channel: int, payload: bytes) -> Event | None:
-        """Add a frame to the message of its channel; return an event if that is complete."""
+    def _other_frame(self, kind: int, channel: int, payload: bytes) -> Event | None:
+        """Add content to the message of its channel; return an event if that is complete."""
+        if kind == 8:  # a heartbeat
+            return None
+        if kind != 2 and kind != 3:
+            raise FrameError(f"unknown frame type {kind}")
         content = self._contents.get(channel)
         if content is None:
             what = "header" if kind == 2 else "body"
