@@ -15,12 +15,13 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NO_FULLFSYNC = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY, errno.ENOSYS)
@@ -41,6 +42,7 @@ _SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket that both Linux (107) and macOS accept."""
 _MAC_OPEN_FILES = 10_240
 """The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
+_spare_descriptors: list[int] = []
 
 
 def is_linux() -> bool:
@@ -343,6 +345,44 @@ def allow_open_files(needed: int) -> int | None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return soft
+
+
+def is_too_many_open(error: OSError) -> bool:
+    """Return whether a file was not opened, because the process or the system has too many open.
+
+    No other call fails with these numbers: not a write, and not a sync.
+    """
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def keep_spare_descriptors(count: int) -> None:
+    """Keep descriptors for ``with_spare_descriptors``."""
+    with contextlib.suppress(OSError):
+        while len(_spare_descriptors) < count:
+            _spare_descriptors.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def with_spare_descriptors(work: Callable[[], T]) -> T:
+    """Do work that opens files for a moment. If no descriptor is free, use spare ones.
+
+    Args:
+        work: it can be done again after it has failed.
+
+    Raises:
+        OSError: the work has failed, or there are no spare descriptors either.
+    """
+    try:
+        return work()
+    except OSError as error:
+        if not is_too_many_open(error) or not _spare_descriptors:
+            raise
+    count = len(_spare_descriptors)
+    for _ in range(-(-count // 2)):  # another thread can need the others
+        os.close(_spare_descriptors.pop())
+    try:
+        return work()
+    finally:
+        keep_spare_descriptors(count)
 
 
 def has_terminal() -> bool:

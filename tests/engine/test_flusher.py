@@ -9,10 +9,11 @@ from functools import partial
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Awaited, Flusher
-from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket
@@ -23,6 +24,7 @@ class FakeTicket:
         self.log = log
         self.end_offset = log.log_end_offset
         self.new_folder = False
+        self.done = False
 
     def begin(self) -> None:
         """Have no file that a native thread could sync."""
@@ -32,6 +34,7 @@ class FakeTicket:
         if self.log.error is not None:
             raise self.log.error
         self.log.syncs += 1
+        self.done = True
 
 
 class FakeLog:
@@ -44,12 +47,16 @@ class FakeLog:
         self.syncs = 0
         self.error: Exception | None = None
         self.is_awaited: bool | None = None
+        self.withdrawn = 0
         self.gate = threading.Event()
         self.gate.set()
 
     def begin_sync(self, *, is_awaited: bool) -> FakeTicket | None:
         self.is_awaited = is_awaited
         return FakeTicket(self) if self.high_watermark < self.log_end_offset else None
+
+    def withdraw_piece(self) -> None:
+        self.withdrawn += 1
 
     def finish_sync(self, ticket: FakeTicket) -> None:
         self.high_watermark = max(self.high_watermark, ticket.end_offset)
@@ -364,3 +371,20 @@ async def test_what_is_written_while_the_flusher_drains_is_synced_too() -> None:
         assert (first.high_watermark, second.high_watermark) == (1, end)
         await waits
         await bench.flusher.drain()  # nothing is left
+
+
+async def test_a_sync_whose_file_can_not_be_opened_is_retried_and_stops_nothing() -> None:
+    with closing(Bench()) as bench:
+        full, other = FakeLog("full"), FakeLog("other")
+        full.error = TooManyOpenFilesError("too many open files")
+        waits = [bench.durable(log, bench.write(log)) for log in (other, full)]
+        with capture_logs() as logs:
+            await waits[0]
+            async with asyncio.timeout(60):
+                while not full.withdrawn:
+                    await asyncio.sleep(0.001)
+        assert not waits[1].done()
+        assert logs[0]["event"] == "sync.retried"
+        full.error = None
+        await waits[1]
+        assert (full.high_watermark, bench.failures) == (1, [])

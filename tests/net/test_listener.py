@@ -10,9 +10,10 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
+from tidemill.net.budget import Budget
 from tidemill.net.link import Link, Session
 from tidemill.net.listener import Listener
-from tidemill.settings import Settings
+from tidemill.settings import Limits, Settings
 from tidemill.settings.section import ListenerSection
 
 
@@ -83,3 +84,25 @@ async def test_another_program_at_the_second_address_is_named_in_a_warning() -> 
         await listening.stop(1)
     (warning,) = [each for each in logs if each["event"] == "listener.address_in_use"]
     assert (warning["host"], warning["port"]) == ("::1", port)
+
+
+class FakeLink:
+    peer = "127.0.0.1:1"
+
+
+def test_listeners_with_one_budget_share_the_limit_of_connections() -> None:
+    settings, budget = Settings(limits=Limits(connections=2)), Budget(1 << 20)
+    kafka, amqp = (
+        Listener(settings, Section(port=0), lambda _: cast(Session, None), budget=budget)
+        for _ in range(2)
+    )
+    first, second, third = (cast(Link, FakeLink()) for _ in range(3))
+    assert kafka.admit(first)
+    assert amqp.admit(second)
+    with capture_logs() as logs:
+        assert not amqp.admit(third)
+    assert "limits.connections" in logs[0]["hint"]
+    amqp.dismiss(third)
+    assert not amqp.admit(third)
+    kafka.dismiss(first)
+    assert amqp.admit(third)

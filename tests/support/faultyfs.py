@@ -154,7 +154,7 @@ class FaultyFileSystem:
         """Let the next calls fail.
 
         Args:
-            operation: read, write, sync, truncate, rename, remove, create.
+            operation: open, read, write, sync, truncate, rename, remove, create.
             code: errno.
             times: how many calls; -1 is all.
             path: only for paths that contain it.
@@ -251,6 +251,7 @@ class FaultyFileSystem:
             folder.change_all({name: node})
         if isinstance(node, _Folder):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.check("open", path)
         return _Handle(self, node, path)
 
     def read_bytes(self, path: str) -> bytes:

@@ -20,15 +20,19 @@ from functools import partial
 from time import perf_counter
 from typing import TypeAlias
 
+import structlog
+
 from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.engine.journaling import Journaling
+from tidemill.engine.journaling import RETRY_S, Journaling
 from tidemill.engine.threads.syncs import TicketRunner
-from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket
 from tidemill.log.rounds import Taken, finish_pieces, take_pieces
+
+logger = structlog.get_logger("tidemill.flusher")
 
 SYNC_THREADS = 4
 RELEASED_PER_TURN = 32
@@ -355,7 +359,10 @@ class Flusher:
     def _finish(
         self, work: list[tuple[_LogState, SyncTicket, int]], error: BaseException | None
     ) -> None:
-        if error is not None:
+        if isinstance(error, TooManyOpenFilesError):
+            self._retry([each for each in work if not each[1].done], error)
+            work = [each for each in work if each[1].done]
+        elif error is not None:
             self._fail(error)
             return
         finished: list[_Finished] = []
@@ -369,6 +376,24 @@ class Flusher:
             watermark = log.high_watermark
             finished.append((state, watermark > before, watermark < log.log_end_offset))
         self._continue(finished)
+
+    def _retry(
+        self, work: Sequence[tuple[_LogState, SyncTicket, int]], error: TooManyOpenFilesError
+    ) -> None:
+        """Sync logs again later, whose files could not be opened. Their requests still wait."""
+        logger.warning("sync.retried", error=str(error), hint=error.hint)
+        for state, _, number in work:
+            state.syncing = False
+            state.log.withdraw_piece()  # what was copied since begins above the high watermark
+            if self._journaling is not None:
+                self._journaling.fail_store(state.log, number)
+
+        def again() -> None:
+            for state, _, _ in work:
+                if self._states.get(state.log) is state:
+                    self._want(state)
+
+        self._loop.call_later(RETRY_S, again)
 
     def _continue(self, finished: Iterable[_Finished]) -> None:
         """Start what is to be synced next, and then release the requests of logs.

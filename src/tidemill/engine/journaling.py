@@ -21,7 +21,7 @@ import structlog
 
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
-from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import Journal, JournalWrite
 from tidemill.log.journal.ring import RingFile
@@ -40,6 +40,8 @@ STORED_BYTES = 2 << 20
 WRITTEN_BYTES = 1 << 20
 """Bytes of a log in the journal for which the system is asked to begin to write its segment. A sync
 that has to write many megabytes makes the journal wait for the disk."""
+RETRY_S = 0.25
+"""How long a sync waits for other files to be closed, if too many are open."""
 MEASURED_PARTS = 64
 """The space in the journal is measured after each of so many parts of a file."""
 
@@ -260,6 +262,13 @@ class Journaling:
             self._write_notes_soon(0.0 if note.size else NOTES_S)
         self._discard_when_stored()
 
+    def fail_store(self, log: PartitionLog, number: int) -> None:
+        """Note that the segments of a log could not be opened for a sync, which is retried."""
+        if log.chain.removed:
+            self._journal.finish_store(number)
+        else:
+            self._journal.fail_store(log, number)
+
     def _write_notes_soon(self, after_s: float = NOTES_S) -> None:
         """Write an entry for the notes when the last one is so old, if no round has them before."""
         due = self._notes_written + after_s - self._loop.time()
@@ -366,11 +375,22 @@ class Journaling:
     ) -> None:
         self._storing = False
         error = future.exception()
-        if error is not None:
+        if isinstance(error, TooManyOpenFilesError):
+            logger.warning("sync.retried", error=str(error), hint=error.hint)
+            self._loop.call_later(RETRY_S, self._store_again)
+        elif error is not None:
             self._on_failure(error)
             return
         for log, number, ticket in work:
-            log.finish_sync(ticket)
-            self.finish_store(log, number, ticket)
+            if error is None or ticket.done:
+                log.finish_sync(ticket)
+                self.finish_store(log, number, ticket)
+            else:
+                self.fail_store(log, number)
+        if error is None and (self._journal.is_half_full or self._journal.head < self._until):
+            self._store_soon()
+
+    def _store_again(self) -> None:
+        self._discard_when_stored()
         if self._journal.is_half_full or self._journal.head < self._until:
             self._store_soon()

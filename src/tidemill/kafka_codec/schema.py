@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tidemill.kafka_codec.fields import Field, Structure, cached
 from tidemill.kafka_codec.primitives import FIXED_FORMATS
+from tidemill.system import with_spare_descriptors
 
 
 def _import_kio_without_hypothesis() -> None:
@@ -127,13 +128,13 @@ def api_name(api_key: int) -> str:
 @cached
 def request_type(api_key: int, version: int) -> type[Any]:
     """Return kio's dataclass of a request. Raises kio's index errors if there is none."""
-    return load_request_schema(api_key, version)
+    return with_spare_descriptors(lambda: load_request_schema(api_key, version))
 
 
 @cached
 def response_type(api_key: int, version: int) -> type[Any]:
     """Return kio's dataclass of a response. Raises kio's index errors if there is none."""
-    return load_response_schema(api_key, version)
+    return with_spare_descriptors(lambda: load_response_schema(api_key, version))
 
 
 def structure(kind: str, api_key: int, version: int) -> Structure:

@@ -31,6 +31,18 @@ class DiskFullError(StorageError):
     default_hint = "Free disk space, lower retention, or delete topics."
 
 
+class TooManyOpenFilesError(StorageError):
+    """A file can't be opened, because the process or the system has too many open files.
+
+    Nothing is wrong with the disk: the operation can be retried.
+    """
+
+    default_hint = (
+        "Retry: the broker closes files that it does not use. If this is frequent, raise the limit "
+        "(ulimit -Hn, LimitNOFILE in systemd), or lower limits.connections."
+    )
+
+
 class SyncFailedError(StorageError):
     """A sync failed. The state of the disk is unknown, so the broker must stop."""
 

@@ -52,12 +52,14 @@ class Budget:
         limit: bytes that may be held.
         used: bytes that are held.
         unanswered: the part of ``used`` that answers will free.
+        connections: open connections of all listeners.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.unanswered = 0
+        self.connections = 0
         self._waiting: dict[Reader, None] = {}
         self._favoured: Reader | None = None
 

@@ -152,22 +152,25 @@ class Listener:
 
     def admit(self, link: Link) -> bool:
         """Count a new connection; return False if there are too many."""
-        if len(self._links) >= self.limits.connections:
+        if self.budget.connections >= self.limits.connections:
             log.warning(
                 "connection.refused",
                 listener=self.name,
                 peer=link.peer,
                 why=f"{self.limits.connections} connections are open",
-                hint="Raise limits.connections.",
+                hint="Raise limits.connections, and the limit of open files (ulimit -Hn) with it.",
             )
             return False
         self._links.add(link)
+        self.budget.connections += 1
         self._empty.clear()
         return True
 
     def dismiss(self, link: Link) -> None:
         """Forget a closed connection."""
-        self._links.discard(link)
+        if link in self._links:
+            self._links.discard(link)
+            self.budget.connections -= 1
         self.responses.forget(link)
         self.budget.forget(link)
         if not self._links:

@@ -16,7 +16,7 @@ class Limits(Section):
         1000,
         ge=1,
         le=INT,
-        description="Largest number of open client connections (max.connections).",
+        description="Largest number of open client connections of all protocols (max.connections).",
     )
     request_bytes: int = Field(
         104_857_600,

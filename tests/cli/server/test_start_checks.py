@@ -9,14 +9,26 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 
 import pytest
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from structlog.testing import capture_logs
 
 from tests.net.test_tls import make
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import StartFailedError, poll_until
+from tidemill import system
 from tidemill.cli.server import start_checks
 from tidemill.settings import Limits
 
@@ -103,6 +115,63 @@ def test_too_few_open_files_are_told_at_the_start(tmp_path: Path) -> None:
         log = broker.log()
     needed = start_checks.needed_files(Limits())
     assert f"event=open_files.too_few allowed=512 needed={needed}" in log
+    assert "connections=192 open_files=153" in log
+
+
+@pytest.mark.parametrize("allowed", [64, 256, 1024, 5000])
+def test_the_limits_fit_into_the_open_files_that_the_system_allows(
+    allowed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "allow_open_files", lambda _: allowed)
+    limits = start_checks.fit_open_files(Limits())
+    assert limits.connections >= 1
+    assert limits.open_files >= 16
+    if allowed >= 256:
+        assert start_checks.needed_files(limits) <= allowed
+        assert limits.connections >= min(1000, (allowed - start_checks.OTHER_FILES) // 2)
+
+
+def test_limits_that_the_system_allows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in (None, start_checks.needed_files(Limits())):
+        monkeypatch.setattr(system, "allow_open_files", lambda _, allowed=allowed: allowed)
+        assert start_checks.fit_open_files(Limits()) == Limits()
+
+
+def test_idle_connections_and_many_partitions_do_not_stop_a_broker_with_few_open_files(
+    tmp_path: Path,
+) -> None:
+    command = (sys.executable, "-c", LIMITED.format(256, 256))
+    partitions = 300
+    with BrokerProcess(tmp_path, command=command) as broker, ExitStack() as stack:
+        config: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap}
+        producer = Producer({**config, "acks": "all"})
+        for port in (broker.port, broker.amqp_port) * 200:
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        admin = AdminClient(config)
+        topics = [NewTopic(f"t{number}", partitions // 3) for number in range(3)]
+        for created in admin.create_topics(topics).values():
+            created.result(60)
+        failed: list[object] = []
+        for topic in topics:
+            for partition in range(partitions // 3):
+                producer.produce(
+                    topic.topic,
+                    b"v",
+                    partition=partition,
+                    on_delivery=lambda error, _: failed.append(error) if error else None,
+                )
+        assert producer.flush(120) == 0
+        assert failed == []
+        stack.close()
+        broker.kill()
+        broker.start()
+        consumer = Consumer({**config, "group.id": "g"})
+        with closing(consumer):
+            for topic in topics:
+                for partition in range(partitions // 3):
+                    place = TopicPartition(topic.topic, partition)
+                    assert consumer.get_watermark_offsets(place, timeout=60) == (0, 1)
+        assert "storage.failed" not in broker.log()
 
 
 def test_a_broker_raises_its_own_limit_of_open_files(tmp_path: Path) -> None:
@@ -117,6 +186,43 @@ def test_a_broker_raises_its_own_limit_of_open_files(tmp_path: Path) -> None:
         for client in clients:
             client.close()
         assert "open files" not in broker.log()
+
+
+@pytest.mark.skipif(not system.is_linux(), reason="only Linux changes limits of other processes")
+def test_without_a_free_descriptor_requests_get_typed_errors_and_the_broker_continues(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path, fresh=True) as broker:
+        config: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap}
+        admin = AdminClient(config)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+        producer = Producer({**config, "acks": "all"})
+        producer.produce("t", b"before")
+        assert producer.flush(60) == 0
+        before = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+        used = {int(each) for each in os.listdir(f"/proc/{broker.pid}/fd")}
+        free = next(number for number in count() if number not in used)
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (free, before[1]))
+        try:
+            refused = admin.create_topics([NewTopic("u", 1)])["u"].exception(60)
+            assert isinstance(refused, KafkaException)
+            assert refused.args[0].code() == KafkaError.KAFKA_STORAGE_ERROR
+            assert "too many open files" in refused.args[0].str()
+            # Each of these is the first request of its API: its modules are imported now.
+            topic = ConfigResource(ConfigResource.Type.TOPIC, "t")
+            assert admin.describe_configs([topic])[topic].result(60)
+            assert admin.list_consumer_groups().result(60).valid == []
+            described = admin.describe_topics(TopicCollection(["t"]))["t"].result(60)
+            assert len(described.partitions) == 1
+            producer.produce("t", b"meanwhile")
+            assert producer.flush(60) == 0
+        finally:
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, before)
+        admin.create_topics([NewTopic("u", 1)])["u"].result(60)
+        producer.produce("u", b"after")
+        assert producer.flush(60) == 0
+        assert "storage.failed" not in broker.log()
+        assert "Traceback" not in broker.log()
 
 
 # --- certificates --------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tests.log.disk.pooled import new_file
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.log.disk.log_file import HandlePool, LogFile
-from tidemill.log.errors import SyncFailedError
+from tidemill.log.errors import SyncFailedError, TooManyOpenFilesError
 
 
 def test_no_more_handles_than_the_limit_are_open(fs: FaultyFileSystem) -> None:
@@ -123,3 +125,49 @@ def test_the_handle_of_a_deleted_file_is_closed_after_its_last_use(fs: FaultyFil
     assert fs.open_handles == 0
     assert file.pread(3, 0) == b"abc"  # a reader that had found its place before
     assert fs.open_handles == 0
+
+
+# --- too many open files -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_file_is_opened_after_others_were_closed_if_the_system_allows_no_more(
+    fs: FaultyFileSystem, code: int
+) -> None:
+    pool = HandlePool(fs, 100)
+    files = [new_file(pool, str(number)) for number in range(20)]
+    for file in files:
+        file.append(b"abc")
+    for file in files[:-1]:
+        file.datasync()
+    fs.fail("open", code)
+    new_file(pool, "last").append(b"x")
+    assert len(pool) < 20
+    assert files[-1].dirty  # its handle is open, and would report a failed write-back
+
+
+def test_a_file_that_can_not_be_opened_is_a_typed_error_and_not_a_failed_sync(
+    fs: FaultyFileSystem,
+) -> None:
+    pool = HandlePool(fs, 100)
+    file = new_file(pool, "file")
+    file.append(b"x")
+    file.datasync()
+    file.close()
+    fs.fail("open", errno.EMFILE, times=-1)
+    with pytest.raises(TooManyOpenFilesError) as caught:
+        file.datasync()
+    assert "ulimit" in caught.value.hint
+    assert pool.sync_failure is None
+    fs.clear_faults()
+    file.datasync()
+
+
+def test_a_folder_that_can_not_be_opened_is_not_a_failed_sync(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 100)
+    fs.fail("sync", errno.EMFILE)
+    with pytest.raises(TooManyOpenFilesError), pool.sync_errors("/d"):
+        fs.sync_dir("/d")
+    with pool.sync_errors("/d"):
+        fs.sync_dir("/d")
+    assert pool.sync_failure is None

@@ -242,3 +242,23 @@ def test_the_head_advances_with_the_segments_of_all_owners(tmp_path: Path) -> No
     assert journal.head == journal.next_sequence == 5
     assert journal.begin_store("d") == -1
     journal.close()
+
+
+def test_the_entries_of_a_sync_that_is_retried_are_needed_again(tmp_path: Path) -> None:
+    fs = RealFileSystem()
+    env = Environment(fs, HandlePool(fs, 4), MapCache(fs), ManualClock())
+    journal = Journal(env, str(tmp_path), 128 << 10)
+    journal.prepare()
+    for owner in ("a", "b", "c"):
+        entry = journal.begin([PIECES[0]])
+        assert entry is not None
+        entry.run()
+        journal.finish(entry, [owner])
+    failed = journal.begin_store("a")
+    journal.finish_store(journal.begin_store("b"))
+    journal.fail_store("a", failed)
+    assert list(journal.oldest()) == ["a", "c"]
+    assert journal.head == 1
+    journal.finish_store(journal.begin_store("a"))
+    assert journal.head == 3
+    journal.close()

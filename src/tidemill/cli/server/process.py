@@ -85,9 +85,11 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     from tidemill.net import garbage
 
     settings = loaded.settings
+    limits = start_checks.fit_open_files(settings.limits)
+    settings = settings.model_copy(update={"limits": limits})
+    system.keep_spare_descriptors(start_checks.SPARE_DESCRIPTORS)
     engine = Engine(settings, SystemClock())
     servers = _servers(engine, settings)
-    start_checks.check_open_files(settings.limits)
     encrypted = [each.listener for each in servers.values() if each.listener.tls.is_used]
 
     def reload() -> None:

@@ -13,8 +13,13 @@ import structlog
 from tidemill import system
 from tidemill.settings import Limits
 
-OTHER_FILES = 64
-"""Open files besides segments and connections: sockets, folders, libraries."""
+OTHER_FILES = 128
+"""Open files besides segments and connections: the journal, sockets, libraries, pipes of workers,
+and what is open for a moment only: folders, indexes, checkpoints."""
+SPARE_DESCRIPTORS = 8
+"""Those of ``OTHER_FILES`` that stay free for syncs of folders and imports, whatever clients do."""
+LEAST_FILES = 16
+"""Least segment files that can be open, as for ``limits.open_files``."""
 _OTHERS = 0o007
 
 log = structlog.get_logger("tidemill.server")
@@ -26,19 +31,31 @@ def needed_files(limits: Limits) -> int:
     return limits.open_files + limits.open_files // 4 + limits.connections + OTHER_FILES
 
 
-def check_open_files(limits: Limits) -> None:
-    """Raise the process's limit of open files if the broker can need more, or warn."""
+def fit_open_files(limits: Limits) -> Limits:
+    """Raise the process's limit of open files if the broker can need more.
+
+    Returns:
+        The limits. If the system allows fewer open files, ``connections`` gets at most half of
+        them, and ``open_files`` the rest. ``OTHER_FILES`` stay free.
+    """
     needed = needed_files(limits)
     allowed = system.allow_open_files(needed)
-    if allowed is not None and allowed < needed:
-        log.warning(
-            "open_files.too_few",
-            allowed=allowed,
-            needed=needed,
-            why="limits.connections and limits.open_files together need more than the system "
-            "allows, so connections or reads can fail",
-            hint="Raise the limit (ulimit -Hn, LimitNOFILE in systemd), or lower these settings.",
-        )
+    if allowed is None or allowed >= needed:
+        return limits
+    free = max(allowed - OTHER_FILES, 0)
+    connections = max(min(limits.connections, free // 2), 1)
+    files = max(min(limits.open_files, (free - connections) * 4 // 5), LEAST_FILES)
+    log.warning(
+        "open_files.too_few",
+        allowed=allowed,
+        needed=needed,
+        connections=connections,
+        open_files=files,
+        why="limits.connections and limits.open_files together need more than the system "
+        "allows, so the broker uses lower ones",
+        hint="Raise the limit (ulimit -Hn, LimitNOFILE in systemd), or lower these settings.",
+    )
+    return limits.model_copy(update={"connections": connections, "open_files": files})
 
 
 def check_folder(data_dir: Path) -> None:

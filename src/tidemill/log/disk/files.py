@@ -22,7 +22,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tidemill import system
-from tidemill.log.errors import DataDirLockedError, DiskFullError, StorageError, SyncFailedError
+from tidemill.log.errors import (
+    DataDirLockedError,
+    DiskFullError,
+    StorageError,
+    SyncFailedError,
+    TooManyOpenFilesError,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -126,6 +132,8 @@ class FileSystem(Protocol):
 
 def storage_error(error: OSError, doing: str, path: str) -> StorageError:
     """Return the StorageError for an OSError."""
+    if system.is_too_many_open(error):
+        return TooManyOpenFilesError(f"{doing} {path} failed: too many open files")
     if error.errno in _FULL:
         return DiskFullError(f"no space left on device while {doing} {path}")
     return StorageError(f"{doing} {path} failed: {error.strerror or error}")
@@ -243,10 +251,11 @@ class RealFileSystem:
             raise
 
     def sync_file(self, path: str) -> None:
-        self._sync(path, os.O_RDONLY | os.O_CLOEXEC)
+        system.with_spare_descriptors(lambda: self._sync(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def sync_dir(self, path: str) -> None:
-        self._sync(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        system.with_spare_descriptors(lambda: self._sync(path, flags))
 
     def sync_all(self, path: str) -> bool:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -276,7 +285,7 @@ class RealFileSystem:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        system.with_spare_descriptors(lambda: shutil.rmtree(path))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -17,13 +17,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
-from itertools import count
+from itertools import count, islice
 
 from tidemill import system
-from tidemill.log.disk.files import Buffer, FileSystem, RawFile, RealFile, storage_error, sync_error
+from tidemill.log.disk.files import (
+    Buffer,
+    FileSystem,
+    RawFile,
+    RealFile,
+    storage_error,
+    sync_error,
+)
 from tidemill.log.errors import StorageError, SyncFailedError
 
 _AGAIN_BYTES = 1 << 20
+_CLOSED_TOGETHER = 8
+"""Files that are closed together when the system allows no more."""
 
 
 class HandlePool:
@@ -58,16 +67,30 @@ class HandlePool:
             if raw is None:
                 if len(self._open) >= self.limit:
                     self._evict()
-                try:
-                    raw = self.fs.open(file.path, create=file.creating)
-                except OSError as error:
-                    raise storage_error(error, "opening", file.path) from error
+                raw = self._open_file(file)
                 file.creating = False
                 self._open[file] = raw
             else:
                 self._open.move_to_end(file)
             file.pins += 1
             return raw
+
+    def _open_file(self, file: LogFile) -> RawFile:
+        """Open a file. If the system allows no more, close files that are synced and unused."""
+        while True:
+            try:
+                return self.fs.open(file.path, create=file.creating)
+            except OSError as error:
+                if not (system.is_too_many_open(error) and self._close_some()):
+                    raise storage_error(error, "opening", file.path) from error
+
+    def _close_some(self) -> bool:
+        """Close a few files without unsynced bytes; return whether there were any."""
+        unused = (file for file in self._open if not file.pins and not file.dirty)
+        victims = list(islice(unused, _CLOSED_TOGETHER))
+        for file in victims:
+            self._open.pop(file).close()
+        return bool(victims)
 
     def pin_open(self, file: LogFile) -> RawFile | None:
         """Return the file's handle as ``pin`` does; None if that would have to open it."""
@@ -121,8 +144,14 @@ class HandlePool:
             while self._open:
                 self._open.popitem()[1].close()
 
-    def fail_sync(self, error: OSError, path: str) -> SyncFailedError:
-        """Record that a sync failed; return the error to raise."""
+    def fail_sync(self, error: OSError, path: str) -> StorageError:
+        """Record that a sync failed; return the error to raise.
+
+        A file or folder that could not be opened, because too many are open, was not synced at all.
+        That is a ``TooManyOpenFilesError``, and the sync can be retried.
+        """
+        if system.is_too_many_open(error):
+            return storage_error(error, "syncing", path)
         failure = sync_error(error, path)
         if self.sync_failure is None:
             self.sync_failure = failure
@@ -132,7 +161,7 @@ class HandlePool:
 
     @contextmanager
     def sync_errors(self, path: str) -> Iterator[None]:
-        """Record and raise the SyncFailedError for an OSError within."""
+        """Raise the error of ``fail_sync`` for an OSError within."""
         try:
             yield
         except OSError as error:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 
+from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import storage_errors
+from tidemill.log.disk.files import storage_error, storage_errors
 from tidemill.log.disk.index import (
     MAX_RELATIVE_OFFSET,
     Entries,
@@ -245,11 +246,14 @@ class Segment:
         maps = self._env.maps
         try:
             entries = maps.get(self.path(INDEX)), maps.get(self.path(TIME_INDEX))
-        except OSError:
+        except OSError as error:
+            if system.is_too_many_open(error):
+                raise storage_error(error, "reading", self.path(INDEX)) from error
             entries = None
         if entries is None or not plausible(*entries, self.size):
             self.rebuild_index()
-            return maps.get(self.path(INDEX)), maps.get(self.path(TIME_INDEX))
+            with storage_errors("reading", self.path(INDEX)):
+                return maps.get(self.path(INDEX)), maps.get(self.path(TIME_INDEX))
         return entries
 
     def rebuild_index(self, interval: int = DEFAULT_INDEX_INTERVAL) -> None:

@@ -327,6 +327,13 @@ class Journal:
         """Record that this sync has succeeded."""
         self._storing.pop(number, None)
 
+    def fail_store(self, owner: Hashable, number: int) -> None:
+        """Record that this sync was not done, and can be retried: the entries are needed again."""
+        sequence = self._storing.pop(number, None)
+        if sequence is not None:
+            needed = {**self._needed, owner: sequence}
+            self._needed = dict(sorted(needed.items(), key=lambda each: each[1]))
+
     def forget(self, owner: Hashable) -> None:
         """Record that an owner was deleted: its entries are not needed."""
         self._needed.pop(owner, None)

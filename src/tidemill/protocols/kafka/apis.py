@@ -322,6 +322,7 @@ def load_handlers() -> Mapping[int, Api]:
     package = importlib.import_module("tidemill.protocols.kafka.handlers")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
+    importlib.import_module("tidemill.kafka_codec.schema")  # the first request needs it
     return REGISTRY
 
 
