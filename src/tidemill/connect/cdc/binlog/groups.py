@@ -262,7 +262,8 @@ class Groups:
             return
         self._group = None
         begin = group.begin
-        if len(self._changes) > self._complete or group.was_split:
+        # The part that was delivered before a restart can have had the last change.
+        if len(self._changes) > self._complete or group.was_split or group.skip:
             ts_ms = begin.committed_ms or event.timestamp_s * 1000
             self._ended.append(TransactionEnd(begin.gtid, ts_ms))
         self._complete = len(self._changes)
