@@ -68,10 +68,27 @@ def test_a_folder_is_used_by_one_store(tmp_path: Path, clock: ManualClock) -> No
 def test_another_format_version_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     open_store(tmp_path, clock).close()
     (tmp_path / "tidemill.format").write_text("99\n")
-    with pytest.raises(FormatVersionError, match="99"):
+    with pytest.raises(FormatVersionError, match="99") as caught:
         open_store(tmp_path, clock)
-    (tmp_path / "tidemill.format").write_text("1\n")
+    assert "install that version" in caught.value.hint
+    assert (tmp_path / "tidemill.format").read_text() == "99\n"
+    (tmp_path / "tidemill.format").write_text("2\n")
     open_store(tmp_path, clock).close()  # the failed start left no lock
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_folder_of_version_1_is_migrated_so_that_no_version_without_a_journal_opens_it(
+    tmp_path: Path, clock: ManualClock, clean: bool
+) -> None:
+    store = open_store(tmp_path, clock)
+    log = store.create(TopicPartition("t", 0), LogConfig(), UUID(int=1))
+    write(log, [(b"k", b"v")], clock.now_ms(), sync=True)
+    store.close(clean)
+    (tmp_path / "tidemill.format").write_text("1\n")
+    store = open_store(tmp_path, clock)
+    assert (tmp_path / "tidemill.format").read_text() == "2\n"
+    assert [each.value for each in read_records(store.get(log.tp))] == [b"v"]
+    store.close()
 
 
 @pytest.mark.parametrize("name", ["meta.properties", "topic-0/00000000000000000000.log"])

@@ -26,6 +26,8 @@ REPLACED = ".replaced"
 moved, so these files need another ending."""
 CLEANED = ".cleaned"
 SWAP = ".swap"
+CUT_SUFFIX = "-cut"
+"""Of a folder with bytes that were taken out of a partition. It is never deleted."""
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

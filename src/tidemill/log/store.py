@@ -42,13 +42,24 @@ from tidemill.log.recovery.clean_stop import (
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Version 2 has a journal, without which acknowledged records can be missing after a power cut. A
+version of tidemill that ignores the journal knows version 1 only."""
+OLDER_VERSIONS = (1,)
+"""Versions that can be read. The folder gets the present one when it has been opened."""
 FORMAT_FILE = "tidemill.format"
+NEWER_HINT = (
+    "Nothing was changed. A newer tidemill wrote the folder: install that version, or a newer one."
+)
 _KAFKA_FILES = ("meta.properties", "bootstrap.checkpoint")
 
 
-def check_format(fs: FileSystem, folder: str) -> None:
-    """Raise for a folder that this version can't read; write the version into a new folder."""
+def check_format(fs: FileSystem, folder: str) -> int:
+    """Return the format version of a folder; write the present one into a new folder.
+
+    Raises:
+        FormatVersionError: this version of tidemill can't read the folder.
+    """
     path = f"{folder}/{FORMAT_FILE}"
     if not fs.exists(path):
         names = fs.files(folder)
@@ -59,14 +70,27 @@ def check_format(fs: FileSystem, folder: str) -> None:
                 f"{folder} has logs but no {FORMAT_FILE}: it is not a tidemill data folder",
                 hint="Choose an empty --data-dir.",
             )
-        fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
-        return
+        write_format(fs, folder)
+        return FORMAT_VERSION
     text = fs.read_bytes(path).decode(errors="replace").strip()
-    if text != str(FORMAT_VERSION):
+    version = known_version(text)
+    if version is None:
         raise FormatVersionError(
-            f"{folder} has format version {text!r}, this tidemill supports {FORMAT_VERSION}",
-            hint="Use the tidemill version that created the folder.",
+            f"{folder} has format version {text!r}, this tidemill supports up to {FORMAT_VERSION}",
+            hint=NEWER_HINT,
         )
+    return version
+
+
+def known_version(text: str) -> int | None:
+    """Return the version in a format file; None if this version of tidemill can't read it."""
+    known = {str(version): version for version in (FORMAT_VERSION, *OLDER_VERSIONS)}
+    return known.get(text)
+
+
+def write_format(fs: FileSystem, folder: str) -> None:
+    """Write the present version into a folder, durably."""
+    fs.write_atomic(f"{folder}/{FORMAT_FILE}", f"{FORMAT_VERSION}\n".encode())
 
 
 class LogStore:
@@ -141,8 +165,10 @@ class LogStore:
             lock = fs.lock(f"{path}/{LOCK_FILE}")
             try:
                 store = cls(env, path, lock, defaults or {}, journal_bytes)
-                check_format(fs, path)
+                version = check_format(fs, path)
                 store._open_partitions()
+                if version != FORMAT_VERSION:
+                    write_format(fs, path)  # before the journal has anything
             except BaseException:
                 env.pool.close_all()
                 lock.close()

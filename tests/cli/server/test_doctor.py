@@ -114,6 +114,9 @@ def test_a_folder_of_another_format_is_a_failure(data: Path) -> None:
     code, found = findings("--data-dir", str(data), "--kafka-port", "0")
     assert code == 1
     assert "'99'" in found["format"]["text"]
+    (data / FORMAT_FILE).write_text("1\n")
+    _, found = findings("--data-dir", str(data), "--kafka-port", "0")
+    assert found["format"]["text"] == f"version 1; the next start makes it {FORMAT_VERSION}"
     (data / FORMAT_FILE).unlink()
     assert "tidemill did not create it" in findings("--data-dir", str(data))[1]["format"]["text"]
 

@@ -596,3 +596,101 @@ def test_the_promised_end_of_an_offline_partition_survives_a_clean_stop(
     assert [world.values(n) for n in range(2)] == [[b"first", b"second"]] * 2
     world.store.close()
     assert not world.fs.exists(f"/data/{CHECKPOINT}")
+
+
+# --- another writer ------------------------------------------------------------------------------
+
+
+def write_without_journal(
+    world: World, *values: bytes, roll: bool = False, clean: bool = False
+) -> None:
+    """Open the folder as a version without the journal does, append, and kill that process."""
+    world.fs.rename(f"/data/{CHECKPOINT}", f"/data/{CHECKPOINT}-hidden")
+    older = LogStore.open("/data", clock=world.clock, fs=world.fs)
+    log = older.get(world.partitions[0])
+    if roll:
+        log.roll(NOW)
+    for value in values:
+        write(log, [(b"k", value)], NOW, sync=True)
+    if clean:
+        older.close()
+    world.fs.kill()
+    world.fs.rename(f"/data/{CHECKPOINT}-hidden", f"/data/{CHECKPOINT}")
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+@pytest.mark.parametrize("roll", [False, True])
+@pytest.mark.parametrize("values", [(b"x",), (b"x" * 300,), (b"x" * 50, b"y" * 50)])
+def test_a_restore_notices_that_another_writer_came_after_the_journal(
+    kept: int, roll: bool, values: tuple[bytes, ...]
+) -> None:
+    world = World()
+    promised = [b"a" * 50, b"b" * 50, b"c" * 50]
+    world.promise(*promised)
+    path = world.segment()
+    world.fs.kill()
+    before = bytes(world.fs.content(path))
+    start = world.starts(path)[kept]
+    world.cut(path, kept)
+    write_without_journal(world, *values, roll=roll)
+    found = [each.text for each in Inspection(world.fs, "/data").run()]
+    assert sum("without the journal wrote other records" in text for text in found) == 1
+    world.reopen()
+    assert world.values() == [b"first", *promised[: kept - 1], *values]
+    (aside,) = (name for name in world.fs.folders("/data") if name.endswith("-cut"))
+    file = f"/data/{aside}/{kept:020}.log"
+    assert bytes(world.fs.content(file)) == before[start:]
+    assert f"offsets {kept} to 3 of the journal not restored" in world.reports()
+    assert file in world.reports()
+    world.promise(b"next")
+    world.power_cut()
+    assert world.values()[-1] == b"next"
+
+
+def test_records_that_another_writer_only_cut_are_restored() -> None:
+    world = World()
+    world.promise(b"a" * 50, b"b" * 50)
+    path = world.segment()
+    world.fs.kill()
+    world.cut(path, 2)
+    write_without_journal(world)
+    world.reopen()
+    assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+
+
+def test_a_clean_stop_of_another_writer_ends_the_journal() -> None:
+    world = World()
+    world.promise(b"a" * 50)
+    path = world.segment()
+    world.fs.kill()
+    world.cut(path, 1)
+    write_without_journal(world, b"x", clean=True)
+    world.reopen()
+    assert world.values() == [b"first", b"x"]
+
+
+@pytest.mark.parametrize("position", range(24))
+def test_a_changed_bit_in_a_header_is_no_other_writer(position: int) -> None:
+    world = World()
+    world.promise(b"a" * 50, b"b" * 50)
+    path = world.segment()
+    world.fs.kill()
+    world.fs.content(path)[world.starts(path)[1] + position] ^= 1
+    world.reopen()
+    assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+    assert "restored from the journal" in world.reports()
+
+
+def test_a_broker_that_can_not_put_the_records_of_the_journal_aside_does_not_start() -> None:
+    world = World()
+    world.promise(b"a" * 50)
+    path = world.segment()
+    world.fs.kill()
+    world.cut(path, 1)
+    write_without_journal(world, b"x")
+    world.fs.fail("create", errno.ENOSPC, path="-cut")
+    with pytest.raises(JournalRestoreError, match="can't be kept"):
+        world.reopen()
+    world.kill()
+    assert world.values() == [b"first", b"x"]
+    assert "not restored" in world.reports()

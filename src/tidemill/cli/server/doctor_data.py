@@ -17,7 +17,13 @@ from tidemill.errors import TidemillError
 from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.names import parse_folder_name
 from tidemill.log.recovery.inspect import Inspection
-from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION, LOCK_FILE
+from tidemill.log.store import (
+    FORMAT_FILE,
+    FORMAT_VERSION,
+    LOCK_FILE,
+    NEWER_HINT,
+    known_version,
+)
 
 
 def check(data_dir: Path, *, verify: bool) -> Iterator[Finding]:
@@ -61,11 +67,13 @@ def _format(data_dir: Path, partitions: list[Path]) -> Iterator[Finding]:
             text = f"{data_dir} contains logs but no {FORMAT_FILE}: tidemill did not create it"
             yield Finding("fail", "format", text, "Use an empty --data-dir.")
         return
-    if text != str(FORMAT_VERSION):
+    version = known_version(text)
+    if version is None:
         text = f"format version {text!r} of {data_dir} is not supported, only {FORMAT_VERSION}"
-        yield Finding("fail", "format", text, "Use the version of tidemill that wrote it.")
+        yield Finding("fail", "format", text, NEWER_HINT)
         return
-    yield Finding("ok", "format", f"version {text}")
+    later = "" if version == FORMAT_VERSION else f"; the next start makes it {FORMAT_VERSION}"
+    yield Finding("ok", "format", f"version {version}{later}")
 
 
 def is_in_use(data_dir: Path) -> bool:

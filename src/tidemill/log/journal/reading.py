@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from uuid import uuid4
 
+from tidemill.errors import TidemillError
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import FileSystem, RawFile
 from tidemill.log.errors import JournalRestoreError
+from tidemill.log.format.batch import HEADER_SIZE, check_batch, iter_headers, parse_header
 from tidemill.log.journal.entry import (
     BLOCK,
     CHECKPOINT,
@@ -30,7 +33,7 @@ from tidemill.log.journal.entry import (
     read_place,
 )
 from tidemill.log.journal.journal import FOLDER
-from tidemill.log.names import LOG, TopicPartition, file_name, parse_file_name
+from tidemill.log.names import CUT_SUFFIX, LOG, TopicPartition, file_name, parse_file_name
 
 _REPORTED = 10
 """Most missing entries that are reported one by one."""
@@ -196,7 +199,7 @@ def restore(
     *,
     recovery_point: int,
     is_sparse: bool,
-) -> None:
+) -> bool:
     """Write the pieces of the journal into the segments that differ from them.
 
     Where compaction never removes batches, a segment must have the bytes of the journal as long as
@@ -205,8 +208,17 @@ def restore(
 
     Args:
         names: the folder's files with their sizes, which are updated.
+
+    Returns:
+        Whether the journal proves something of the partition. If another writer came after it,
+        nothing is restored, and its pieces are put aside.
     """
-    for base, pieces in _wanted(names, proof, recovery_point, is_sparse).items():
+    wanted = _wanted(names, proof, recovery_point, is_sparse)
+    superseded = _superseded(env.fs, folder, names, wanted)
+    if superseded:
+        _set_aside(env, tp, folder, superseded)
+        return False
+    for base, pieces in wanted.items():
         name = file_name(base, LOG)
         path = f"{folder}/{name}"
         try:
@@ -218,6 +230,7 @@ def restore(
                 hint="Nothing is lost yet: the journal has them. Free disk space, or repair the "
                 "disk, and start the broker again. To give them up, move the folder away.",
             ) from error
+    return True
 
 
 def _wanted(
@@ -239,6 +252,98 @@ def _wanted(
     return by_segment
 
 
+def is_superseded(
+    fs: FileSystem,
+    folder: str,
+    names: dict[str, int],
+    proof: Proof,
+    *,
+    recovery_point: int,
+    is_sparse: bool,
+) -> bool:
+    """Return whether another writer came after the journal. Changes nothing."""
+    wanted = _wanted(names, proof, recovery_point, is_sparse)
+    return bool(_superseded(fs, folder, names, wanted))
+
+
+def _superseded(
+    fs: FileSystem, folder: str, names: dict[str, int], wanted: Mapping[int, list[Piece]]
+) -> list[Piece]:
+    """Return the pieces that the segments lack because another writer came after the journal.
+
+    A version of tidemill without the journal cuts the log at the first batch that a power cut has
+    damaged, and appends there: another valid batch with the same offset, or a new segment. Damage
+    alone leaves neither.
+    """
+    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
+    differing: list[Piece] = []
+    is_found = False
+    for base, pieces in wanted.items():
+        name = file_name(base, LOG)
+        try:
+            raw = fs.open(f"{folder}/{name}")
+        except OSError:
+            continue  # the restore reports it
+        try:
+            for piece in pieces:
+                if raw.pread(piece.size, piece.position) == piece.buffers[0]:
+                    continue
+                differing.append(piece)
+                is_found = (
+                    is_found
+                    or any(base < other < piece.end_offset for other in bases)
+                    or _has_other_batch(raw, names[name], piece)
+                )
+        except OSError:
+            continue
+        finally:
+            raw.close()
+    return differing if is_found else []
+
+
+def _has_other_batch(raw: RawFile, size: int, piece: Piece) -> bool:
+    """Return whether the file has another valid batch in the place of one of a piece's batches."""
+    for at, expected in iter_headers(piece.buffers[0]):
+        position = piece.position + at
+        head = raw.pread(HEADER_SIZE, position)
+        if len(head) < HEADER_SIZE:
+            return False
+        found = parse_header(head)
+        is_like_one = found.base_offset == expected.base_offset and found.crc != expected.crc
+        if is_like_one and HEADER_SIZE <= found.size <= size - position:
+            try:
+                check_batch(raw.pread(found.size, position))
+            except TidemillError:
+                continue
+            return True
+    return False
+
+
+def _set_aside(env: Environment, tp: TopicPartition, folder: str, pieces: list[Piece]) -> None:
+    """Keep pieces that can't be restored in a folder that is never deleted, and report it."""
+    first, last = pieces[0], pieces[-1]
+    data_dir, _, name = folder.rpartition("/")
+    aside = f"{data_dir}/{name[:200]}.{uuid4().hex}{CUT_SUFFIX}"
+    path = f"{aside}/{file_name(first.first_offset, LOG)}"
+    try:
+        env.fs.mkdir(aside)
+        env.fs.write_atomic(path, b"".join(piece.buffers[0] for piece in pieces))
+        env.fs.sync_dir(data_dir)
+    except OSError as error:
+        raise JournalRestoreError(
+            f"the journal has records of {tp} that can't be kept in {aside}: "
+            f"{error.strerror or error}",
+            hint="Nothing is lost yet: the journal has them. Free disk space, or repair the disk, "
+            "and start the broker again.",
+        ) from error
+    what = (
+        f"offsets {first.first_offset} to {last.end_offset - 1} of the journal not restored: a "
+        "version of tidemill without the journal has appended other records there; those of the "
+        "journal are kept in this file"
+    )
+    env.reports.append(Report(tp, path, what, offset=first.first_offset))
+
+
 def lacking(
     fs: FileSystem,
     folder: str,
@@ -252,7 +357,10 @@ def lacking(
     if proof is None:
         return []
     found = []
-    for base, pieces in _wanted(names, proof, recovery_point, is_sparse).items():
+    wanted = _wanted(names, proof, recovery_point, is_sparse)
+    if _superseded(fs, folder, names, wanted):
+        return []
+    for base, pieces in wanted.items():
         name = file_name(base, LOG)
         raw = fs.open(f"{folder}/{name}")
         try:

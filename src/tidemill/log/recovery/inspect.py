@@ -21,7 +21,13 @@ from tidemill.log.disk.index import OFFSET_ENTRY, TIME_ENTRY, MapCache, offset_e
 from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
-from tidemill.log.journal.reading import JournalContent, Proof, lacking, read_journal
+from tidemill.log.journal.reading import (
+    JournalContent,
+    Proof,
+    is_superseded,
+    lacking,
+    read_journal,
+)
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -165,6 +171,13 @@ class Inspection:
         except CorruptLogError as error:
             yield Damage(str(error), OFFLINE_HINT, is_repaired=False)
         proof = self._journal.proof(tp, topic_id_of(self._fs, folder))
+        if proof is not None and is_superseded(
+            self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
+        ):
+            text = f"{folder}: a version of tidemill without the journal wrote other records there"
+            hint = "The next start puts those of the journal aside, and names the file."
+            yield Damage(text, hint, is_repaired=True)
+            proof = None
         restored = lacking(
             self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
         )

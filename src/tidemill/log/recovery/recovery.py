@@ -168,16 +168,16 @@ class _Recovery:
 
     def run(self, topic_id: UUID | None) -> OpenedPartition:
         names = finish_file_operations(self.env, self.tp, self.folder)
-        if self.proof is not None:
-            restore(
-                self.env,
-                self.tp,
-                self.folder,
-                names,
-                self.proof,
-                recovery_point=self.recovery_point,
-                is_sparse=self.stored.is_sparse,
-            )
+        if self.proof is not None and not restore(
+            self.env,
+            self.tp,
+            self.folder,
+            names,
+            self.proof,
+            recovery_point=self.recovery_point,
+            is_sparse=self.stored.is_sparse,
+        ):
+            self.proof = None
         self._find_segments(names)
         self._load_snapshot(names)
         verifier = SegmentVerifier(

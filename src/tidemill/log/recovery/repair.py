@@ -37,6 +37,7 @@ from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import build_batch
 from tidemill.log.journal.reading import disown, lacking, read_journal
 from tidemill.log.names import (
+    CUT_SUFFIX,
     INDEX,
     LOG,
     SNAPSHOT,
@@ -50,7 +51,6 @@ from tidemill.log.partition.sync import METADATA
 from tidemill.log.recovery.inspect import topic_id_of
 from tidemill.log.recovery.survey import Damage, Survey, survey
 
-CUT_SUFFIX = "-cut"
 COPY_BYTES = 1 << 20
 LARGEST_GAP = 1 << 30
 """Most offsets that one repair gives up. A larger gap comes from a damaged checkpoint."""
