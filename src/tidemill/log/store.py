@@ -20,7 +20,7 @@ from tidemill.log.deletions import delete_due, due, is_covered, rename_folder
 from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
 from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_errors
-from tidemill.log.disk.index import MapCache
+from tidemill.log.disk.index import MapCache, most_maps
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import DiskFullError, FormatVersionError, StorageError, SyncFailedError
@@ -155,9 +155,8 @@ class LogStore:
         """
         fs = RealFileSystem() if fs is None else fs
         path = str(data_dir).rstrip("/") or "/"
-        env = Environment(
-            fs, HandlePool(fs, max_open_files), MapCache(fs), clock, producer_expiry_ms
-        )
+        maps = MapCache(fs, most_maps(max_open_files))
+        env = Environment(fs, HandlePool(fs, max_open_files), maps, clock, producer_expiry_ms)
         with storage_errors("opening", path):
             fs.makedirs(path)
             if isinstance(fs, RealFileSystem):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 
 import pytest
@@ -19,6 +20,7 @@ from tidemill.log.disk.index import (
     find_time_entry,
     last_offset_entry,
     last_time_entry,
+    most_maps,
     offset_entries_until,
     plausible,
 )
@@ -155,3 +157,24 @@ def test_mapped_files_are_bounded() -> None:
     fs.write_bytes("/d/9", b"new")
     maps.drop("/d/9")
     assert maps.get("/d/9") == b"new"
+
+
+def test_maps_are_dropped_if_the_system_allows_no_more_open_files() -> None:
+    fs = FaultyFileSystem()
+    fs.makedirs("/d")
+    maps = MapCache(fs)
+    for number in range(10):
+        fs.write_bytes(f"/d/{number}", b"%d" % number)
+        maps.get(f"/d/{number}")
+    fs.write_bytes("/d/last", b"last")
+    fs.fail("read", errno.EMFILE)
+    assert maps.get("/d/last") == b"last"
+    assert len(maps) == 1
+    fs.fail("read", errno.EMFILE, times=2)
+    with pytest.raises(OSError, match="Too many open files"):
+        maps.get("/d/1")
+
+
+def test_the_maps_that_hold_descriptors_are_a_part_of_the_open_files() -> None:
+    assert most_maps(4096) == 256
+    assert most_maps(100) == 25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, advance, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
-from tidemill.log.errors import CorruptLogError, SyncFailedError
+from tidemill.log.errors import CorruptLogError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
@@ -143,6 +144,30 @@ def test_a_lost_index_is_rebuilt_after_a_clean_stop_too(world: World) -> None:
     world.open()
     assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
     assert world.values() == list(range(30))
+
+
+def test_an_index_that_can_not_be_opened_is_not_a_lost_index(world: World) -> None:
+    world.fill(30)
+    world.log.roll(0)
+    world.store.close()
+    world.open()
+    world.fs.fail("read", errno.EMFILE, path="index")
+    with pytest.raises(TooManyOpenFilesError):
+        world.log.read(20, 100, limit_offset=30)
+    assert world.values() == list(range(30))
+    assert world.store.reports == []
+
+
+def test_a_snapshot_of_producers_that_can_not_be_opened_is_not_a_damaged_one(world: World) -> None:
+    write(world.log, [(b"k", b"0")], 0, producer=(7, 0, 0))
+    world.store.close()
+    world.open()
+    world.fs.fail("read", errno.EMFILE, path=".snapshot")
+    with pytest.raises(TooManyOpenFilesError):
+        write(world.log, [(b"k", b"1")], 0, producer=(7, 0, 1))
+    write(world.log, [(b"k", b"1")], 0, producer=(7, 0, 1))
+    assert world.store.reports == []
+    assert world.values() == [0, 1]
 
 
 def test_a_torn_index_of_the_active_segment_is_ignored(world: World) -> None:

@@ -27,8 +27,11 @@ log = structlog.get_logger("tidemill.server")
 
 def needed_files(limits: Limits) -> int:
     """Return how many files the broker's limits let it open at the same time."""
+    from tidemill.log.disk.index import most_maps
+
     # While files are synced before they are closed, a quarter more can be open.
-    return limits.open_files + limits.open_files // 4 + limits.connections + OTHER_FILES
+    files = limits.open_files + limits.open_files // 4 + most_maps(limits.open_files)
+    return files + limits.connections + OTHER_FILES
 
 
 def fit_open_files(limits: Limits) -> Limits:
@@ -44,7 +47,7 @@ def fit_open_files(limits: Limits) -> Limits:
         return limits
     free = max(allowed - OTHER_FILES, 0)
     connections = max(min(limits.connections, free // 2), 1)
-    files = max(min(limits.open_files, (free - connections) * 4 // 5), LEAST_FILES)
+    files = max(min(limits.open_files, (free - connections) * 2 // 3), LEAST_FILES)
     log.warning(
         "open_files.too_few",
         allowed=allowed,

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tidemill import system
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import storage_error, storage_errors
 from tidemill.log.disk.index import Entries
@@ -109,12 +110,16 @@ class AbortedIndex:
 
     def retract(self, env: Environment, path: str) -> None:
         """Remove the entry that was written last, because its marker could not be appended."""
-        with storage_errors("truncating", path):
+
+        def truncate() -> None:
             raw = env.fs.open(path, create=True)
             try:
                 raw.truncate(self.size)
             finally:
                 raw.close()
+
+        with storage_errors("truncating", path):
+            system.with_spare_descriptors(truncate)
         env.maps.drop(path)
 
     def accept(self) -> None:

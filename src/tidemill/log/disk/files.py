@@ -215,8 +215,11 @@ class RealFileSystem:
         return RealFile(os.open(path, flags, _FILE_MODE))
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            return file.read()
+        def read() -> bytes:
+            with open(path, "rb") as file:
+                return file.read()
+
+        return system.with_spare_descriptors(read)
 
     def map_bytes(self, path: str) -> mmap.mmap | bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

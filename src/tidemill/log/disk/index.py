@@ -23,6 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from tidemill import system
 from tidemill.log.disk.files import FileSystem, storage_errors
 
 Entries = bytes | bytearray | mmap.mmap
@@ -255,10 +256,21 @@ class IndexTable:
         )
 
 
-class MapCache:
-    """At most ``limit`` mapped index files. Used from one thread."""
+MOST_MAPS = 256
 
-    def __init__(self, fs: FileSystem, limit: int = 256) -> None:
+
+def most_maps(open_files: int) -> int:
+    """Return how many index files are mapped with so many open files. Each has a descriptor."""
+    return min(MOST_MAPS, open_files // 4)
+
+
+class MapCache:
+    """At most ``limit`` mapped index files. Used from one thread.
+
+    Python keeps a descriptor open for each map.
+    """
+
+    def __init__(self, fs: FileSystem, limit: int = MOST_MAPS) -> None:
         self._fs = fs
         self._limit = limit
         self._maps: OrderedDict[str, mmap.mmap | bytes] = OrderedDict()
@@ -270,12 +282,22 @@ class MapCache:
         """Return the content of an index file that no longer changes."""
         found = self._maps.get(path)
         if found is None:
-            found = self._maps[path] = self._fs.map_bytes(path)
+            found = self._maps[path] = self._map(path)
             if len(self._maps) > self._limit:
                 self._maps.popitem(last=False)
         else:
             self._maps.move_to_end(path)
         return found
+
+    def _map(self, path: str) -> mmap.mmap | bytes:
+        """Map a file. If the system allows no more open files, drop all other maps first."""
+        try:
+            return self._fs.map_bytes(path)
+        except OSError as error:
+            if not (system.is_too_many_open(error) and self._maps):
+                raise
+        self._maps.clear()
+        return self._fs.map_bytes(path)
 
     def drop(self, path: str) -> None:
         """Drop a file that was removed, renamed or rewritten."""

@@ -7,9 +7,10 @@ What it lacks is rebuilt from the stored batches behind it. Knows the files; ``r
 
 from __future__ import annotations
 
+from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedTransaction
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import FileSystem, storage_errors
+from tidemill.log.disk.files import FileSystem, storage_error, storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format.batch import BatchHeader
@@ -104,6 +105,8 @@ def load_producers(chain: SegmentChain, snapshot_offset: int) -> ProducerStates:
     try:
         states = ProducerStates.decode(env.fs.read_bytes(path))
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and system.is_too_many_open(error):
+            raise storage_error(error, "reading", path) from error
         states = ProducerStates()
         for segment in chain.segments:
             replay_segment(states, segment, env.clock.now_ms())

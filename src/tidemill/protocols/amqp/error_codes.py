@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 from tidemill.engine.errors import AuthorizationError, BrokerStoppingError
 from tidemill.engine.queues import errors
 from tidemill.errors import TidemillError
+from tidemill.log.errors import TooManyOpenFilesError
 from tidemill.protocols.amqp.errors import AmqpError, ChannelClosedError, ConnectionClosedError
 
 E = TypeVar("E", bound=TidemillError)
@@ -140,3 +141,4 @@ _add(
     BrokerStoppingError,
     lambda _: ConnectionClosedError(320, "broker forced connection closure with reason 'shutdown'"),
 )
+_add(TooManyOpenFilesError, lambda error: ChannelClosedError(506, str(error)))
