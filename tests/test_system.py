@@ -8,6 +8,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -32,6 +33,18 @@ def file(tmp_path: Path) -> Iterator[int]:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     yield fd
     os.close(fd)
+
+
+def test_bytes_of_a_socket_that_are_not_read_are_counted() -> None:
+    one, other = socket.socketpair()
+    assert system.queued_bytes(other.fileno()) == 0
+    one.sendall(b"x" * 700)
+    assert system.queued_bytes(other.fileno()) == 700
+    other.recv(500)
+    assert system.queued_bytes(other.fileno()) == 200
+    one.close()
+    other.close()
+    assert system.queued_bytes(other.fileno()) == 0
 
 
 @pytest.fixture

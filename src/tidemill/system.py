@@ -8,12 +8,14 @@ tidemill.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import errno
 import fcntl
 import os
 import sys
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -214,6 +216,16 @@ _SYS_CACHESTAT = 451
 """The number of cachestat (Linux 6.5), the same on all architectures."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _syscall: Callable[..., int] | None = None
+
+
+def queued_bytes(fd: int) -> int:
+    """Return how many bytes of a socket have arrived and are not read; 0 if unknown."""
+    size = array.array("i", [0])
+    try:
+        fcntl.ioctl(fd, termios.FIONREAD, size)
+    except (OSError, ValueError):  # closed, or the system does not tell
+        return 0
+    return size[0]
 
 
 def can_send_files() -> bool:

@@ -29,6 +29,8 @@ class MemoryLink:
     is_partial = False
     is_held = False
     last_receipt = 0.0
+    received_bytes = queued_bytes = 0
+    waits_for_broker = False
 
     def __init__(self, budget: Budget | None = None) -> None:
         self._budget = budget
@@ -52,12 +54,12 @@ class MemoryLink:
     def hold_request(self, size: int) -> None:
         self.held += size
         if self._budget is not None:
-            self._budget.add(self, size, whole=True)
+            self._budget.add(self, size)
 
     def release_request(self, size: int) -> None:
         self.held -= size
         if self._budget is not None:
-            self._budget.remove(size, whole=True)
+            self._budget.remove(size)
 
     def hold(self, why: Any) -> None:
         self.holds.add(why)
@@ -67,6 +69,9 @@ class MemoryLink:
 
     def release(self, why: Any) -> None:
         self.holds.discard(why)
+
+    def close_slow(self, held: int, rate: float) -> None:
+        self.is_closing = True
 
     def finish(self) -> None:
         self.is_finished = True

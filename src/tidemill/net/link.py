@@ -40,6 +40,8 @@ SMALL_WINDOW_BYTES = 65_536
 EARLY_BYTES = 65_536
 """Bytes in the buffer of a connection that has no session yet."""
 _CONGESTED = Hold.WRITE | Hold.UNREAD | Hold.LAG
+_BROKER = Hold.OWN | Hold.QUEUE | Hold.LAG
+"""Reasons that end when the broker has done something, and not when the client has."""
 
 
 class Session(Protocol):
@@ -88,6 +90,9 @@ class Owner(Protocol):
     def now(self) -> float:
         """Return the event loop's time in seconds."""
 
+    def relieve_later(self) -> None:
+        """Look soon for clients that take memory for which others wait."""
+
     def make_session(self, link: Link) -> Session: ...
 
     def admit(self, link: Link) -> bool:
@@ -127,6 +132,8 @@ class Link(asyncio.BufferedProtocol):
         self.host = "?"
         self.last_receipt = 0.0
         """Loop time of the last byte."""
+        self.received_bytes = 0
+        """Bytes that were read since the connection was opened."""
         self.budget = ResponseBudget(owner.responses)
         """Memory for the response in the making."""
 
@@ -243,14 +250,14 @@ class Link(asyncio.BufferedProtocol):
         self._own += size
         if self._own > self._limits.connection_inflight_bytes:
             self.hold(Hold.OWN)
-        self._owner.budget.add(self, size, whole=True)
+        self._owner.budget.add(self, size)
 
     def release_request(self, size: int) -> None:
         """Count a request of ``size`` bytes as answered."""
         self._own -= size
         if self._holds is not Hold.NONE and self._own <= self._limits.connection_inflight_bytes:
             self.unhold(Hold.OWN)
-        self._owner.budget.remove(size, whole=True)
+        self._owner.budget.remove(size)
 
     def close(self) -> None:
         """Send what is written, and close."""
@@ -309,6 +316,8 @@ class Link(asyncio.BufferedProtocol):
         self._holds = was | why
         if was is Hold.NONE and self._transport is not None and not self.is_closing:
             self._transport.pause_reading()
+        if why is Hold.TOTAL:
+            self._owner.relieve_later()
 
     def unhold(self, why: Hold) -> None:
         """Remove a reason. Read again if no other is left."""
@@ -324,6 +333,30 @@ class Link(asyncio.BufferedProtocol):
         """Remove a reason not to read, and let the session continue with what it has."""
         self.unhold(why)
         self._continue()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that have arrived and are not read."""
+        sock = self._under.get_extra_info("socket") if self._under is not None else None
+        return system.queued_bytes(sock.fileno()) if sock is not None else 0
+
+    @property
+    def waits_for_broker(self) -> bool:
+        """Whether it is not read because the broker has work to do first."""
+        return bool(self._holds & _BROKER)
+
+    def close_slow(self, held: int, rate: float) -> None:
+        """Close the connection: it holds ``held`` bytes and sends ``rate`` in a second."""
+        log.warning(
+            "connection.too_slow",
+            peer=self.peer,
+            held_bytes=held,
+            bytes_per_second=round(rate),
+            why="unfinished requests take limits.total_inflight_bytes, and other clients wait",
+            hint="The client can connect again. If this is frequent, raise the limit, or let "
+            "clients send smaller requests.",
+        )
+        self.abort()
 
     @property
     def unread_bytes(self) -> int:
@@ -431,6 +464,7 @@ class Link(asyncio.BufferedProtocol):
         if session is None or self._is_broken or self.is_closing:
             return
         self.last_receipt = self._owner.now()
+        self.received_bytes += nbytes
         self.gather()
         try:
             session.received(nbytes)

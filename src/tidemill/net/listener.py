@@ -25,7 +25,7 @@ from tidemill.settings.section import ListenerSection
 log = structlog.get_logger("tidemill.listener")
 
 RELIEF_SECONDS = 0.1
-"""How often unread responses are measured while their memory is short."""
+"""How often clients are measured while memory is short."""
 OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
 """Loopback addresses of the other IP version: clients that connect to localhost try one first."""
 
@@ -53,7 +53,7 @@ class Listener:
         self.name = section.key
         self.limits = limits = settings.limits
         self.budget = budget or Budget(limits.total_inflight_bytes)
-        self.responses = ResponseMemory(limits.total_inflight_bytes, self._relieve_later)
+        self.responses = ResponseMemory(limits.total_inflight_bytes, self.relieve_later)
         self.tls = tls or ListenerTls(self.name, None, None)
         self._address = (settings.host, section.port)
         self._context: ssl.SSLContext | None = None
@@ -184,17 +184,19 @@ class Listener:
             for link in list(self._links):
                 link.check_idle(now)
 
-    # --- clients that do not read ----------------------------------------------------------------
+    # --- clients that do not read, or send too little --------------------------------------------
 
-    def _relieve_later(self) -> None:
+    def relieve_later(self) -> None:
+        """Look soon for clients that take memory for which others wait."""
         if self._relief is None and self._loop is not None:
             self._relief = self._loop.call_later(RELIEF_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
         self._relief = None
         self.responses.relieve(self.now(), self._evict)
-        if self.responses.needs_relief:
-            self._relieve_later()
+        self.budget.relieve(self.now())
+        if self.responses.needs_relief or self.budget.is_short:
+            self.relieve_later()
 
     def _evict(self, client: Client, unread: int, seconds: float) -> None:
         assert isinstance(client, Link)

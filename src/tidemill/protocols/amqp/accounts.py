@@ -67,11 +67,9 @@ class Accounts:
 
     def count_partial(self, partial: int) -> None:
         """Count bytes of frames and messages that have arrived in part."""
-        change, self._partial = partial - self._partial, partial
-        if change > 0:
-            self._budget.add(self._link, change, whole=False)
-        elif change < 0:
-            self._budget.remove(-change, whole=False)
+        if partial != self._partial:
+            self._partial = partial
+            self._budget.count_partial(self._link, partial)
 
     def count_pending(self) -> None:
         """Count bytes that are published and not on disk yet."""

@@ -121,12 +121,9 @@ class KafkaSession:
 
     def _count_partial(self) -> None:
         partial = self._reader.partial_bytes
-        budget = self._shared.listener.budget
-        if partial > self._partial:
-            budget.add(self._link, partial - self._partial, whole=False)
-        elif partial < self._partial:
-            budget.remove(self._partial - partial, whole=False)
-        self._partial = partial
+        if partial != self._partial:
+            self._partial = partial
+            self._shared.listener.budget.count_partial(self._link, partial)
 
     def writable(self) -> None:
         """Continue: the client has read what it was sent."""
@@ -148,9 +145,9 @@ class KafkaSession:
             is_running = slot.is_waiting or slot.task is not None
             slot.is_counted = is_running and slot.api.key not in PARKED
             if not slot.is_counted:
-                budget.remove(slot.size, whole=True)
+                budget.remove(slot.size)
         queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
-        budget.remove(queued, whole=True)
+        budget.remove(queued)
         self._link.budget.close()
         self._state.closed = True
         for function in list(self._state.on_close.values()):
@@ -158,7 +155,7 @@ class KafkaSession:
         self._slots.clear()
         self._queue.clear()
         self._reader.close()
-        budget.remove(self._partial, whole=False)
+        budget.count_partial(self._link, 0)
         self._partial = 0
 
     def _cancel_long_polls(self) -> None:
@@ -383,7 +380,7 @@ class KafkaSession:
     def _ended(self, slot: Slot) -> None:
         slot.is_waiting, slot.task = False, None
         if self._state.closed and slot.is_counted:
-            self._shared.listener.budget.remove(slot.size, whole=True)
+            self._shared.listener.budget.remove(slot.size)
 
     def _enter(self, slot: Slot) -> None:
         """Give a request its place in the order of responses."""
