@@ -247,3 +247,30 @@ def test_where_the_system_can_not_begin_to_write_nothing_happens(
     os.close(writing)
     monkeypatch.setattr(sys, "platform", "darwin")
     system.start_writeback(-1, 0, 100)
+
+
+def test_work_for_which_no_descriptor_is_free_uses_spare_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system, "_spare_descriptors", [])
+    failing = [OSError(errno.EMFILE, "too many"), OSError(errno.ENFILE, "too many")]
+    spare: list[int] = []
+
+    def work() -> str:
+        spare.append(len(system._spare_descriptors))
+        if failing:
+            raise failing.pop()
+        return "done"
+
+    with pytest.raises(OSError, match="too many"):  # there are none
+        system.with_spare_descriptors(work)
+    system.keep_spare_descriptors()
+    assert system.with_spare_descriptors(work) == "done"
+    assert spare == [0, 8, 4]
+    assert len(system._spare_descriptors) == 8
+    failing.append(OSError(errno.EIO, "broken disk"))
+    with pytest.raises(OSError, match="broken disk"):
+        system.with_spare_descriptors(work)
+    assert spare == [0, 8, 4, 8]
+    for fd in system._spare_descriptors:
+        os.close(fd)

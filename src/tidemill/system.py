@@ -44,6 +44,7 @@ _SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket that both Linux (107) and macOS accept."""
 _MAC_OPEN_FILES = 10_240
 """The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
+_SPARE_DESCRIPTORS = 8
 _spare_descriptors: list[int] = []
 
 
@@ -367,10 +368,10 @@ def is_too_many_open(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def keep_spare_descriptors(count: int) -> None:
-    """Keep descriptors for ``with_spare_descriptors``."""
+def keep_spare_descriptors() -> None:
+    """Keep descriptors for ``with_spare_descriptors``, as many as the system allows now."""
     with contextlib.suppress(OSError):
-        while len(_spare_descriptors) < count:
+        while len(_spare_descriptors) < _SPARE_DESCRIPTORS:
             _spare_descriptors.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
@@ -388,13 +389,12 @@ def with_spare_descriptors(work: Callable[[], T]) -> T:
     except OSError as error:
         if not is_too_many_open(error) or not _spare_descriptors:
             raise
-    count = len(_spare_descriptors)
-    for _ in range(-(-count // 2)):  # another thread can need the others
+    for _ in range(-(-len(_spare_descriptors) // 2)):  # another thread can need the others
         os.close(_spare_descriptors.pop())
     try:
         return work()
     finally:
-        keep_spare_descriptors(count)
+        keep_spare_descriptors()
 
 
 def has_terminal() -> bool:

@@ -146,10 +146,12 @@ def test_idle_connections_and_many_partitions_do_not_stop_a_broker_with_few_open
     partitions = 300
     with BrokerProcess(tmp_path, command=command) as broker, ExitStack() as stack:
         config: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap}
-        producer = Producer({**config, "acks": "all"})
+        producer, admin = Producer({**config, "acks": "all"}), AdminClient(config)
+        admin.create_topics([NewTopic("first", 1)])["first"].result(60)
+        producer.produce("first", b"v")
+        assert producer.flush(60) == 0  # both clients are connected
         for port in (broker.port, broker.amqp_port) * 200:
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        admin = AdminClient(config)
         topics = [NewTopic(f"t{number}", partitions // 3) for number in range(3)]
         for created in admin.create_topics(topics).values():
             created.result(60)

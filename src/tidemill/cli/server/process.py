@@ -87,7 +87,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     settings = loaded.settings
     limits = start_checks.fit_open_files(settings.limits)
     settings = settings.model_copy(update={"limits": limits})
-    system.keep_spare_descriptors(start_checks.SPARE_DESCRIPTORS)
+    system.keep_spare_descriptors()
     engine = Engine(settings, SystemClock())
     servers = _servers(engine, settings)
     encrypted = [each.listener for each in servers.values() if each.listener.tls.is_used]

@@ -16,8 +16,6 @@ from tidemill.settings import Limits
 OTHER_FILES = 128
 """Open files besides segments and connections: the journal, sockets, libraries, pipes of workers,
 and what is open for a moment only: folders, indexes, checkpoints."""
-SPARE_DESCRIPTORS = 8
-"""Those of ``OTHER_FILES`` that stay free for syncs of folders and imports, whatever clients do."""
 LEAST_FILES = 16
 """Least segment files that can be open, as for ``limits.open_files``."""
 _OTHERS = 0o007
