@@ -38,6 +38,7 @@ def test_a_server_that_is_set_up_has_no_errors(sql: Sql, reading: Make) -> None:
         ("(a int)", {"keyless": "skip"}, "note", "is skipped"),
         ("(a int)", {"keyless": "all-columns"}, "error", "replica identity is not FULL"),
         ("(a int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING", {}, "error", "NOTHING"),
+        ("(a int PRIMARY KEY DEFERRABLE)", {}, "error", "deferrable primary key"),
         ("(a int PRIMARY KEY, b text)", {}, "note", "out of line"),
         ("(a int PRIMARY KEY)", {"include": ("nope",)}, "warning", "select no table"),
         ("(a int PRIMARY KEY)", {"failover": True}, "error", "needs PostgreSQL 17"),

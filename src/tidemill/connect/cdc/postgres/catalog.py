@@ -45,6 +45,7 @@ class CatalogTable:
         primary: The columns of the primary key, in its order.
         identity_index: The columns of the index that is the replica identity.
         rows: The planner's estimate of the number of rows; -1 if it was never analysed.
+        is_deferrable: Whether two rows can have one primary key within a transaction.
     """
 
     oid: int
@@ -56,6 +57,7 @@ class CatalogTable:
     primary: tuple[str, ...]
     identity_index: tuple[str, ...]
     rows: float
+    is_deferrable: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -100,7 +102,9 @@ SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples
   (SELECT json_agg(a.attname ORDER BY k.place) FROM pg_index i,
       LATERAL unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attribute a
     WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts
-      AND a.attrelid = c.oid AND a.attnum = k.number)
+      AND a.attrelid = c.oid AND a.attnum = k.number),
+  EXISTS (SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE {condition} ORDER BY n.nspname, c.relname
 """
@@ -213,9 +217,9 @@ class Catalog:
             CatalogTable(
                 oid, schema, name, partitioned, _char(identity),
                 tuple(CatalogColumn(*each) for each in columns),
-                tuple(primary or ()), tuple(index or ()), rows,
+                tuple(primary or ()), tuple(index or ()), rows, deferrable,
             )
-            for oid, schema, name, partitioned, identity, rows, columns, primary, index
+            for oid, schema, name, partitioned, identity, rows, columns, primary, index, deferrable
             in self.rows(query, parameters, doing="can't read the tables of the catalog")
         ]  # fmt: skip
 

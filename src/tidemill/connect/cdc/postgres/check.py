@@ -235,6 +235,13 @@ def _identity(table: CatalogTable, capture: Capture) -> Iterator[Finding]:
             f"{table.id} has REPLICA IDENTITY NOTHING: its updates and deletes can't be captured",
             f"ALTER TABLE {_of(table)} REPLICA IDENTITY DEFAULT;",
         )
+    elif table.identity == "d" and table.is_deferrable:
+        yield Finding(
+            "error",
+            f"{table.id} has a deferrable primary key, which is not a replica identity: its "
+            "updates and deletes can't be captured",
+            full,
+        )
     elif table.identity == "d" and any(
         each.storage != "p" and each.name not in table.key for each in table.columns
     ):

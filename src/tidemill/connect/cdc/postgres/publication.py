@@ -31,11 +31,17 @@ def is_usable(table: CatalogTable, capture: Capture) -> bool:
 
 
 def wanted(catalog: Catalog, capture: Capture) -> list[CatalogTable]:
-    """Return the tables that the patterns select and that can be captured."""
+    """Return the tables that the patterns select and that can be published.
+
+    A deferrable primary key is not a replica identity, so the server would refuse updates and
+    deletes of its table once it is published.
+    """
     return [
         each
         for each in catalog.user_tables()
-        if capture.selects(each.schema, each.name) and is_usable(each, capture)
+        if capture.selects(each.schema, each.name)
+        and is_usable(each, capture)
+        and not (each.is_deferrable and each.identity == "d")
     ]
 
 

@@ -29,7 +29,7 @@ from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
 from tidemill.connect.cdc.postgres.decoding.stream import OWN_PREFIX, Stream
 from tidemill.connect.cdc.postgres.errors import translating
 from tidemill.connect.cdc.postgres.lsn import Origin, Place, origin_of, place_of, to_json
-from tidemill.connect.cdc.postgres.reading import toast, visibility
+from tidemill.connect.cdc.postgres.reading import contested, toast, visibility
 from tidemill.connect.cdc.postgres.reading.chunks import Reader
 from tidemill.connect.cdc.postgres.settings import Settings, settings_of
 from tidemill.connect.cdc.postgres.tables import Tables
@@ -290,10 +290,12 @@ class PostgresSource:
 
     def _batch(self) -> Batch:
         stream, news = self._stream, self._shapes.news
-        if stream.incomplete:
+        if stream.incomplete or stream.contested:
             connection = self._open_catalog().connection
             with visibility.open_snapshot(connection, stream.delivered):
-                toast.fill(stream.incomplete, self._tables.by_keys(connection))
+                by_keys = self._tables.by_keys(connection)
+                toast.fill(stream.incomplete, by_keys)
+                contested.settle(stream.contested, by_keys)
         if len(stream.delivered) > _DELIVERED:
             visibility.prune(self._open_catalog().connection, stream.delivered)
         place, self._horizon = stream.place, self._looked

@@ -90,6 +90,7 @@ class Shape:
         decode_identity: Decodes old rows under other replica identities.
         columns: The columns' rules for the compiled encoder.
         lsn: The place of the description.
+        has_deferrable_key: Whether two rows can have one key within a transaction.
     """
 
     relation: Relation
@@ -99,6 +100,7 @@ class Shape:
     decode_identity: DecodeRow
     columns: tuple[ColumnRule, ...]
     lsn: int
+    has_deferrable_key: bool = False
 
 
 class Layouts:
@@ -111,7 +113,9 @@ class Layouts:
     def __init__(self, shapes: Mapping[int, Shape]) -> None:
         self.shapes = dict(shapes)
         self.counts = {
-            oid: len(shape.names) for oid, shape in shapes.items() if shape.table is not None
+            oid: len(shape.names)
+            for oid, shape in shapes.items()
+            if shape.table is not None and not shape.has_deferrable_key
         }
         self._made: tuple[Encoders, dict[int, Any]] | None = None
 
@@ -203,9 +207,13 @@ class Shapes:
         early can be replayed after other transactions have described the table.
         """
         before = self._by_oid.get(relation.oid)
-        if before is not None and (before.lsn > lsn > 0 or before.relation == relation):
+        is_same = before is not None and before.relation == relation
+        # With the default replica identity, a deferrable key has neither updates nor deletes.
+        if before is not None and (before.lsn > lsn > 0 or (is_same and relation.identity == "d")):
             return
         here = next(iter(self._catalog().tables_by_oid([relation.oid])), None)
+        if before is not None and is_same and before.has_deferrable_key == _is_deferrable(here):
+            return
         shape = self._by_oid[relation.oid] = self._shape(relation, here, lsn)
         self._layouts = None
         if shape.table is not None:
@@ -244,6 +252,7 @@ class Shapes:
                 for name, convert, is_identity in converts
             ),
             lsn,
+            _is_deferrable(here),
         )
 
     def _compare(self, shape: Shape, table: Table, here: CatalogTable | None) -> None:
@@ -270,6 +279,10 @@ class Shapes:
             self.news.resync.append(table.id)
         if other != oid or has_new_key or known != columns:
             self.news.schemas.append(table)
+
+
+def _is_deferrable(here: CatalogTable | None) -> bool:
+    return here is not None and here.is_deferrable
 
 
 def _changes_old_rows(

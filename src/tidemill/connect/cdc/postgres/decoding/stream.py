@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from struct import Struct, error
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ _u32 = Struct(">I").unpack_from
 _u64 = Struct(">Q").unpack_from
 _i64 = Struct(">q").unpack_from
 _KIND = 25
+_MOST_KEYS = 100_000
+"""Most keys of a transaction that are remembered for tables with a deferrable key."""
 
 _ROWS = frozenset((messages.INSERT, messages.UPDATE, messages.DELETE))
 
@@ -58,6 +61,7 @@ class Stream:
     Attributes:
         changes: Changes that were collected since the last ``take``.
         incomplete: Those of them whose new row lacks values that are stored out of line.
+        contested: Those deletes whose key another row possibly has, with their tables.
         ended: Transactions that ended since then.
         truncated: Ids of tables that were truncated since then.
         size: Bytes of the messages of these changes.
@@ -81,6 +85,8 @@ class Stream:
         self._ts_ms = 0
         self.changes = Changes()
         self.incomplete: list[tuple[Change, Table]] = []
+        self.contested: list[tuple[Change, Table]] = []
+        self._keys: set[str] | None = set()  # that rows got in this transaction; None: unknown
         self.ended: list[TransactionEnd] = []
         self.truncated: list[str] = []
         self.delivered: set[int] = set()
@@ -112,6 +118,7 @@ class Stream:
         """Return what was collected since the last call."""
         found = Collected(self.changes, self.ended, self.truncated)
         self.changes, self.incomplete, self.ended, self.truncated = Changes(), [], [], []
+        self.contested = []
         self.size = 0
         return found
 
@@ -239,6 +246,8 @@ class Stream:
         self._commit, self._change, self._count = commit_lsn, 0, 0
         self._lsn = max(self._lsn, commit_lsn)
         self._has_changes = False
+        is_resumed = self._resume is not None and self._resume.commit == commit_lsn
+        self._keys = None if is_resumed else set()
         self._xid, self._id = xid, f"{xid}:{commit_lsn}"
         self.delivered.add(xid)
         self._ts_ms = commit_us // 1000
@@ -277,7 +286,31 @@ class Stream:
             change.after = {name: known[name] for name in shape.names if name in known}
             if len(change.after) != len(shape.names):
                 self.incomplete.append((change, table))
+        if shape.has_deferrable_key and table.key:
+            self._watch_key(change, table)
         self.changes.append(change)
+
+    def _watch_key(self, change: Change, table: Table) -> None:
+        """Collect a delete of a key that another row got before in this transaction.
+
+        A change of such a key becomes two changes: the delete and the create.
+        """
+        before, after = change.before, change.after
+        new = None if after is None else repr([table.id, *(after.get(each) for each in table.key)])
+        old = (
+            None if before is None else repr([table.id, *(before.get(each) for each in table.key)])
+        )
+        if old is not None and old != new and (self._keys is None or old in self._keys):
+            gone = change
+            if change.op == "u":
+                gone = replace(change, op="d", after=None)
+                change.op, change.before = "c", None
+                self.changes.append(gone)
+            self.contested.append((gone, table))
+        if self._keys is not None and new is not None and new != old:
+            self._keys.add(new)
+            if len(self._keys) > _MOST_KEYS:
+                self._keys = None
 
     def _transaction(self) -> Transaction:
         return Transaction(self._commit, self._xid, self._id, self._ts_ms)
