@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -32,8 +33,9 @@ from tidemill.connect.cdc.binlog.decoding.scalars import (
 )
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap, parse_table_map
 from tidemill.connect.cdc.binlog.groups import Statement, parse_statement
-from tidemill.connect.cdc.errors import PermanentCaptureError
-from tidemill.connect.cdc.mariadb.dialect import GtidPosition, parse_gtid
+from tidemill.connect.cdc.errors import PermanentCaptureError, PositionLostError
+from tidemill.connect.cdc.mariadb import dialect
+from tidemill.connect.cdc.mariadb.dialect import GtidPosition, MariaDb, parse_gtid
 
 ANY_BYTES = st.binary(max_size=300)
 
@@ -196,6 +198,19 @@ def test_positions_compare_in_all_domains() -> None:
     assert not at.reached(GtidPosition(parse_gtid("0-1-11")))
     assert not at.reached(GtidPosition(parse_gtid("2-1-1")))
     assert at.after("1-3-6", "binlog.000001", 99).stored() == {"gtid": "0-1-10,1-3-6", "skip": 0}
+
+
+def test_a_position_within_a_transaction_is_of_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica can write the rows of a transaction into more or fewer events."""
+    server, connection, here = MariaDb(), cast(Any, None), [1]
+    monkeypatch.setattr(dialect, "query", lambda *_: ((here[0],),))
+    at = server.resume(connection, GtidPosition(parse_gtid("0-1-10")))
+    within = server.parse(at.within(3).stored())
+    assert server.resume(connection, within).stored() == within.stored()
+    here[0] = 2
+    server.resume(connection, at)  # between transactions it is of all servers
+    with pytest.raises(PositionLostError, match="within a large transaction of the server 1"):
+        server.resume(connection, within)
 
 
 @pytest.mark.parametrize("position", [{}, {"gtid": "1-2"}, {"gtid": "a-b-c"}, {"gtid": 5}])

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pymysql
@@ -20,7 +20,12 @@ from tidemill.connect.cdc.binlog.catalog import query
 from tidemill.connect.cdc.binlog.decoding.table_map import MARIADB
 from tidemill.connect.cdc.binlog.reading import read_view
 from tidemill.connect.cdc.contract import Position
-from tidemill.connect.cdc.errors import PermanentCaptureError, SetupError, SourceUnavailableError
+from tidemill.connect.cdc.errors import (
+    PermanentCaptureError,
+    PositionLostError,
+    SetupError,
+    SourceUnavailableError,
+)
 from tidemill.connect.cdc.mariadb.check import check_server
 
 
@@ -31,18 +36,21 @@ class GtidPosition:
     Attributes:
         groups: replication domain -> (server, sequence number) of the last group in it.
         skip: the number of rows events of the next group that were read too.
+        server: the ``server_id`` of the server that ``skip`` is of: a replica can write the rows of
+            a group into more or fewer events. 0 if it is not known.
     """
 
     groups: dict[int, tuple[int, int]]
     skip: int = 0
+    server: int = field(default=0, compare=False)
 
     @classmethod
     def parse(cls, position: Position) -> GtidPosition:
         """Read a stored position."""
-        gtid, skip = position.get("gtid"), position.get("skip", 0)
-        if not isinstance(gtid, str) or not isinstance(skip, int):
+        gtid, skip, server = (position.get(key, 0) for key in ("gtid", "skip", "server_id"))
+        if not (isinstance(gtid, str) and isinstance(skip, int) and isinstance(server, int)):
             raise PermanentCaptureError(f"not a position of a MariaDB source: {position}")
-        return cls(parse_gtid(gtid), skip)
+        return cls(parse_gtid(gtid), skip, server)
 
     @property
     def gtid(self) -> str:
@@ -54,11 +62,12 @@ class GtidPosition:
 
     def stored(self) -> Position:
         """Return the position as it is stored."""
-        return {"gtid": self.gtid, "skip": self.skip}
+        found: Position = {"gtid": self.gtid, "skip": self.skip}
+        return {**found, "server_id": self.server} if self.skip else found
 
     def after(self, gtid: str, file: str, end: int) -> GtidPosition:
         """Return the position behind an event group; its place in a file does not matter."""
-        return GtidPosition({**self.groups, **parse_gtid(gtid)})
+        return GtidPosition({**self.groups, **parse_gtid(gtid)}, server=self.server)
 
     def at(self, file: str, end: int) -> GtidPosition:
         """Return the same position: only ids count."""
@@ -66,7 +75,7 @@ class GtidPosition:
 
     def within(self, events: int) -> GtidPosition:
         """Return the position behind so many rows events of the next group."""
-        return GtidPosition(self.groups, events)
+        return GtidPosition(self.groups, events, self.server)
 
     def reached(self, goal: GtidPosition) -> bool:
         """Return whether this position is at or behind another one, in all of its domains."""
@@ -97,6 +106,11 @@ _CAN_GTID = 4
 """``@mariadb_slave_capability``: this replica understands GTID events."""
 
 
+def _server_id(connection: pymysql.Connection[Any]) -> int:
+    ((found,),) = query(connection, "SELECT @@global.server_id")
+    return int(found)
+
+
 class MariaDb:
     """MariaDB 10.5 and newer (``Dialect``)."""
 
@@ -115,11 +129,23 @@ class MariaDb:
     def present(self, connection: pymysql.Connection[Any]) -> GtidPosition:
         """Return the position of the last transaction."""
         ((gtid,),) = query(connection, "SELECT @@global.gtid_binlog_pos")
-        return GtidPosition(parse_gtid(gtid or ""))
+        return GtidPosition(parse_gtid(gtid or ""), server=_server_id(connection))
 
     def resume(self, connection: pymysql.Connection[Any], position: GtidPosition) -> GtidPosition:
-        """Return the position itself: the server refuses it when the stream is read."""
-        return position
+        """Return the position itself: the server refuses it when the stream is read.
+
+        Raises:
+            PositionLostError: the position is within a transaction of another server.
+        """
+        server = _server_id(connection)
+        if position.skip and position.server not in (0, server):
+            raise PositionLostError(
+                f"the position is within a large transaction of the server {position.server}, and "
+                f"this is the server {server}, which can have split its rows differently",
+                hint="Connect to that server until the transaction is captured. Or take a new "
+                "snapshot: tidemill source restart NAME --resnapshot",
+            )
+        return replace(position, server=server)
 
     def request(
         self, connection: pymysql.Connection[Any], position: GtidPosition, server_id: int
