@@ -1,0 +1,140 @@
+"""Files that can't be opened, because too many are open: requests get errors, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.engine.transactions.support import cut_power
+from tests.support.faultyfs import FaultyFileSystem, Unlucky
+from tests.support.logs import read_records
+from tidemill.engine import flusher as flusher_module
+from tidemill.engine import journaling as journaling_module
+from tidemill.engine.api import Durability, NewTopic, PartitionWrite
+from tidemill.engine.engine import Engine
+from tidemill.errors import TidemillError
+from tidemill.log.disk.files import Buffer, RawFile
+from tidemill.log.errors import TooManyOpenFilesError
+from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.names import TopicPartition
+from tidemill.settings import Limits, Log, Settings
+
+PARTITIONS = 12
+CONFIGS = {"internal.segment.bytes": "2000"}
+
+
+class CrowdedFileSystem(FaultyFileSystem):
+    """Refuses a part of all opens."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.rng = random.Random(seed)
+        self.share = 0.0
+
+    def _open(self, path: str) -> None:
+        if self.rng.random() < self.share:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    def open(self, path: str, *, create: bool = False) -> RawFile:
+        self._open(path)
+        return super().open(path, create=create)
+
+    def read_bytes(self, path: str) -> bytes:
+        self._open(path)
+        return super().read_bytes(path)
+
+    def write_bytes(self, path: str, data: Buffer) -> None:
+        self._open(path)
+        super().write_bytes(path, data)
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        self._open(path)
+        super().write_atomic(path, data)
+
+    def sync_file(self, path: str) -> None:
+        self._open(path)
+        super().sync_file(path)
+
+    def sync_dir(self, path: str) -> None:
+        self._open(path)
+        super().sync_dir(path)
+
+    def sync_all(self, path: str) -> bool:
+        self._open(path)
+        return super().sync_all(path)
+
+
+async def start(fs: FaultyFileSystem) -> Engine:
+    engine = Engine(
+        Settings(
+            data_dir=Path("/data"),
+            limits=Limits(open_files=16),
+            log=Log(journal_bytes=1 << 20, sync_interval_ms=5, checkpoint_interval_ms=100),
+        ),
+        fs=fs,
+    )
+    await engine.start()
+    return engine
+
+
+async def send(engine: Engine, topic: str, partition: int, value: bytes) -> bool:
+    """Write a record with acks=all; return whether it was acknowledged."""
+    batch = memoryview(encode_batch([NewRecord(b"k", value)], timestamp_ms=1))
+    answer = engine.records.append([PartitionWrite(topic, partition, batch)], Durability.SYNCED)
+    (result,) = answer if isinstance(answer, list) else await answer
+    assert result.error is None or isinstance(result.error, TidemillError)
+    return result.error is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_refused_opens_lose_nothing_acknowledged_and_stop_nothing(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (flusher_module, journaling_module):
+        monkeypatch.setattr(module, "RETRY_S", 0.002)
+    fs = CrowdedFileSystem(seed)
+    engine = await start(fs)
+    await engine.topics.create([NewTopic("t", PARTITIONS, configs=CONFIGS)])
+    acknowledged: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+    topics = ["t"]
+
+    async def produce(partition: int, number: int) -> None:
+        topic = fs.rng.choice(topics)
+        value = b"%d" % number
+        value = value.ljust(fs.rng.choice([10, 300, 1500]))
+        if await send(engine, topic, partition, value):
+            acknowledged[topic, partition].append(value)
+
+    async with asyncio.timeout(120):
+        for number in range(40):
+            fs.share = fs.rng.choice([0.0, 0.1, 0.5])
+            if number % 10 == 5:
+                (answer,) = await engine.topics.create(
+                    [NewTopic(f"n{number}", PARTITIONS, configs=CONFIGS)]
+                )
+                if isinstance(answer, TidemillError):
+                    assert isinstance(answer, TooManyOpenFilesError)
+                else:
+                    topics.append(f"n{number}")
+            await asyncio.gather(*(produce(n, number) for n in range(PARTITIONS)))
+        fs.share = 0.0
+        assert not engine.failed.done()
+        assert not engine._store.offline
+        for partition in range(PARTITIONS):
+            assert await send(engine, "t", partition, b"last")
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+    engine = await start(fs)
+    assert not engine._store.offline
+    for (topic, number), values in acknowledged.items():
+        found = {
+            each.value for each in read_records(engine._store.get(TopicPartition(topic, number)))
+        }
+        assert found >= set(values)
+    await engine.stop()
