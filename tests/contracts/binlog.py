@@ -6,6 +6,7 @@ fixtures of ``tests.connect.cdc.binlog_servers``.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,11 +26,13 @@ from tests.connect.cdc.binlog_servers import (
 )
 from tests.connect.cdc.killing import assert_topics_follow
 from tests.contracts.sources import SourceContract, SourceHarness, brief, changes_until
+from tests.support.effort import rounds
 from tests.support.mariadb import PASSWORD
 from tests.support.processes import poll_until
 from tidemill.connect.cdc.binlog import groups
 from tidemill.connect.cdc.binlog.source import BinlogSource
 from tidemill.connect.cdc.contract import Batch, Source
+from tidemill.connect.cdc.envelope import Encoder, decode
 from tidemill.connect.cdc.errors import (
     DefinitionError,
     PermanentCaptureError,
@@ -175,6 +178,44 @@ class BinlogContract:
     NOTES: ClassVar[Sequence[str]] = ()
     COMPRESSED: ClassVar[Sequence[str]] = ()
     PURGED: ClassVar[str]
+
+    @pytest.mark.parametrize("engine", ["InnoDB", "MyISAM"])
+    def test_no_key_is_lost_or_left_when_rows_take_the_keys_of_others(
+        self, source: Any, execute: Execute, server: Server, shop: str, engine: str
+    ) -> None:
+        rng = random.Random(5)
+        execute(f"CREATE TABLE t (i INT PRIMARY KEY, u INT UNIQUE, v TEXT) ENGINE = {engine}")
+        execute("CREATE TABLE finish (i INT PRIMARY KEY)")
+        source.start(None)
+        for number in range(rounds("KEY_STATEMENTS", 300, 5000)):
+            a, b = rng.randrange(5), rng.randrange(5)
+            statement = rng.choice(
+                [
+                    f"REPLACE INTO t VALUES ({a}, {b}, '{number}')",
+                    f"INSERT INTO t VALUES ({a}, {b}, '{number}') ON DUPLICATE KEY UPDATE i = {b}",
+                    f"UPDATE IGNORE t SET i = {a} - i",
+                    f"UPDATE IGNORE t SET i = {a} WHERE i = {b}",
+                    "UPDATE t SET i = i + 1, u = u - 1 ORDER BY i DESC",
+                    "UPDATE IGNORE t SET u = u + 1 ORDER BY u DESC",
+                    f"DELETE FROM t WHERE i = {a} OR i > 9",
+                ]
+            )
+            with suppress(pymysql.err.IntegrityError):
+                execute(statement)
+        execute("INSERT INTO finish VALUES (1)")
+        topic: dict[bytes | None, Any] = {}
+        encoder, is_finished = Encoder("mysql", "model"), False
+        while not is_finished:
+            for change in poll_all(source, 1):
+                is_finished = change.table.name == "finish"
+                for record in [] if is_finished else encoder.encode(change):
+                    if record.value is None:
+                        topic.pop(record.key, None)
+                    elif (after := decode(record.value)["after"]) is not None:
+                        topic[record.key] = tuple(after.values())
+        with server.connect(database=shop) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM t ORDER BY i")
+            assert sorted(topic.values()) == list(cursor.fetchall())
 
     def test_values_of_all_types_are_the_same_in_snapshot_and_stream(
         self, source: BinlogSource, execute: Execute
