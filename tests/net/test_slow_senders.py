@@ -23,6 +23,14 @@ PRODUCE, CREATE_TOPICS = 0, 19
 BOUND = 16 << 20
 ATTACKERS, HELD = 12, 2_000_000
 REQUESTS = 20
+AMQP_LOGIN = (
+    HEADER
+    + methods.encode(
+        0, "connection.start-ok", mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US"
+    )
+    + methods.encode(0, "connection.tune-ok", channel_max=2047, frame_max=131_072)
+    + methods.encode(0, "connection.open", virtual_host="/")
+)
 
 
 def produce(size: int) -> dict[str, object]:
@@ -42,12 +50,7 @@ def begin_amqp(broker: BrokerProcess) -> socket.socket:
     """Log in, and send a part of a message."""
     client = socket.create_connection(("127.0.0.1", broker.amqp_port), 30)
     client.sendall(
-        HEADER
-        + methods.encode(
-            0, "connection.start-ok", mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US"
-        )
-        + methods.encode(0, "connection.tune-ok", channel_max=10, frame_max=131_072)
-        + methods.encode(0, "connection.open", virtual_host="/")
+        AMQP_LOGIN
         + methods.encode(1, "channel.open")
         + begun(1, 3 * HELD)
         + part(1, b"x" * 100_000) * (HELD // 100_000)

@@ -161,7 +161,8 @@ class FrameReader:
 
     def _grow(self, full: bytearray) -> None:
         larger = self._pool.take(min(self._size, self._filled * GROWTH))
-        larger[: self._filled] = memoryview(full)[: self._filled]
+        # A slice of a bytearray would be set from another copy.
+        memoryview(larger)[: self._filled] = memoryview(full)[: self._filled]
         self._buffer = larger
         self._pool.give(full)
 

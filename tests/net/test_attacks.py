@@ -1,0 +1,105 @@
+"""One hostile connection takes no more memory than its bound, and does not delay its neighbours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.net import attack
+from tests.net.test_slow_readers import call, connect, memory
+from tests.protocols.kafka.messages import one_batch
+from tests.support import effort
+from tests.support.broker_process import BrokerProcess
+
+PRODUCE, CREATE_TOPICS = 0, 19
+CONNECTION_BOUND = 32 << 20
+REQUEST_BOUND = 100 << 20
+"""A trickle holds one request, which may be as large as limits.request_bytes."""
+MARGIN = 48 << 20
+"""For the neighbour's requests, the page cache of their log, and what malloc keeps."""
+ROUNDS, REQUESTS = int(effort.bound(10, normal=4)), 20
+MORE_MS = effort.bound(100, normal=5000)
+TRIES = 3
+"""A broker that is delayed is delayed every time. A machine is busy now and then."""
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from /proc"
+)
+
+
+def two_megabytes() -> dict[str, Any]:
+    parts = [{"index": each, "records": one_batch(b"x" * 1_000_000)} for each in range(2)]
+    topics = [{"name": "t", "partition_data": parts}]
+    return {"acks": -1, "timeout": 5000, "topic_data": topics}
+
+
+@contextmanager
+def attacked(broker: BrokerProcess, kind: str) -> Iterator[None]:
+    ports = (str(broker.port), str(broker.amqp_port))
+    command = [sys.executable, "-m", "tests.net.attack", kind, *ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"attacking\n"
+            yield
+        finally:
+            process.kill()
+
+
+def p99(times: list[float]) -> float:
+    return sorted(times)[int(len(times) * 0.99) - 1]
+
+
+def measure(broker: BrokerProcess, kind: str) -> tuple[float, float]:
+    """Return the p99 in ms of a neighbour's requests without and with the attack, interleaved."""
+    calm: list[float] = []
+    under: list[float] = []
+    tree = two_megabytes()
+    with closing(connect(broker)) as neighbour:
+
+        def produce(took: list[float]) -> None:
+            for _ in range(REQUESTS):
+                began = time.perf_counter()
+                answer = call(neighbour, PRODUCE, 7, tree)
+                took.append((time.perf_counter() - began) * 1000)
+                for part in answer["responses"][0]["partition_responses"]:
+                    assert part["error_code"] == 0
+
+        for _ in range(ROUNDS):
+            produce(calm)
+            with attacked(broker, kind):
+                produce(under)
+    return p99(calm), p99(under)
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.parametrize("kind", attack.KINDS)
+def test_one_hostile_connection_stays_within_its_bound_and_delays_no_one(
+    tmp_path: Path, kind: str
+) -> None:
+    settings = {"limits.connection_inflight_bytes": str(CONNECTION_BOUND)}
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        with closing(connect(broker)) as client:
+            topic = {"name": "t", "num_partitions": 2, "replication_factor": 1}
+            call(client, CREATE_TOPICS, 2, {"topics": [topic], "timeout": 5000})
+            call(client, PRODUCE, 7, two_megabytes())
+        Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak begins here
+        before = memory(broker, "VmRSS")
+        found = []
+        for _ in range(TRIES):
+            calm, under = measure(broker, kind)
+            found.append(f"{under:.1f} ms, and {calm:.1f} ms without the attack")
+            if under <= calm + MORE_MS:
+                break
+        else:
+            pytest.fail(f"{kind}: {found}")
+        bound = CONNECTION_BOUND if kind in attack.AMQP else REQUEST_BOUND
+        assert memory(broker, "VmHWM") - before < bound + MARGIN
