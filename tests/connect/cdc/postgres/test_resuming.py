@@ -52,6 +52,25 @@ def test_every_place_of_a_large_transaction_can_be_resumed(
     read.source.close()
 
 
+def test_a_new_table_does_not_move_the_place_within_a_large_transaction(
+    sql: Sql, read: Reading
+) -> None:
+    """The source reports the table before the server has sent the transaction again."""
+    sql.execute("INSERT INTO t SELECT generate_series(1, 12000)")
+    found = read.changes(1)
+    place = read.position["change"]
+    sql.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    read = read.again()
+    batch = read.look()
+    assert "public.later" in batch.resync
+    assert batch.position["change"] >= place
+    found += batch.changes
+    read = read.again(batch.position)
+    found += read.changes(12000 - len(found))
+    assert [each.after["id"] for each in found if each.after] == list(range(1, 12001))
+    read.source.close()
+
+
 def test_what_is_not_confirmed_comes_again_and_what_is_confirmed_does_not(
     sql: Sql, read: Reading
 ) -> None:
