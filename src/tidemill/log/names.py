@@ -27,7 +27,7 @@ moved, so these files need another ending."""
 CLEANED = ".cleaned"
 SWAP = ".swap"
 CUT_SUFFIX = "-cut"
-"""Of a folder with bytes that were taken out of a partition. It is never deleted."""
+"""Ending of a folder with bytes that were taken out of a partition. The broker never deletes it."""
 SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
