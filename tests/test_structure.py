@@ -43,6 +43,12 @@ def test_topics_are_read_by_one_module_of_each_client() -> None:
     assert using(r"\bDecoder\(") == {"spark/source/own.py"}
 
 
+def test_json_becomes_columns_in_one_module() -> None:
+    """And not by Spark, whose rules are others."""
+    assert using(r"\bextension\.JsonParser\(") == {"spark/source/parse/json_parser.py"}
+    assert using(r"(?i)\b(f|sf|functions)\.from_json\b|functions import .*\bfrom_json\b") == set()
+
+
 def test_only_its_loader_checks_for_the_extension() -> None:
     assert using(r"_native is (not )?None|native\.load\(|hasattr\(extension") == set()
     assert using(r"import _native\b") == {"native.py"}
