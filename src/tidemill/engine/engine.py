@@ -216,11 +216,11 @@ class Engine:
                     self._transaction_coordinator,
                     self._group_coordinator,
                     catalog,
-                    self._catalog_journal.next_producer_id,
+                    self._catalog_log.next_producer_id,
                 ),
             ),
             storage=StorageReport(self._store),
-            cluster_id=self._catalog_journal.cluster_id,
+            cluster_id=self._catalog_log.cluster_id,
             queues=(self._queues, QueueRequests(self._queues)),
         )
 
@@ -230,8 +230,8 @@ class Engine:
             self._partitions,
             self._flusher,
             self.clock,
-            self._journal(QUEUES),
-            self._journal(QUEUE_STATE),
+            self._state_log(QUEUES),
+            self._state_log(QUEUE_STATE),
             self._backpressure,
             strict_arguments=self.settings.queues.strict_arguments,
         )
@@ -244,7 +244,7 @@ class Engine:
             records.positions,
             self._topic_admin.catalog,
             self._topic_admin.group_configs,
-            self._journal(SHARE_STATE),
+            self._state_log(SHARE_STATE),
             self.clock,
         )
         fetcher = ShareFetcher(self._shares, self._flusher, StorageErrorLog(self.clock))
@@ -266,25 +266,25 @@ class Engine:
         settings = self.settings
         self._folders = Folders(self._store, self._flusher, self._waiters)
         check_exists(self._store)
-        catalog_log = self._folders.internal_log(CATALOG, CATALOG_CONFIGS)
+        log = self._folders.internal_log(CATALOG, CATALOG_CONFIGS)
         catalog = Catalog(
             node_id=settings.node_id,
             default_partitions=settings.default_partitions,
             max_partitions=settings.limits.partitions,
             topic_defaults=settings.log.topic_defaults,
         )
-        journal = CatalogLog(
-            StateLog(catalog_log, self._flusher, self.clock),
+        catalog_log = CatalogLog(
+            StateLog(log, self._flusher, self.clock),
             catalog,
             group_configs(self.settings.groups),
         )
-        self._catalog_journal = journal
+        self._catalog_log = catalog_log
         self._recover_catalog(catalog)
         lock = asyncio.Lock()
-        self._topic_notes = TopicNotes(self._store, catalog, journal, lock)
+        self._topic_notes = TopicNotes(self._store, catalog, catalog_log, lock)
         self._topic_admin = TopicAdmin(
             catalog,
-            journal,
+            catalog_log,
             self._folders,
             self._topic_notes,
             lock,
@@ -295,19 +295,23 @@ class Engine:
 
     def _recover_catalog(self, catalog: Catalog) -> None:
         """Replay the catalog, and check that it is whole."""
-        journal, clean = self._catalog_journal, self._store.clean_start
+        catalog_log, clean = self._catalog_log, self._store.clean_start
         try:
-            journal.recover(clean=clean)
+            catalog_log.recover(clean=clean)
         except CorruptLogError as error:
             raise CatalogLostError(f"the catalog of topics can't be read: {error}") from error
         if not clean:
             check_complete(
-                self._store, catalog, journal.end, journal.cluster_id, journal.deleted_names
+                self._store,
+                catalog,
+                catalog_log.end,
+                catalog_log.cluster_id,
+                catalog_log.deleted_names,
             )
 
     async def _start_coordinators(self) -> None:
         self._group_coordinator = GroupCoordinator(
-            self._journal(OFFSETS),
+            self._state_log(OFFSETS),
             self.settings.groups,
             self.clock,
             CatalogTopics(self._topic_admin.catalog),
@@ -316,17 +320,17 @@ class Engine:
         self._group_coordinator.recover()
         self._markers = Markers(self._store, self._flusher, self.clock, self._group_coordinator)
         self._transaction_coordinator = TransactionCoordinator(
-            self._journal(TRANSACTIONS),
+            self._state_log(TRANSACTIONS),
             self._markers,
             self._flusher,
-            self._catalog_journal.next_producer_id,
+            self._catalog_log.next_producer_id,
             self.settings.transactions,
             self.clock,
         )
         self._transaction_coordinator.recover()
 
-    def _journal(self, tp: TopicPartition) -> StateLog:
-        """Return the journal of a state machine."""
+    def _state_log(self, tp: TopicPartition) -> StateLog:
+        """Return the log of a state machine."""
         damage = self._store.offline.get(tp)
         if damage is not None:
             raise damage

@@ -40,7 +40,7 @@ async def test_it_waits_until_a_full_disk_takes_the_records(
     monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
     async with running(tmp_path) as engine:
         client = await acknowledged(engine, 3)
-        log = engine._queues._ack_log._journal.log
+        log = engine._queues._ack_log._state_log.log
         refused = 0
 
         def refuse(*_: object, **__: object) -> None:

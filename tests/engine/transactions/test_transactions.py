@@ -104,14 +104,14 @@ async def test_a_transaction_is_seen_whole_when_its_commit_is_answered(
 
 async def test_one_record_adds_all_partitions_of_a_request() -> None:
     async with producing("a", partitions=500) as (engine, producer):
-        journal = engine._transaction_coordinator._journal.log
-        before = journal.log_end_offset
+        log = engine._transaction_coordinator._state_log.log
+        before = log.log_end_offset
         writes = [producer.batch("a", b"1", partition=number) for number in range(500)]
         for _ in range(2):  # the second time none is new
             answer = engine.records.append(writes, Durability.SYNCED, "x", V2)
             results = answer if isinstance(answer, list) else await answer
             assert [result.error for result in results] == [None] * 500
-            assert journal.log_end_offset == before + 1
+            assert log.log_end_offset == before + 1
         assert len(engine.transactions.describe("x").partitions) == 500
         await producer.commit()
         assert await committed(engine, "a", 499) == [b"1"]

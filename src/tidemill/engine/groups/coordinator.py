@@ -1,7 +1,7 @@
 """Drive the group machines: run commands, write their records, answer when the disk has them.
 
 ``state.groups`` and ``state.offsets`` decide. This module holds the futures of waiting requests,
-the one timer, and the journal.
+the one timer, and the state log.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ logger = structlog.get_logger("tidemill.groups")
 
 
 class GroupCoordinator:
-    """The group protocols and committed offsets, over one journal.
+    """The group protocols and committed offsets, over one state log.
 
     A request raises what the machine of its group does (``state.all_groups``), and also
     ``CoordinatorNotAvailableError``, where the disk refuses, and ``BrokerStoppingError``.
@@ -67,7 +67,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        journal: StateLog,
+        state_log: StateLog,
         settings: settings.Groups,
         clock: Clock,
         topics: Topics,
@@ -79,7 +79,7 @@ class GroupCoordinator:
             retention_ms=settings.offsets_retention_minutes * 60_000,
             metadata_max_bytes=settings.offset_metadata_max_bytes,
         )
-        self._journal = journal
+        self._state_log = state_log
         self._clock = SteadyClock(clock)
         self._tickets = itertools.count(1)
         self._parked: dict[int, asyncio.Future[Any]] = {}
@@ -93,9 +93,9 @@ class GroupCoordinator:
     # --- start and stop --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Replay the journal into both machines. Members get a fresh session timeout."""
-        with self._journal.naming_place():
-            for record in self._journal.recover():
+        """Replay the state log into both machines. Members get a fresh session timeout."""
+        with self._state_log.naming_place():
+            for record in self._state_log.recover():
                 self._replay(*record)
         now_ms = self._clock.now_ms()
         outcome = self._groups.loaded(now_ms)
@@ -203,7 +203,7 @@ class GroupCoordinator:
         return await self._run(outcome, request.producer)
 
     async def write_marker(self, marker: Marker) -> None:
-        """End a producer's transaction in this journal.
+        """End a producer's transaction in this state log.
 
         Returns when the marker is on disk and the offsets are visible or dropped. The call can be
         repeated: without an open transaction it writes nothing, and waits for earlier writes.
@@ -224,7 +224,7 @@ class GroupCoordinator:
 
         self._writing.add(written)
         try:
-            appended = self._journal.append_marker(marker, done)
+            appended = self._state_log.append_marker(marker, done)
             await written
         finally:
             self._writing.discard(written)
@@ -345,7 +345,7 @@ class GroupCoordinator:
 
         self._writing.add(settled)
         try:
-            self._journal.when_settled(done)
+            self._state_log.when_settled(done)
             await settled
         finally:
             self._writing.discard(settled)
@@ -393,7 +393,7 @@ class GroupCoordinator:
             else:
                 written.set_exception(_write_error(error))
 
-        first = self._journal.submit(outcome.records, done, producer)
+        first = self._state_log.submit(outcome.records, done, producer)
         self._schedule()
 
     def _replay(self, key: bytes, value: bytes | None, log_offset: int, producer_id: int) -> None:

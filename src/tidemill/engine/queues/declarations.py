@@ -43,9 +43,9 @@ class Declarations:
     """
 
     def __init__(
-        self, journal: StateLog, table: RoutingTable, admin: TopicAdmin, registry: Registry
+        self, state_log: StateLog, table: RoutingTable, admin: TopicAdmin, registry: Registry
     ) -> None:
-        self._journal = journal
+        self._state_log = state_log
         self._table = table
         self._admin = admin
         self._registry = registry
@@ -53,8 +53,8 @@ class Declarations:
 
     def recover(self) -> None:
         """Replay what is stored."""
-        records = self._journal.latest()
-        with self._journal.naming_place():
+        records = self._state_log.latest()
+        with self._state_log.naming_place():
             for kind in (EXCHANGE, QUEUE, "binding"):
                 for key, value in records.items():
                     if value is not None and key.startswith(f'["{kind}"'.encode()):
@@ -251,7 +251,7 @@ class Declarations:
                 else:
                     written.set_exception(error)
 
-            self._journal.submit(records, done)
+            self._state_log.submit(records, done)
             await written
         for record in records:
             self._table.replay(record.key, record.value)

@@ -74,7 +74,7 @@ class ShareCore:
         clock: Clock,
     ) -> None:
         self.partitions = partitions
-        self.journal = ShareLog(state, self._store_later)
+        self.share_log = ShareLog(state, self._store_later)
         self._positions = positions
         self._catalog = catalog
         self._configs = configs
@@ -95,11 +95,11 @@ class ShareCore:
 
     async def start(self, is_group: Callable[[str], bool]) -> None:
         """Read what is stored. The state of groups and topics that are gone is deleted."""
-        self.journal.recover()
-        await self.journal.delete(
+        self.share_log.recover()
+        await self.share_log.delete(
             [
                 key
-                for key in self.journal.all_keys()
+                for key in self.share_log.all_keys()
                 if not is_group(key.group_id) or self.name_of(key.topic_id) is None
             ]
         )
@@ -160,7 +160,7 @@ class ShareCore:
         if live is not None:
             return live
         log = self._log(key)
-        stored = self.journal.take(key)
+        stored = self.share_log.take(key)
         if stored is None:
             return None
         return self._add(stored, log)
@@ -186,7 +186,7 @@ class ShareCore:
         log = self._log(key)
         start = await self._first_offset(key, log)
         partition = SharePartition(key, start)
-        await self.journal.write([partition], self.clock.now_ms())
+        await self.share_log.write([partition], self.clock.now_ms())
         if self._live.get(key) is None:
             return self._add(partition, self._log(key))
         return self._live[key]
@@ -224,7 +224,7 @@ class ShareCore:
     ) -> None:
         """Put new share partitions in the place of others; return when they are on disk."""
         logs = [self._log(partition.key) for partition in partitions]
-        await self.journal.write(partitions, self.clock.now_ms(), breathe)
+        await self.share_log.write(partitions, self.clock.now_ms(), breathe)
         for partition, log in zip(partitions, logs, strict=True):
             self._add(partition, log)
             self._wake(log.tp)
@@ -236,16 +236,16 @@ class ShareCore:
             self._deadlines.cancel(key)
             if live is not None:
                 self._wake(live.log.tp)
-        await self.journal.delete(keys)
+        await self.share_log.delete(keys)
 
     async def forget_group(self, group_id: str) -> None:
         """Delete the share partitions of a group; return when that is on disk."""
-        await self.forget(self.journal.keys_of(group_id))
+        await self.forget(self.share_log.keys_of(group_id))
 
     def topics_deleted(self) -> None:
         """Forget the share partitions of topics that don't exist any more."""
-        deleted = [each for each in self.journal.topics() if self.name_of(each) is None]
-        gone = [key for each in deleted for key in self.journal.keys_of_topic(each)]
+        deleted = [each for each in self.share_log.topics() if self.name_of(each) is None]
+        gone = [key for each in deleted for key in self.share_log.keys_of_topic(each)]
         if gone and not self.is_stopping:
             self._run(gone)
 
@@ -272,7 +272,7 @@ class ShareCore:
         self._retry = None
         keys, self._unstored = self._unstored, {}
         partitions = [live.partition for key in keys if (live := self._live.get(key)) is not None]
-        self.journal.write_soon(partitions, self.clock.now_ms())
+        self.share_log.write_soon(partitions, self.clock.now_ms())
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class ShareCore:
         owner = self._owners.pop((group_id, member_id), None)
         if owner is None:
             return
-        for key in self.journal.keys_of(group_id):
+        for key in self.share_log.keys_of(group_id):
             live = self._live.get(key)
             if live is not None and live.partition.release_member(owner):
                 self._wake(live.log.tp)
@@ -336,7 +336,7 @@ class ShareCore:
                 self._deadlines.set(key, deadline)
         if changed:
             logger.info("share.locks_expired", partitions=len(changed))
-            self.journal.write_soon(changed, self.clock.now_ms())
+            self.share_log.write_soon(changed, self.clock.now_ms())
         self._schedule()
 
     # --- waiting ---------------------------------------------------------------------------------

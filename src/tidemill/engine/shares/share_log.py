@@ -43,9 +43,9 @@ class ShareLog:
     """
 
     def __init__(
-        self, journal: StateLog, on_failed: Callable[[Sequence[SharePartition]], None]
+        self, state_log: StateLog, on_failed: Callable[[Sequence[SharePartition]], None]
     ) -> None:
-        self._journal = journal
+        self._state_log = state_log
         self._on_failed = on_failed
         self._stored: dict[PartitionKey, dict[Kind, bytes]] = {}
         """The share partitions that are not in use since the start."""
@@ -56,9 +56,9 @@ class ShareLog:
 
     def recover(self) -> None:
         """Read what is stored."""
-        for data, value in self._journal.latest().items():
+        for data, value in self._state_log.latest().items():
             if value is not None:
-                with self._journal.naming_place():
+                with self._state_log.naming_place():
                     kind, key = decode_key(data)
                 self._stored.setdefault(key, {})[kind] = value
                 self.note(key)
@@ -98,7 +98,7 @@ class ShareLog:
         values = self._stored.get(key)
         if values is None or Kind.SNAPSHOT not in values:
             return None
-        with self._journal.naming_place():
+        with self._state_log.naming_place():
             snapshot, created_ms = decode_snapshot(values[Kind.SNAPSHOT])
             update = values.get(Kind.UPDATE)
             changed = None if update is None else decode_update(update)
@@ -138,7 +138,7 @@ class ShareLog:
             else:
                 written.set_exception(_refused(error))
 
-        self._journal.submit(records, done)
+        self._state_log.submit(records, done)
         return written
 
     def write_soon(self, changed: Sequence[SharePartition], now_ms: int) -> None:
@@ -147,7 +147,7 @@ class ShareLog:
         if not records:
             return
         try:
-            self._journal.append(records)
+            self._state_log.append(records)
         except TidemillError as error:
             self._failed(changed, error)
 

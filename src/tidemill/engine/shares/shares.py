@@ -107,7 +107,7 @@ class ShareRequests:
             else:
                 changed.append(live)
         if changed:
-            await self._core.journal.write(
+            await self._core.share_log.write(
                 list(dict.fromkeys(live.partition for live in changed)),
                 self._core.clock.now_ms(),
                 breathe,
@@ -140,7 +140,7 @@ class ShareRequests:
 
     def _known(self, group_id: str) -> dict[str, list[int]]:
         known: dict[str, list[int]] = {}
-        for key in self._core.journal.keys_of(group_id):
+        for key in self._core.share_log.keys_of(group_id):
             name = self._core.name_of(key.topic_id)
             if name is not None:
                 known.setdefault(name, []).append(key.partition)
@@ -229,7 +229,7 @@ class ShareRequests:
             for name, error in zip(topics, errors, strict=True)
             if error is None
         }
-        keys = [key for key in self._core.journal.keys_of(group_id) if key.topic_id in ids]
+        keys = [key for key in self._core.share_log.keys_of(group_id) if key.topic_id in ids]
         await self._core.forget(keys)
         return errors
 

@@ -36,7 +36,7 @@ class TopicAdmin:
 
     Args:
         catalog: what exists. Others may read it.
-        journal: writes the catalog.
+        catalog_log: writes the catalog.
         notes: what the folders keep about their topics.
         lock: creation and deletion change folders too, so they run one at a time.
         auto_create: whether ``ensure`` creates topics.
@@ -48,7 +48,7 @@ class TopicAdmin:
     def __init__(
         self,
         catalog: Catalog,
-        journal: CatalogLog,
+        catalog_log: CatalogLog,
         folders: Folders,
         notes: TopicNotes,
         lock: asyncio.Lock,
@@ -56,7 +56,7 @@ class TopicAdmin:
         auto_create: bool,
     ) -> None:
         self.catalog = catalog
-        self._journal = journal
+        self._catalog_log = catalog_log
         self._folders = folders
         self._notes = notes
         self._auto_create = auto_create
@@ -145,7 +145,7 @@ class TopicAdmin:
                     await self._folders.create(info, 0, config, note, created)
             if after is not None:
                 await after
-            await self._journal.commit(outcome)
+            await self._catalog_log.commit(outcome)
         except TidemillError as error:
             self.catalog.write_failed(outcome)
             await self._folders.delete(created)
@@ -181,7 +181,7 @@ class TopicAdmin:
                 config = self.catalog.log_config(name)
                 note = self._notes.note(total, self.catalog.config_of(name))
                 await self._folders.create(outcome.result, before, config, note, created)
-                await self._journal.commit(outcome)
+                await self._catalog_log.commit(outcome)
             except TidemillError:
                 self.catalog.write_failed(outcome)
                 await self._folders.delete(created)
@@ -199,7 +199,7 @@ class TopicAdmin:
         async with self._lock:
             outcome = self.catalog.delete(names)
             try:
-                await self._journal.commit(outcome)
+                await self._catalog_log.commit(outcome)
             except TidemillError as error:
                 return [r if isinstance(r, TidemillError) else error for r in outcome.result]
             deleted = [info for info in outcome.result if isinstance(info, TopicInfo)]
@@ -218,7 +218,7 @@ class TopicAdmin:
         """
         try:
             await self._folders.sync_deletions()
-            await self._journal.commit(self.catalog.deletions_done(topic_ids))
+            await self._catalog_log.commit(self.catalog.deletions_done(topic_ids))
         except TidemillError as error:  # the next start does it again
             logger.warning("deletion.not_recorded", error=str(error))
 
@@ -228,7 +228,7 @@ class TopicAdmin:
         self, name: str, changes: Sequence[ConfigChange], validate_only: bool = False
     ) -> None:
         """Change single configs of a topic (KIP-339)."""
-        await self._journal.commit(
+        await self._catalog_log.commit(
             self.catalog.alter_topic(name, changes, validate_only=validate_only)
         )
         self._apply_configs(name)
@@ -237,7 +237,7 @@ class TopicAdmin:
         self, name: str, overrides: Mapping[str, str | None], validate_only: bool = False
     ) -> None:
         """Replace all configs that are set on a topic."""
-        await self._journal.commit(
+        await self._catalog_log.commit(
             self.catalog.replace_topic(name, overrides, validate_only=validate_only)
         )
         self._apply_configs(name)
@@ -250,7 +250,7 @@ class TopicAdmin:
         all_brokers: bool = False,
     ) -> None:
         """Change single dynamic configs of this broker, or of all brokers."""
-        await self._journal.commit(
+        await self._catalog_log.commit(
             self.catalog.alter_broker(changes, all_brokers=all_brokers, validate_only=validate_only)
         )
         self._apply_all_configs()
@@ -263,7 +263,7 @@ class TopicAdmin:
         all_brokers: bool = False,
     ) -> None:
         """Replace all dynamic configs of this broker, or of all brokers."""
-        await self._journal.commit(
+        await self._catalog_log.commit(
             self.catalog.replace_broker(
                 overrides, all_brokers=all_brokers, validate_only=validate_only
             )
@@ -273,21 +273,21 @@ class TopicAdmin:
     @property
     def group_configs(self) -> GroupConfigs:
         """The configs of single groups. Others may read it."""
-        return self._journal.group_configs
+        return self._catalog_log.group_configs
 
     async def alter_group_configs(
         self, group_id: str, changes: Sequence[ConfigChange], validate_only: bool = False
     ) -> None:
         """Change single configs of a group."""
         outcome = self.group_configs.alter(group_id, changes, validate_only=validate_only)
-        await self._journal.commit(outcome, self.group_configs)
+        await self._catalog_log.commit(outcome, self.group_configs)
 
     async def replace_group_configs(
         self, group_id: str, configs: Mapping[str, str | None], validate_only: bool = False
     ) -> None:
         """Replace all configs that are set on a group."""
         outcome = self.group_configs.replace(group_id, configs, validate_only=validate_only)
-        await self._journal.commit(outcome, self.group_configs)
+        await self._catalog_log.commit(outcome, self.group_configs)
 
     def _apply_all_configs(self) -> None:
         for topic in self.catalog.topics():

@@ -1,4 +1,4 @@
-"""Write the catalog: topics, dynamic configs, configs of groups and producer ids, in one journal.
+"""Write the catalog: topics, dynamic configs, configs of groups and producer ids, in one state log.
 
 Knows the state machines whose records are in it, and nothing of folders.
 """
@@ -34,7 +34,7 @@ logger = structlog.get_logger("tidemill.topics")
 
 
 class StateMachine(Protocol):
-    """A state machine whose records are in the catalog's journal."""
+    """A state machine whose records are in the catalog's log."""
 
     def replay(self, key: bytes, value: bytes | None) -> bool:
         """Apply one record; return False if it belongs to another machine."""
@@ -57,23 +57,23 @@ class CatalogLog:
     """
 
     def __init__(
-        self, journal: StateLog, catalog: Catalog, group_configs: GroupConfigs | None = None
+        self, state_log: StateLog, catalog: Catalog, group_configs: GroupConfigs | None = None
     ) -> None:
-        self._journal = journal
+        self._state_log = state_log
         self._catalog = catalog
         self._producer_ids = ProducerIds()
         self.group_configs = group_configs or GroupConfigs()
-        self.cluster_id = journal.log.topic_id or UUID(int=0)
+        self.cluster_id = state_log.log.topic_id or UUID(int=0)
         self.deleted_names: set[str] = set()
 
     def recover(self, *, clean: bool) -> None:
-        """Replay the journal.
+        """Replay the state log.
 
         Args:
             clean: the last stop was clean.
         """
-        with self._journal.naming_place():
-            for key, value in self._journal.latest().items():
+        with self._state_log.naming_place():
+            for key, value in self._state_log.latest().items():
                 if value is None and decode_key(key)[0] == TOPIC:
                     self.deleted_names.add(decode_key(key)[1])
                 if not self._replay(key, value):
@@ -85,7 +85,7 @@ class CatalogLog:
     @property
     def end(self) -> int:
         """The end offset of the records that are synced."""
-        return self._journal.log.high_watermark
+        return self._state_log.log.high_watermark
 
     @property
     def reserved_producer_ids(self) -> int:
@@ -131,6 +131,6 @@ class CatalogLog:
             else:
                 written.set_exception(StorageError(f"the catalog could not be written: {error}"))
 
-        self._journal.submit(outcome.records, done)
+        self._state_log.submit(outcome.records, done)
         await written
         return outcome.result

@@ -31,11 +31,11 @@ class TopicNotes:
     """
 
     def __init__(
-        self, store: LogStore, catalog: Catalog, journal: CatalogLog, lock: asyncio.Lock
+        self, store: LogStore, catalog: Catalog, catalog_log: CatalogLog, lock: asyncio.Lock
     ) -> None:
         self._store = store
         self._catalog = catalog
-        self._journal = journal
+        self._catalog_log = catalog_log
         self._lock = lock
         self._changed: dict[str, None] = {}
         self._unchecked: list[str] = []
@@ -46,9 +46,9 @@ class TopicNotes:
         return TopicNote(
             partitions,
             dict(configs),
-            self._journal.end,
-            self._journal.reserved_producer_ids,
-            self._journal.cluster_id,
+            self._catalog_log.end,
+            self._catalog_log.reserved_producer_ids,
+            self._catalog_log.cluster_id,
         )
 
     def changed(self, name: str) -> None:

@@ -47,7 +47,7 @@ logger = structlog.get_logger("tidemill.transactions")
 
 
 class TransactionCoordinator:
-    """Transactional ids, over one journal.
+    """Transactional ids, over one state log.
 
     Errors that every request with a transactional id can raise: ``InvalidRequestError``, where the
     id is empty; ``CoordinatorNotAvailableError``, where the disk refuses; ``BrokerStoppingError``.
@@ -58,7 +58,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        journal: StateLog,
+        state_log: StateLog,
         markers: Markers,
         flusher: Flusher,
         new_producer_id: Callable[[], Awaitable[int]],
@@ -68,7 +68,7 @@ class TransactionCoordinator:
         self.machine = Transactions(
             max_timeout_ms=settings.max_timeout_ms, id_expiration_ms=settings.id_expiration_ms
         )
-        self._journal = journal
+        self._state_log = state_log
         self._markers = markers
         self._flusher = flusher
         self._new_producer_id = new_producer_id
@@ -83,9 +83,9 @@ class TransactionCoordinator:
     # --- start and stop --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Replay the journal."""
-        with self._journal.naming_place():
-            for record in self._journal.recover():
+        """Replay the state log."""
+        with self._state_log.naming_place():
+            for record in self._state_log.recover():
                 if not self.machine.replay(record.key, record.value):
                     logger.warning(
                         "record.ignored", key=record.key[:64].hex(), why="unknown record type"
@@ -202,7 +202,7 @@ class TransactionCoordinator:
         outcome = self.machine.check_write(transactional_id, producer, tp, now_ms, version, also)
         if outcome is None:
             return None
-        return self._journal.log, self._apply(outcome)
+        return self._state_log.log, self._apply(outcome)
 
     async def admitted(self, admission: tuple[PartitionLog, int] | None) -> None:
         """Wait until the result of ``admit`` is durable."""
@@ -360,12 +360,12 @@ class TransactionCoordinator:
         """Append records and replay them as soon as they are in the log.
 
         Returns:
-            The offset below which the journal must be durable before a client gets an answer.
+            The offset below which the state log must be durable before a client gets an answer.
         """
         self._check_running()
         if outcome.records:
             try:
-                self._journal.append(outcome.records)
+                self._state_log.append(outcome.records)
             except TidemillError as error:
                 raise CoordinatorNotAvailableError(
                     f"the transaction's state could not be written: {error}"
@@ -373,12 +373,12 @@ class TransactionCoordinator:
             for record in outcome.records:
                 self.machine.replay(record.key, record.value)
             self._timeouts.update()
-        return self._journal.log.log_end_offset
+        return self._state_log.log.log_end_offset
 
     async def _durable(self, offset: int) -> None:
-        if offset > self._journal.log.high_watermark:
+        if offset > self._state_log.log.high_watermark:
             countdown = self._flusher.countdown()
-            self._flusher.wait(self._journal.log, offset, countdown)
+            self._flusher.wait(self._state_log.log, offset, countdown)
             await countdown.future
 
     def _check_running(self) -> None:

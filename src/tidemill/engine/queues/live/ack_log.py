@@ -47,12 +47,12 @@ class AckLog:
 
     def __init__(
         self,
-        journal: StateLog,
+        state_log: StateLog,
         clock: Clock,
         on_stored: Callable[[Lane], None],
         on_refused: Callable[[Lane], None],
     ) -> None:
-        self._journal = journal
+        self._state_log = state_log
         self._logged = Repetitions(clock)
         self._on_stored = on_stored
         self._on_refused = on_refused
@@ -68,9 +68,9 @@ class AckLog:
 
     def recover(self) -> None:
         """Read what is stored."""
-        for data, value in self._journal.latest().items():
+        for data, value in self._state_log.latest().items():
             if value is not None:
-                with self._journal.naming_place():
+                with self._state_log.naming_place():
                     key = decode_key(data)
                 self._unused.setdefault(key.of_window(), {})[key.block] = value
 
@@ -128,7 +128,7 @@ class AckLog:
 
     def store(self, key: StateKey, value: bytes, done: Callable[[Exception | None], None]) -> None:
         """Write another record of the topic now. Call ``done`` when it is on disk."""
-        self._journal.submit([StateRecord(encode_key(key), value)], done)
+        self._state_log.submit([StateRecord(encode_key(key), value)], done)
 
     def after(self, lane: Lane, then: Callable[[], None]) -> None:
         """Call ``then`` when what a lane's window is now is on disk."""
@@ -184,7 +184,7 @@ class AckLog:
         if not records or self._stopped:
             return
         try:
-            self._journal.append(records)
+            self._state_log.append(records)
         except TidemillError as error:
             self._failed(error, lanes)
 
@@ -210,9 +210,9 @@ class AckLog:
                 then()
 
         if records:
-            self._journal.submit(records, done)
+            self._state_log.submit(records, done)
         else:
-            self._journal.when_settled(done)
+            self._state_log.when_settled(done)
 
     def _failed(self, error: Exception, lanes: Iterable[Lane]) -> None:
         """Write everything again later: the records that were taken are lost."""
