@@ -132,7 +132,9 @@ class QueueCore:
         if self._is_stopping:
             raise BrokerStoppingError("the broker is stopping")
 
-    def look_at(self, kind: str, name: str, arguments: Arguments, known: Container[str]) -> None:
+    def check_known(
+        self, kind: str, name: str, arguments: Arguments, known: Container[str]
+    ) -> None:
         """Warn of the arguments of a declaration that are not known, once for each."""
         for argument in arguments:
             if argument in known:

@@ -88,7 +88,7 @@ class QueueRequests:
         Raises:
             UnknownQueueError, ResourceLockedError, ConsumerAccessError, InvalidQueueArgumentError
         """
-        self._core.look_at("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
+        self._core.check_known("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         values = check_arguments("consumer", queue, spec.arguments, CONSUMER_ARGUMENTS)
         live = self._usable(queue, spec.owner)
         if live.policy.is_stream:
@@ -131,7 +131,7 @@ class QueueRequests:
             return
         if name not in self._table.exchanges or not name:
             _check_not_reserved("exchange", name)
-        self._core.look_at("exchange", name, spec.arguments, EXCHANGE_ARGUMENTS)
+        self._core.check_known("exchange", name, spec.arguments, EXCHANGE_ARGUMENTS)
         await self._core.declarations.declare_exchange(
             ExchangeDefinition(
                 name,
@@ -222,7 +222,7 @@ class QueueRequests:
                 raise ReservedNameError("queue", name)
         if name in self._table.queues:
             self._check_lock(name, owner)
-        self._core.look_at("queue", name, spec.arguments, QUEUE_ARGUMENTS)
+        self._core.check_known("queue", name, spec.arguments, QUEUE_ARGUMENTS)
         policy = parse_policy(name, spec.arguments)
         _check_type(name, spec, policy)
         if spec.exclusive and name not in self._table.queues:
