@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tidemill.errors import SettingsError, TidemillError, UnreachableError
@@ -123,6 +130,25 @@ class Kafka:
         except KafkaException as error:
             raise self.translate(error.args[0], "list topics") from error
 
+    def partitions(self, client: str, topic: str) -> list[tuple[str, int]]:
+        """Return the partitions of a topic, as (topic, number); none if it does not exist.
+
+        A request for the metadata of one topic could create it; this one does not.
+
+        Raises:
+            TidemillError: the broker refuses, e.g. because the name is invalid.
+            UnreachableError: no broker answers.
+        """
+        admin = self.admin(client)  # a client that is collected gets no answers
+        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
+        try:
+            found = asked[topic].result(2 * REQUEST_S)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return []
+            raise self.translate(error.args[0], f"describe topic {topic}") from error
+        return [(topic, int(each.id)) for each in found.partitions]
+
     def create_topics(
         self, client: str, topics: Mapping[str, tuple[int, Mapping[str, str]]]
     ) -> list[str]:
@@ -167,7 +193,34 @@ class Kafka:
             UnreachableError: no broker answers.
         """
         specs: Any = OffsetSpec
-        asked = {TopicPartition(*place): specs.latest() for place in partitions}
+        return self._list_offsets(client, partitions, specs.latest())
+
+    def start_offsets(
+        self, client: str, partitions: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], int]:
+        """Return the first offset that each partition still has, with the errors of the end."""
+        specs: Any = OffsetSpec
+        return self._list_offsets(client, partitions, specs.earliest())
+
+    def offsets_since(
+        self, client: str, partitions: Iterable[tuple[str, int]], time_ms: int
+    ) -> dict[tuple[str, int], int]:
+        """Return the first offset with a timestamp from a time on, or -1, of each partition.
+
+        Args:
+            time_ms: milliseconds since the epoch.
+
+        Raises:
+            TidemillError: a partition does not exist.
+            UnreachableError: no broker answers.
+        """
+        specs: Any = OffsetSpec
+        return self._list_offsets(client, partitions, specs.for_timestamp(time_ms))
+
+    def _list_offsets(
+        self, client: str, partitions: Iterable[tuple[str, int]], spec: Any
+    ) -> dict[tuple[str, int], int]:
+        asked = {TopicPartition(*place): spec for place in partitions}
         admin = self.admin(client)  # a client that is collected gets no answers
         answers = admin.list_offsets(asked, request_timeout=REQUEST_S) if asked else {}
         try:
@@ -176,7 +229,7 @@ class Kafka:
                 for place, future in answers.items()
             }
         except KafkaException as error:
-            raise self.translate(error.args[0], "find the ends of topics") from error
+            raise self.translate(error.args[0], "find offsets of topics") from error
 
     def delete_topics(self, client: str, names: list[str]) -> None:
         """Delete topics. Those that do not exist are left out.

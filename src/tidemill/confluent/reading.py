@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.errors import UnreachableError
 
 READ_S = 60.0
@@ -164,10 +164,5 @@ def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:
     Raises:
         UnreachableError: no broker answers.
     """
-    admin = kafka.admin(client)
-    try:
-        found = admin.list_topics(topic, timeout=REQUEST_S).topics[topic]
-    except KafkaException as error:
-        raise kafka.translate(error.args[0], f"read topic {topic}") from error
-    places = [] if found.error is not None else [(topic, number) for number in found.partitions]
+    places = kafka.partitions(client, topic)
     return {place: end for place, end in kafka.end_offsets(client, places).items() if end > 0}
