@@ -82,7 +82,7 @@ def fields_of(source: Mapping[str, Any]) -> list[tuple[str, object]]:
     if source["declared"]:
         fields.append(("declared in", source["declared"]))
     fields += [
-        ("snapshot", f"{each['table']}: {progress_text(each)}")
+        ("snapshot", f"{each['table']}: {progress_text(each)}{_why(each)}")
         for each in source.get("snapshots") or []
     ]
     topics = source.get("tables") or {}
@@ -101,6 +101,11 @@ def progress_text(progress: Mapping[str, Any]) -> str:
         return f"{rows:,} rows"
     share = min(rows / estimate, 1.0)
     return f"{rows:,} of about {estimate:,} rows ({share:.0%})"
+
+
+def _why(progress: Mapping[str, Any]) -> str:
+    why = progress.get("why")
+    return f", read again because {why}" if why else ""
 
 
 def wait_with_progress(kafka: Kafka, name: str) -> Board:

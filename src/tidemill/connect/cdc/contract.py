@@ -131,6 +131,10 @@ class Batch:
             table was dropped and created again, or a column was added before the triggers knew it),
             or that were truncated. The worker reads these tables again, and deletes from the topic
             the keys that are not in the table any more.
+        reasons: why tables in ``resync`` are read again, by id, for the log and the status.
+        notes: what the source must know again after a restart (e.g. the columns of a table), by
+            name; None removes one. They are stored in the transaction of the position.
+            ``Capture.notes`` gives all of them to the next source.
     """
 
     changes: Sequence[Change]
@@ -138,6 +142,8 @@ class Batch:
     ended: list[TransactionEnd] = field(default_factory=list)
     schemas: list[Table] = field(default_factory=list)
     resync: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +228,7 @@ class Capture:
             deliver all columns in ``before``.
         database: the ``[database]`` section of the definition, with secrets resolved. Only the
             source knows its keys, and rejects unknown ones with a DefinitionError.
+        notes: what earlier sources of this name have stored with ``Batch.notes``.
     """
 
     name: str
@@ -229,6 +236,7 @@ class Capture:
     exclude: tuple[str, ...] = ()
     keyless: Keyless = "refuse"
     database: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def selects(self, schema: str, table: str) -> bool:
         """Return whether the patterns select this table."""

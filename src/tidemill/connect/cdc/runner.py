@@ -44,7 +44,7 @@ class SourceStatus:
         lag_ms: age of the oldest change that is not in Kafka; None if unknown.
         lag_changes: number of such changes; None if unknown.
         written: records since the start of the worker.
-        snapshots: progress by table: ``table``, ``rows``, ``estimate``.
+        snapshots: progress by table: ``table``, ``rows``, ``estimate``, ``why`` it is read again.
         tables: the captured tables and their topics.
         error: the last error, or an empty string.
         hint: what to do about it.
@@ -147,7 +147,12 @@ class Runner:
             status.lag_bytes, status.lag_ms, status.lag_changes = lag.bytes, lag.ms, lag.changes
             status.written = worker.written
             status.snapshots = [
-                {"table": each.table, "rows": each.rows, "estimate": each.estimate}
+                {
+                    "table": each.table,
+                    "rows": each.rows,
+                    "estimate": each.estimate,
+                    "why": each.why,
+                }
                 for each in list(state.snapshots)
             ]
             if self._phase == "running" and status.snapshots:

@@ -192,13 +192,14 @@ class Snapshots:
         for table in tables:
             self._tables[table.id] = table
 
-    def request(self, table: str, *, resync: bool = False) -> None:
+    def request(self, table: str, *, resync: bool = False, why: str = "") -> None:
         """Put a table into the queue. If it is being read, it starts again."""
         if self._window is not None and self._window.table.id == table:
             self._window = None
         if self._state.snapshots and self._state.snapshots[0].table == table:
             self._forget_keys()
-        self._state.request(table, resync=resync)
+        self._state.request(table, resync=resync, why=why)
+        log.info("snapshot.requested", table=table, why=why, resync=resync)
 
     def see(self, batch: Batch) -> None:
         """Take note of a batch of the stream before it is written."""
@@ -209,7 +210,7 @@ class Snapshots:
             self._see_keys(self._keys, self._state.snapshots[0].table, batch.changes)
         self.know(batch.schemas)
         for table in batch.resync:
-            self.request(table, resync=True)
+            self.request(table, resync=True, why=batch.reasons.get(table, "it was changed"))
 
     def step(self) -> bool:
         """Do the next step that is possible now, and return whether there was one.
@@ -288,8 +289,13 @@ class Snapshots:
         progress.after = window.chunk.last_key
         self._state.snapshot_rows += len(window.chunk.rows)
         if window.chunk.last_key is None:
+            deleted = 0
             for key in self._keys or ():
                 self._writer.delete_key(window.table, key, json.loads(key))
+                deleted += 1
+            log.info(
+                "snapshot.done", table=progress.table, rows=progress.rows, deleted_keys=deleted
+            )
             self._end(progress)
 
     def _end(self, progress: TableProgress) -> None:

@@ -1,11 +1,13 @@
 """The state of a worker: position, snapshots, open transaction.
 
-It is stored with the changes, in the same Kafka transaction. Must not know: a client or a database.
+It is stored with the changes, in the same Kafka transaction. So are the notes of the source, each
+as a record of its own, because they change seldom. Must not know: a client or a database.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ from tidemill.connect.cdc.errors import CaptureError
 
 VERSION = 1
 KEY = b"state"
+_NOTE = b"note/"
 
 
 @dataclass(slots=True)
@@ -27,6 +30,7 @@ class TableProgress:
         rows: rows that were written.
         estimate: about how many rows there are, 0 if unknown.
         resync: whether keys of the topic that the table lacks are deleted at the end.
+        why: why it is read again; an empty string for a first snapshot.
     """
 
     table: str
@@ -35,6 +39,7 @@ class TableProgress:
     rows: int = 0
     estimate: int = 0
     resync: bool = False
+    why: str = ""
 
 
 @dataclass(slots=True)
@@ -77,9 +82,24 @@ class WorkerState:
         except (ValueError, KeyError, TypeError) as error:
             raise CaptureError(f"the stored state of the source is damaged: {error}") from error
 
-    def request(self, table: str, *, resync: bool = False) -> None:
+    def request(self, table: str, *, resync: bool = False, why: str = "") -> None:
         """Put a table into the queue of snapshots. One that is there starts again."""
         there = [each for each in self.snapshots if each.table == table]
         again = TableProgress(table, resync=resync or any(each.resync for each in there))
+        again.why = why or next((each.why for each in there), "")
         others = [each for each in self.snapshots if each.table != table]
         self.snapshots = [*others, again]  # in one step: another thread reads it
+
+
+def note_key(name: str) -> bytes:
+    """Return the key of the record with a source's note."""
+    return _NOTE + name.encode()
+
+
+def notes_of(table: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Return the notes among the records of a state topic, by name."""
+    return {
+        key.removeprefix(_NOTE).decode(): value.decode()
+        for key, value in table.items()
+        if key.startswith(_NOTE)
+    }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from tidemill.confluent.clients import Kafka
@@ -20,7 +21,7 @@ from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
 from tidemill.connect.cdc.snapshots import Snapshots
-from tidemill.connect.cdc.state import KEY, WorkerState
+from tidemill.connect.cdc.state import KEY, WorkerState, notes_of
 from tidemill.connect.cdc.topics import state_topic, transactional_id
 from tidemill.connect.cdc.writer import Writer
 
@@ -97,8 +98,10 @@ class Worker:
         source = None
         try:
             producer = open_producer(self._kafka, self._client)
-            self.state = self._stored_state()
-            source = self._make_source(self._definition.capture())
+            stored = read_table(self._kafka, self._client, state_topic(self._definition.name))
+            self.state = WorkerState.decode(stored.get(KEY))
+            capture = replace(self._definition.capture(), notes=notes_of(stored))
+            source = self._make_source(capture)
             self._capture(source, producer)
         except ProducerFencedError as error:
             raise FencedError(
@@ -111,10 +114,6 @@ class Worker:
                 producer.close()
             if source is not None:
                 source.close()
-
-    def _stored_state(self) -> WorkerState:
-        table = read_table(self._kafka, self._client, state_topic(self._definition.name))
-        return WorkerState.decode(table.get(KEY))
 
     def _capture(self, source: Source, producer: Producer) -> None:
         state = self.state
@@ -201,7 +200,8 @@ class Worker:
                 writer.write(batch)
             full = writer.pending >= MAX_CHANGES or now - opened >= MAX_OPEN_S
             due = now >= heartbeat  # an idle worker learns here that it is fenced
-            if (writer.pending and (batch is None or full)) or stepped or due:
+            noted = batch is not None and bool(batch.notes or batch.resync)
+            if (writer.pending and (batch is None or full)) or stepped or due or noted:
                 writer.commit()
                 if self.state.position is not None:
                     source.confirm(self.state.position)

@@ -21,7 +21,7 @@ from tidemill.connect.cdc.envelope import Encoder, source_tail
 from tidemill.connect.cdc.errors import DefinitionError
 from tidemill.connect.cdc.packed import Changes, ColumnRule, PackedChanges, PackedRows
 from tidemill.connect.cdc.routing import OutboxRouter, Rules, TransactionCounter
-from tidemill.connect.cdc.state import KEY, WorkerState
+from tidemill.connect.cdc.state import KEY, WorkerState, note_key
 from tidemill.connect.cdc.topics import (
     EVENT_CONFIG,
     STATE_CONFIG,
@@ -116,6 +116,7 @@ class Writer:
         self._topics: dict[str, str] = {}
         self._known: set[str] = set()
         self._rekeyed: dict[tuple[str, tuple[str, ...]], Table] = {}
+        self._notes: dict[str, str | None] = {}
         self.pending = 0
         self.written = 0
 
@@ -156,6 +157,7 @@ class Writer:
     def write(self, batch: Batch) -> None:
         """Add the changes of a batch to the transaction."""
         self._encoder.tick()
+        self._notes |= batch.notes
         if self._is_plain_stream:
             self._write_parts(batch.changes)
             self._producer.post()
@@ -244,8 +246,12 @@ class Writer:
 
     def commit(self) -> None:
         """Store the state, and commit. When it returns, everything is durable and visible."""
+        for name, note in self._notes.items():
+            value = None if note is None else note.encode()
+            self._producer.send(self._state_topic, note_key(name), value)
         self._producer.send(self._state_topic, KEY, self._state.encode())
         self._producer.commit()
+        self._notes.clear()
         self.written += self.pending
         self.pending = 0
 
