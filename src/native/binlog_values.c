@@ -242,7 +242,7 @@ int tm_put_binlog_value(PyObject *dumps, int rule, const Cell *cell, tm_bytes *t
         if (tm_plain_until(cell->text, size, 1) != size) return 0;
         return tm_put_text(to, cell->text, size, "strict") < 0 ? -1 : 1;
     case UTF8:
-        return tm_put_text(to, cell->text, size, "strict") < 0 ? -1 : 1;
+        return tm_put_text(to, cell->text, size, "backslashreplace") < 0 ? -1 : 1;
     case BYTES:
         return tm_put_base64(to, cell->text, size) < 0 ? -1 : 1;
     default:

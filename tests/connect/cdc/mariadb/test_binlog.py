@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.connect.cdc.binlog.decoding.character_sets import SUPPORTED, text_decoder
 from tidemill.connect.cdc.binlog.decoding.columns import shortest_float
 from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
 from tidemill.connect.cdc.binlog.decoding.events import (
@@ -28,7 +29,6 @@ from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
 from tidemill.connect.cdc.binlog.decoding.scalars import (
     decimal_bytes,
     decode_decimal,
-    decode_text,
     decode_time,
 )
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap, parse_table_map
@@ -187,10 +187,6 @@ def test_times_can_be_negative_with_a_fraction() -> None:
     assert decode_time(bytes.fromhex("800000"), 0) == "00:00:00"
 
 
-def test_latin1_is_windows_1252_with_control_characters() -> None:
-    assert decode_text(b"\x80\x81\xe9", "cp1252") == "€\x81é"
-
-
 def test_positions_compare_in_all_domains() -> None:
     at = GtidPosition(parse_gtid("0-1-10,1-2-5"))
     assert at.gtid == "0-1-10,1-2-5"
@@ -217,3 +213,32 @@ def test_a_position_within_a_transaction_is_of_one_server(monkeypatch: pytest.Mo
 def test_wrong_positions_are_refused(position: dict[str, int | str]) -> None:
     with pytest.raises(PermanentCaptureError):
         GtidPosition.parse(position)
+
+
+@pytest.mark.parametrize(
+    ("character_set", "raw", "text"),
+    [
+        ("latin1", b"\x80\x81\xe9", "€\x81é"),  # Windows-1252 with control characters
+        ("euckr", b"\x8c\x63a", "똠a"),  # Windows-949
+        ("cp1256", b"\x8aa", "?a"),  # no character for the server
+        ("utf8mb4", b"a\xed\xa0\x80", "a\\xed\\xa0\\x80"),  # half of a pair
+        ("ucs2", b"\0a\xd8\0", "a\\xed\\xa0\\x80"),
+        ("ucs2", b"\0a\0", "a\\x00"),
+        ("utf32", b"\0\0\0a\0\0\xd8\0", "a\\xed\\xa0\\x80"),
+        ("utf32", b"\0\x11\0\0", "\\x00\\x11\\x00\\x00"),
+        ("sjis", b"\x81\x5f\xff", "\\\\xff"),
+        ("big5", b"\xa2\xcc\xa4\x51\xa1", "\ufffd十\\xa1"),
+        ("ujis", b"\x8f\xf5\xa1\x8f\xf5", "\ue3ac\\x8f\\xf5"),
+    ],
+)
+def test_text_of_any_bytes_is_decoded(character_set: str, raw: bytes, text: str) -> None:
+    decode = text_decoder(character_set)
+    assert decode is not None
+    assert decode(raw) == text
+
+
+@given(st.sampled_from(sorted(SUPPORTED)), st.binary(max_size=20))
+def test_no_text_fails(character_set: str, raw: bytes) -> None:
+    decode = text_decoder(character_set)
+    assert decode is not None
+    decode(raw).encode()

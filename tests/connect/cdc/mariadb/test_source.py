@@ -6,6 +6,7 @@ import pytest
 
 from tests.connect.cdc.binlog_servers import Execute, MakeSource, poll_all
 from tests.contracts.binlog import BinlogContract, KeptPosition
+from tests.contracts.character_sets import CharacterSetsContract
 from tidemill.connect.cdc.errors import SetupError
 from tidemill.connect.cdc.mariadb import MariaDbSource
 
@@ -16,6 +17,10 @@ UUID_0 = "00000000-0000-0000-0000-000000000000"
 
 class TestSource(KeptPosition):
     pass
+
+
+class TestCharacterSets(CharacterSetsContract):
+    """Text of every character set."""
 
 
 class TestMariaDb(BinlogContract):

@@ -6,11 +6,16 @@ import pytest
 
 from tests.connect.cdc.binlog_servers import Execute
 from tests.contracts.binlog import BinlogContract, KeptPosition
+from tests.contracts.character_sets import CharacterSetsContract
 from tidemill.connect.cdc.mysql import MySqlSource
 
 
 class TestSource(KeptPosition):
     pass
+
+
+class TestCharacterSets(CharacterSetsContract):
+    """Text of every character set."""
 
 
 class TestMySql(BinlogContract):

@@ -47,12 +47,14 @@ class Field:
     Attributes:
         data_type: the type without its size, e.g. ``varchar``.
         column_type: with its size, e.g. ``varchar(20)``.
+        character_set: of text; None for types without one.
     """
 
     name: str
     data_type: str
     column_type: str
     nullable: bool
+    character_set: str | None = None
 
     @property
     def kind(self) -> Kind | None:
@@ -127,7 +129,7 @@ def read_tables(
     columns = query(
         connection,
         "SELECT t.table_schema, t.table_name, t.column_name, t.data_type, t.column_type, "
-        f"t.is_nullable FROM information_schema.columns t WHERE {where} "
+        f"t.is_nullable, t.character_set_name FROM information_schema.columns t WHERE {where} "
         "ORDER BY 1, 2, t.ordinal_position",
         *args,
     )
@@ -146,8 +148,10 @@ def read_tables(
             str(engine or ""),
             int(rows or 0),
             tuple(
-                Field(column, data_type.lower(), column_type, nullable == "YES")
-                for column, data_type, column_type, nullable in fields.get((database, name), ())
+                Field(column, data_type.lower(), column_type, nullable == "YES", character_set)
+                for column, data_type, column_type, nullable, character_set in fields.get(
+                    (database, name), ()
+                )
             ),
             tuple(str(each[0]) for each in key_columns.get((database, name), ())),
         )

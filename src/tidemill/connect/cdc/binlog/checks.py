@@ -12,6 +12,7 @@ from typing import Any
 import pymysql
 
 from tidemill.connect.cdc.binlog.catalog import CatalogTable, query, quoted, variable
+from tidemill.connect.cdc.binlog.decoding.character_sets import text_decoder
 from tidemill.connect.cdc.contract import Capture, Finding
 
 _DAY_S = 86_400
@@ -101,6 +102,13 @@ def check_tables(tables: list[CatalogTable], capture: Capture) -> Iterator[Findi
                     f"column {name}.{field.name} has the type {field.column_type}, which is not "
                     "supported",
                     "Exclude the table.",
+                )
+            if field.character_set is not None and text_decoder(field.character_set) is None:
+                yield Finding(
+                    "error",
+                    f"column {name}.{field.name} has the character set {field.character_set}, "
+                    "which is not supported",
+                    f"ALTER TABLE {name} CONVERT TO CHARACTER SET utf8mb4, or exclude the table",
                 )
 
 

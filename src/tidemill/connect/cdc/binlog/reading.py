@@ -89,9 +89,8 @@ class RowReader:
         if after is None:
             return ""
         # Names can contain "%s", so the values are not passed as arguments.
-        values = [
-            connection.escape(_key_value(*each)) for each in zip(after, self._key, strict=True)
-        ]
+        pairs = zip(after, self._key, strict=True)
+        values = [_literal(connection, stored, field) for stored, field in pairs]
         names = [_compared(field) for field in self._key]
         terms = []
         for index, name in enumerate(names):
@@ -129,6 +128,8 @@ def _order_value(field: Field) -> str:
     name = quoted(field.name)
     if field.data_type in ("enum", "set", "bit"):
         return f"{name} + 0"
+    if field.character_set is not None:
+        return f"CAST({name} AS BINARY)"
     return f"{name} + 0e0" if field.data_type == "float" else name
 
 
@@ -142,6 +143,17 @@ def _stored_key(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"base64": bytes_value(value)}
     return value
+
+
+def _literal(connection: pymysql.Connection[Any], stored: Any, field: Field) -> str:
+    """Return a key's value for a statement.
+
+    Text stays in its character set: two keys can be the same text in UTF-8, if one of them has a
+    code without a character.
+    """
+    if isinstance(stored, dict) and field.character_set is not None:
+        return f"_{field.character_set} X'{bytes_of(stored['base64']).hex()}'"
+    return str(connection.escape(_key_value(stored, field)))
 
 
 def _key_value(stored: Any, field: Field) -> Any:

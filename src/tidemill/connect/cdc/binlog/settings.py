@@ -5,6 +5,7 @@ Must not know tables, the binary log or positions. Secrets never get into messag
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,25 @@ _KEYS = frozenset(
 )
 _REFUSED = frozenset({1044, 1045, 1049, 1142, 1227, 1698})
 """Server errors that a new attempt does not change: access denied, unknown database."""
+
+_UTF8 = "tidemill_utf8"
+
+
+def _utf8(name: str) -> codecs.CodecInfo | None:
+    """Return the codec of results: UTF-8 in which a byte that is not valid becomes ``\\xNN``.
+
+    A server sends such bytes for halves of surrogate pairs. The stream shows them in the same way.
+    """
+    if name != _UTF8:
+        return None
+    return codecs.CodecInfo(
+        codecs.utf_8_encode,
+        lambda data, errors="strict": codecs.utf_8_decode(data, "backslashreplace", True),
+        name=_UTF8,
+    )
+
+
+codecs.register(_utf8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,7 @@ class Settings:
             ) from error
         except OSError as error:  # the file of a certificate
             raise SetupError(f"TLS of the database connection can't be set up: {error}") from error
+        connection.encoding = _UTF8
         with connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00'")
             # PyMySQL escapes with backslashes, which a server's default mode can switch off.

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from tidemill.connect.cdc.binlog.catalog import SYSTEM_DATABASES, CatalogTable, Field
 from tidemill.connect.cdc.binlog.decoding import table_map as types
+from tidemill.connect.cdc.binlog.decoding.character_sets import BINARY
 from tidemill.connect.cdc.binlog.decoding.events import TableMapEvent
 from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
-from tidemill.connect.cdc.binlog.decoding.scalars import BINARY
 from tidemill.connect.cdc.binlog.decoding.table_map import (
     MARIADB,
     ColumnMap,

@@ -13,22 +13,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidemill.connect.cdc.binlog.decoding import table_map as types
+from tidemill.connect.cdc.binlog.decoding.character_sets import (
+    BINARY,
+    decode_utf8,
+    has_ascii,
+    text_decoder,
+)
 from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
 from tidemill.connect.cdc.binlog.decoding.jsonb import json_text
 from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.decoding.scalars import (
-    BINARY,
     decimal_bytes,
     decode_date,
     decode_datetime,
     decode_decimal,
     decode_old_datetime,
     decode_old_time,
-    decode_text,
     decode_time,
     decode_timestamp,
     fraction_bytes,
-    python_codec,
 )
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap
 from tidemill.connect.cdc.packed import VALUE_RULE
@@ -234,21 +237,15 @@ def _content(column: ColumnMap, place: str) -> tuple[Convert, int]:
             size = column.size  # the binary log leaves out trailing zero bytes of BINARY(n)
             return (lambda raw: bytes_value(raw.ljust(size, b"\0"))), VALUE_RULE
         return bytes_value, BYTES
-    codec = python_codec(name)
-    if codec is None:
+    decode = text_decoder(name)
+    if decode is None:
         raise BinlogError(
             f"column {place} has the character set {name}, which is not supported",
             hint="Exclude the table, or change the column's character set.",
         )
-    if codec == "utf-8":
-        return bytes.decode, UTF8
-    return (lambda raw: decode_text(raw, codec)), ASCII if _has_ascii(codec) else VALUE_RULE
-
-
-def _has_ascii(codec: str) -> bool:
-    """Return whether text of ASCII characters has the same bytes as in ASCII."""
-    raw = bytes(range(128))
-    return decode_text(raw, codec) == raw.decode("ascii")
+    if decode is decode_utf8:
+        return decode, UTF8
+    return decode, ASCII if has_ascii(decode) else VALUE_RULE
 
 
 def _uuid(raw: bytes) -> str:

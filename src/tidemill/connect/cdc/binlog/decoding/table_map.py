@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tidemill.connect.cdc.binlog.decoding.character_sets import decode_utf8, text_decoder
 from tidemill.connect.cdc.binlog.decoding.reader import BinlogError, Reader
-from tidemill.connect.cdc.binlog.decoding.scalars import decode_text, python_codec
 
 TINY, SHORT, LONG, FLOAT, DOUBLE = 1, 2, 3, 4, 5
 TIMESTAMP, LONGLONG, INT24, DATE, TIME, DATETIME, YEAR, NEWDATE = 7, 8, 9, 10, 11, 12, 13, 14
@@ -235,8 +235,8 @@ class _Optional:
 
     def _decode_labels(self) -> None:
         for column, labels in self._labels:
-            codec = python_codec(column.character_set or "utf8mb4") or "latin-1"
-            column.labels = [decode_text(each, codec) for each in labels]
+            decode = text_decoder(column.character_set or "utf8mb4") or decode_utf8
+            column.labels = [decode(each) for each in labels]
 
     def _simple_key(self, content: Reader) -> None:
         while content.remaining:
