@@ -6,7 +6,8 @@ import pytest
 
 from tidemill.cli.client import PartitionOffsets
 from tidemill.cli.output import UsageError
-from tidemill.cli.positions import Kind, Position, parse, time_ms, within
+from tidemill.cli.positions import Kind, Position, parse, within
+from tidemill.record_json import time_ms
 
 
 @pytest.mark.parametrize(

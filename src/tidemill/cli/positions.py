@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster, PartitionOffsets, TopicPartitionKey
 from tidemill.cli.output import UsageError
+from tidemill.record_json import time_ms
 
 HELP = (
     "beginning, end, an offset, -N (the last N of each partition), "
@@ -63,20 +63,6 @@ def parse(text: str, flag: str) -> Position:
         return Position(Kind.TIME, time_ms(text.strip()))
     except ValueError:
         raise UsageError(f"{flag} {text}: invalid position", hint=f"Use {HELP}") from None
-
-
-def time_ms(text: str) -> int:
-    """Return an ISO 8601 time in ms since the epoch. Without a time zone it is in UTC.
-
-    Raises:
-        ValueError: the text is not an ISO 8601 time.
-    """
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    delta = moment - epoch  # timestamp() is a float and not exact
-    return delta.days * 86_400_000 + delta.seconds * 1000 + delta.microseconds // 1000
 
 
 def resolve(

@@ -23,8 +23,8 @@ from tidemill.cli.group.lag import held_back, note_held_back
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, OnlyPartition, Property, TopicName
 from tidemill.cli.positions import HELP, Kind, Position, parse
 from tidemill.cli.topic.readers import GroupReader, PartitionReader
-from tidemill.cli.topic.record_json import to_line
 from tidemill.errors import TidemillError
+from tidemill.record_json import to_line
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -16,8 +16,8 @@ from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, error_text
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, TopicName, pair_list
 from tidemill.cli.outage import Outage
-from tidemill.cli.topic.record_json import InputRecord, from_line
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
+from tidemill.record_json import InputRecord, from_line
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -1,5 +1,7 @@
 """Records as JSON objects, one per line, as ``consume`` prints them and ``produce`` reads them.
 
+The gateway has the same form over HTTP.
+
 UTF-8 text is a JSON string. Other bytes are base64 with a flag: ``"value_encoding": "base64"``, and
 for a header a third element. ``produce`` writes each printed record again byte for byte, and stores
 JSON that is not a string with the bytes that it has on the line: numbers keep all their digits.
@@ -13,9 +15,8 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple, NoReturn
-
-from tidemill.cli.positions import time_ms
 
 _FIELDS = {
     "key",
@@ -106,11 +107,48 @@ def from_line(line: bytes) -> InputRecord:
     Raises:
         ValueError: the line is not a JSON object, or a field is unknown or invalid.
     """
+    return _record(_document(line))
+
+
+def from_document(data: bytes, most: int) -> tuple[list[InputRecord], bool]:
+    """Parse one record, or an object whose only field ``records`` has a list of them.
+
+    Args:
+        most: The most records that a list can have.
+
+    Returns:
+        The records, and whether they were in a list.
+
+    Raises:
+        ValueError: as ``from_line``; for a list, the error names the record by its index.
+    """
+    document = _document(data)
+    fields = dict(_members(document)) if document.first == "{" else {}
+    if [*fields] != ["records"]:
+        return [_record(document)], False
+    if fields["records"].first != "[":
+        raise ValueError("field 'records' is not a list")
+    records: list[InputRecord] = []
+    for number, each in enumerate(_elements(fields["records"])):
+        if number == most:
+            raise ValueError(f"more than {most} records")
+        try:
+            records.append(_record(each))
+        except ValueError as error:
+            raise ValueError(f"record {number}: {error}") from error
+    return records, True
+
+
+def _document(data: bytes) -> _Json:
+    """Return the only JSON value of a text, which is an object."""
     try:
-        text = line.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"not JSON: byte {error.start + 1} is not UTF-8") from error
-    document = _whole(text)
+    return _whole(text)
+
+
+def _record(document: _Json) -> InputRecord:
     if document.first != "{":
         raise ValueError("not a JSON object")
     fields: dict[str, _Json] = {}
@@ -129,6 +167,20 @@ def from_line(line: bytes) -> InputRecord:
         partition=_whole_number(_plain(fields.get("partition")), "partition", 2**31 - 1),
         timestamp_ms=_timestamp(_plain(fields.get("timestamp"))),
     )
+
+
+def time_ms(text: str) -> int:
+    """Return an ISO 8601 time in ms since the epoch. Without a time zone it is in UTC.
+
+    Raises:
+        ValueError: the text is not an ISO 8601 time.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    delta = moment - epoch  # timestamp() is a float and not exact
+    return delta.days * 86_400_000 + delta.seconds * 1000 + delta.microseconds // 1000
 
 
 # --- JSON with its places ------------------------------------------------------------------------

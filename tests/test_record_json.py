@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.cli.topic.record_json import InputRecord, from_line, to_line
+from tidemill.record_json import InputRecord, from_document, from_line, to_line
 
 texts_or_bytes = st.none() | st.binary() | st.text().map(str.encode)
 headers = st.lists(st.tuples(st.text(), texts_or_bytes), max_size=4)
@@ -129,3 +130,30 @@ def test_a_timestamp_is_milliseconds_or_iso_8601() -> None:
 def test_a_wrong_line_is_refused_in_words(line: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         from_line(line)
+
+
+def test_a_document_is_one_record_or_a_list_of_them() -> None:
+    assert from_document(b'{"value":1.50}', 9) == ([InputRecord(None, b"1.50")], False)
+    listed = b'{"records":[{"value":"a","key":"k"}, {"value":{"b": 1e2}}]}'
+    assert from_document(listed, 2) == (
+        [InputRecord(b"k", b"a"), InputRecord(None, b'{"b": 1e2}')],
+        True,
+    )
+    assert from_document(b'{"records":[]}', 9) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (b"[]", "not a JSON object"),
+        (b'{"records":{}}', "field 'records' is not a list"),
+        (b'{"records":[{"value":1},{"value":2},{"value":3}]}', "more than 2 records"),
+        (b'{"records":[{"value":1},{"key":2}]}', "record 1: field 'value' is missing"),
+        (b'{"records":[1]}', "record 0: not a JSON object"),
+        (b'{"records":[],"value":1}', "unknown field 'records'"),
+        (b'{"records":[]', "not JSON"),
+    ],
+)
+def test_a_document_that_is_not_records_is_refused(document: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        from_document(document, 2)
