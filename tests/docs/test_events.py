@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations.md"
-ROOMS = ("engine", "net", "protocols", "state", "log", "cli", "workers")
+ROOMS = ("engine", "net", "protocols", "state", "log", "cli", "workers", "gateway")
 """Folders whose code logs with structlog. Code in ``spark`` logs texts with ``logging``."""
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 LOGGERS = ("log", "logger", "_log", "_logger")

@@ -1,13 +1,15 @@
-"""A broker that the tests of the gateway share."""
+"""A broker and a gateway that the tests of the gateway share, and a client."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.gateway_process import GatewayProcess
 from tidemill.confluent.clients import Kafka
 
 _NUMBERS = itertools.count(1)
@@ -17,6 +19,21 @@ _NUMBERS = itertools.count(1)
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
         yield process
+
+
+@pytest.fixture(scope="package")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, broker: BrokerProcess
+) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path_factory.mktemp("gateway"), broker.bootstrap) as process:
+        yield process
+    assert "gateway.failed" not in process.log()
+
+
+@pytest.fixture(scope="package")
+def http(gateway: GatewayProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway.url, timeout=60, trust_env=False) as client:
+        yield client
 
 
 @pytest.fixture

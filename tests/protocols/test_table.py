@@ -59,7 +59,9 @@ def test_its_address_is_in_the_banner(tmp_path: Path) -> None:
         [*COMMAND, "serve", "--kafka-port", "0", "--set", "amqp.port=0", "--set", "echo.port=0"],
         stdout=theirs,
         cwd=tmp_path,
-        env=environment.without_settings() | PATHS | {"NO_COLOR": "1"},
+        env=environment.without_settings()
+        | PATHS
+        | {"NO_COLOR": "1", "TIDEMILL_GATEWAY_ENABLED": "false"},
     )
     os.close(theirs)
     try:

@@ -20,6 +20,9 @@ NO_RETENTION = {"log.retention_check_ms": str(24 * 3_600_000)}
 deletes them. Many tests write records with times of long ago, and a busy machine runs them in the
 sixth minute of a broker that they share."""
 
+ALONE = {"gateway.enabled": "false"}
+"""Without the processes that a broker starts by default."""
+
 
 class BrokerProcess:
     """``tidemill serve`` on loopback over one data folder. Use as a context manager.
@@ -29,7 +32,7 @@ class BrokerProcess:
     Args:
         folder: for the data folder, the log and the output. It is created, and kept.
         settings: ``--set`` values, e.g. ``{"default_partitions": "4"}``. Those of ``NO_RETENTION``
-            are the default.
+            and ``ALONE`` are the default.
         env: variables in addition to the present ones, of which those of tidemill are removed.
         command: replaces ``python -m tidemill``, e.g. a wrapper that injects faults.
         fresh: start a Python of its own. By default, ``python -m`` is forked from a process that
@@ -51,7 +54,7 @@ class BrokerProcess:
         self.data_dir = folder / "data"
         self.log_path = folder / "broker.log"
         self.ready_event: dict[str, Any] = {}
-        own = {} if plain else {**NO_RETENTION, "amqp.port": str(reserve_port())}
+        own = {} if plain else {**NO_RETENTION, **ALONE, "amqp.port": str(reserve_port())}
         self._settings = {**own, **(settings or {})}
         inherited = environment.without_settings()
         self._env = {**inherited, **(env or {})}

@@ -20,6 +20,7 @@ from tidemill import __version__, extras
 from tidemill.cli import output
 from tidemill.cli.demo.commands import demo
 from tidemill.cli.exchange.commands import app as exchange_app
+from tidemill.cli.gateway.commands import gateway
 from tidemill.cli.group.commands import app as group_app
 from tidemill.cli.options import Json
 from tidemill.cli.pipeline.commands import app as pipeline_app
@@ -174,6 +175,7 @@ app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
+app.command(short_help="Serve topics over HTTP.")(gateway)
 app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)

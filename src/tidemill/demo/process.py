@@ -24,7 +24,11 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
 # The demo runs the worker of its capture itself, so that it can use any broker in the same way.
-_BROKER_SETTINGS = {"TIDEMILL_SOURCES_RUN": "false", "TIDEMILL_AMQP_ENABLED": "false"}
+_BROKER_SETTINGS = {
+    "TIDEMILL_SOURCES_RUN": "false",
+    "TIDEMILL_AMQP_ENABLED": "false",
+    "TIDEMILL_GATEWAY_ENABLED": "false",
+}
 
 # Runs in the child before it becomes the broker. On Linux the kernel sends SIGTERM when the demo's
 # process ends, also if it was killed.

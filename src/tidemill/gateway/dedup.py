@@ -94,6 +94,11 @@ class Once:
         self._now_ms = now_ms
         self._writing: dict[bytes, asyncio.Task[Stored]] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no write is under way."""
+        return not self._writing
+
     async def store(
         self, id_: bytes, write: Callable[[], Coroutine[Any, Any, Stored]]
     ) -> tuple[Stored, bool]:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import SOURCES
+from tidemill.gateway.settings import GatewaySettings
 from tidemill.settings import Section, Settings
 from tidemill.workers.spec import WorkerSpec
 
@@ -116,7 +117,26 @@ def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
         yield WorkerSpec(f"pipeline/{entry.entry_name}", broker.command(*run), stop_s=30)
 
 
-KINDS = [Kind(Definition, _sources), Kind(PipelineEntry, _pipelines)]
+def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield the gateway, with the settings that are in force."""
+    settings = broker.settings.section(GatewaySettings)
+    if not settings.enabled:
+        return
+    file = os.devnull if broker.file is None else str(broker.file.absolute())
+    values = settings.model_dump(mode="json").items()
+    given = [f"--set={settings.key}.{name}={_text(value)}" for name, value in values if value != ""]
+    yield WorkerSpec("gateway", broker.command("gateway", "--config", file, *given))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+KINDS = [
+    Kind(GatewaySettings, _gateway),
+    Kind(Definition, _sources),
+    Kind(PipelineEntry, _pipelines),
+]
 """All kinds, in the order in which their workers start."""
 
 

@@ -1,0 +1,1 @@
+"""``tidemill gateway``: serves topics over HTTP."""

@@ -1,0 +1,64 @@
+"""``tidemill gateway``: runs the gateway in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.client import Cluster
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Config, Property, Set
+
+
+def gateway(
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", metavar="N", help="TCP port; 0 picks a free one.")
+    ] = None,
+    config: Config = None,
+    settings: Set = None,
+    properties: Property = None,
+) -> None:
+    """Serve topics over HTTP, of any Kafka-compatible broker, until Ctrl-C or SIGTERM.
+
+    'tidemill dev' and 'tidemill serve' start it by themselves. The settings of [gateway] in
+    tidemill.toml apply; --set changes one of them. Its documentation is at /docs.
+    """
+    from tidemill import telemetry
+    from tidemill.cli.options import pairs
+    from tidemill.cli.server.settings_file import load
+    from tidemill.confluent.clients import Kafka
+    from tidemill.gateway.run import run
+    from tidemill.gateway.settings import GatewaySettings
+
+    flags: dict[str, tuple[str, object]] = {
+        key: ("--set", value) for key, value in pairs(settings, "--set").items()
+    }
+    given = {"gateway.host": ("--host", host), "gateway.port": ("--port", port)}
+    flags.update({key: each for key, each in given.items() if each[1] is not None})
+    loaded = load(config, flags=flags).settings.section(GatewaySettings)
+    cluster = Cluster.at(servers, properties)
+    telemetry.configure("info", "auto", color=output.colored(sys.stderr))
+
+    def ready(addresses: Mapping[str, tuple[str, int]]) -> None:
+        from tidemill.protocols.contract import address_text
+
+        urls = {name: f"http://{address_text(*at)}" for name, at in addresses.items()}
+        if sys.stdout.isatty():
+            output.note(
+                f"The gateway serves {urls['topics']}. Documentation: {urls['topics']}/docs"
+            )
+            return
+        event = {"event": "ready", **urls, "pid": os.getpid()}
+        print(json.dumps(event, separators=(",", ":")), flush=True)
+
+    run(Kafka(cluster.servers, cluster.properties), loaded, ready)
+    output.note("Stopped.")

@@ -1,0 +1,56 @@
+"""The application of topics: its routes, and what runs around them.
+
+A room that serves something else (webhooks) adds its listeners to ``listeners``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemill.gateway.guard import Guard, Rates
+from tidemill.gateway.parts import Parts
+from tidemill.gateway.posting import post
+from tidemill.gateway.server import Listener
+
+ROUTES = [
+    Route("/topics/{topic}", post, methods=["POST"]),
+]
+
+
+class Application:
+    """Routes with the parts that they share: an endpoint has them as ``request.app.parts``.
+
+    Starlette's own application would answer errors itself, and put three layers around a route.
+    """
+
+    def __init__(self, parts: Parts, routes: Sequence[BaseRoute]) -> None:
+        self.parts = parts
+        self._router = Router(routes, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request. Errors are raised: the guard answers them."""
+        scope["app"] = self
+        await self._router(scope, receive, send)
+
+
+def topics(parts: Parts) -> ASGIApp:
+    """Return the application of topics, behind its guard."""
+    settings = parts.settings
+    return Guard(
+        Application(parts, ROUTES),
+        allow_remote=settings.allow_remote,
+        names=settings.names(),
+        origins=settings.allowed_origins(),
+        rates=Rates(settings.requests_per_second),
+    )
+
+
+def listeners(parts: Parts) -> list[Listener]:
+    """Return what the gateway serves, each with its address."""
+    settings = parts.settings
+    return [
+        Listener("topics", topics(parts), settings.host, settings.port, settings.connections),
+    ]

@@ -1,0 +1,161 @@
+"""Errors of the gateway, and the only table of statuses.
+
+An answer has the body of RFC 9457 (``application/problem+json``) with two more fields: ``error`` is
+a code for programs, and ``hint`` says what to do. Must not know: routes, records.
+"""
+
+from __future__ import annotations
+
+import http
+import math
+from collections.abc import Mapping
+
+import orjson
+from confluent_kafka import KafkaError
+from starlette.responses import Response
+
+from tidemill.confluent.errors import RETRIABLE
+from tidemill.errors import (
+    RequestTimedOutError,
+    TidemillError,
+    UnknownTopicOrPartitionError,
+    UnreachableError,
+)
+
+RETRY_AFTER_S = 1.0
+
+
+class HttpError(TidemillError):
+    """A request is refused, or can't be answered.
+
+    Args:
+        status: The HTTP status.
+        code: The code for programs, like ``unknown_topic``.
+        retry_after_s: When to try again, in seconds; None if that is of no use.
+        more: More fields of the body.
+        headers: More headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        retry_after_s: float | None = None,
+        more: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+        self.more = dict(more or {})
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, object]:
+        """Return the fields of the answer."""
+        return {
+            "type": "about:blank",
+            "title": http.HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "error": self.code,
+            "detail": str(self),
+            **({"hint": self.hint} if self.hint else {}),
+            **self.more,
+        }
+
+    def response(self) -> Response:
+        """Return the answer."""
+        headers = dict(self.headers)
+        if self.retry_after_s is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
+        return Response(orjson.dumps(self.body()), self.status, headers, "application/problem+json")
+
+
+def invalid(message: str, *, hint: str | None = None) -> HttpError:
+    """Return the error for a request that is malformed."""
+    return HttpError(400, "invalid_request", message, hint=hint)
+
+
+def unavailable(message: str, *, hint: str | None = None) -> HttpError:
+    """Return the error for a broker that does not answer."""
+    return HttpError(503, "unavailable", message, hint=hint, retry_after_s=RETRY_AFTER_S)
+
+
+def busy(message: str) -> HttpError:
+    """Return the error for a limit of the gateway that is reached now."""
+    return HttpError(503, "busy", message, retry_after_s=RETRY_AFTER_S)
+
+
+_TYPES: Mapping[type[TidemillError], tuple[int, str]] = {
+    UnknownTopicOrPartitionError: (404, "unknown_topic"),
+    UnreachableError: (503, "unavailable"),
+    RequestTimedOutError: (503, "unavailable"),
+}
+_CODES: Mapping[int, tuple[int, str]] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: (404, "unknown_topic"),
+    KafkaError._UNKNOWN_TOPIC: (404, "unknown_topic"),
+    # The number was compared with those of the topic, which was deleted since.
+    KafkaError._UNKNOWN_PARTITION: (404, "unknown_topic"),
+    KafkaError.TOPIC_EXCEPTION: (400, "invalid_topic"),
+    KafkaError.MSG_SIZE_TOO_LARGE: (413, "record_too_large"),
+    KafkaError.RECORD_LIST_TOO_LARGE: (413, "record_too_large"),
+    KafkaError.INVALID_RECORD: (422, "record_refused"),
+    KafkaError.INVALID_TIMESTAMP: (422, "record_refused"),
+    KafkaError.POLICY_VIOLATION: (422, "record_refused"),
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: (403, "forbidden"),
+    KafkaError.GROUP_AUTHORIZATION_FAILED: (403, "forbidden"),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: (403, "forbidden"),
+    KafkaError.GROUP_ID_NOT_FOUND: (404, "unknown_group"),
+    KafkaError.NOT_ENOUGH_REPLICAS: (503, "unavailable"),
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (503, "unavailable"),
+    KafkaError.THROTTLING_QUOTA_EXCEEDED: (429, "throttled"),
+    KafkaError._MSG_TIMED_OUT: (503, "unavailable"),
+    KafkaError._QUEUE_FULL: (503, "busy"),
+    KafkaError._FATAL: (503, "unavailable"),
+    KafkaError._PURGE_QUEUE: (503, "unavailable"),
+    KafkaError._PURGE_INFLIGHT: (503, "unavailable"),
+}
+
+
+def from_kafka(error: KafkaError, what: str) -> HttpError:
+    """Return the answer for an error of librdkafka's.
+
+    Args:
+        what: What it is about, like ``topic orders``.
+    """
+    code = error.code()
+    status, name = _CODES.get(code, (503, "unavailable") if code in RETRIABLE else (502, "refused"))
+    if name == "unknown_topic":
+        return unknown_topic(what)
+    retry = RETRY_AFTER_S if status in (429, 503) else None
+    return HttpError(status, name, f"{what}: {_text(error)}", retry_after_s=retry)
+
+
+def unknown_topic(what: str) -> HttpError:
+    """Return the error for a topic that does not exist; ``what`` is like ``topic orders``."""
+    return HttpError(
+        404,
+        "unknown_topic",
+        f"{what} does not exist",
+        hint="The gateway creates no topic. Create it: tidemill topic create",
+    )
+
+
+def from_error(error: TidemillError) -> HttpError:
+    """Return the answer for one of tidemill's errors."""
+    if isinstance(error, HttpError):
+        return error
+    status, code = next(
+        (found for kind, found in _TYPES.items() if isinstance(error, kind)), (502, "refused")
+    )
+    retry = RETRY_AFTER_S if status == 503 else None
+    return HttpError(status, code, str(error), hint=error.hint, retry_after_s=retry)
+
+
+def _text(error: KafkaError) -> str:
+    """Return librdkafka's message without its prefixes."""
+    text = error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2] or error.name()
+    return (text[:1].lower() + text[1:]).rstrip(".")

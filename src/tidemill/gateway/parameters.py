@@ -1,0 +1,76 @@
+"""Reads the parameters of a URL. One that is unknown, doubled or malformed is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from tidemill.gateway.errors import invalid
+from tidemill.record_json import time_ms
+
+
+class Parameters:
+    """The query parameters of a request: ask for each of them, then call ``end``."""
+
+    def __init__(self, request: Request) -> None:
+        self._given: dict[str, list[str]] = {}
+        for name, value in request.query_params.multi_items():
+            self._given.setdefault(name, []).append(value)
+
+    def text(self, name: str) -> str | None:
+        """Return a parameter, or None."""
+        values = self._given.pop(name, [])
+        if len(values) > 1:
+            raise invalid(f"parameter {name} is given twice")
+        if values and "\ufffd" in values[0]:
+            raise invalid(f"parameter {name} is not UTF-8")
+        return values[0] if values else None
+
+    def texts(self, name: str) -> list[str]:
+        """Return a parameter that can be given several times."""
+        return self._given.pop(name, [])
+
+    def word(self, name: str, words: Sequence[str], default: str) -> str:
+        """Return one of some words."""
+        value = self.text(name) or default
+        if value not in words:
+            raise invalid(f"invalid {name} {value[:100]!r}: use {' or '.join(words)}")
+        return value
+
+    def number(self, name: str, least: int, most: int) -> int | None:
+        """Return a whole number, or None."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if not (value.isascii() and value.isdecimal() and len(value) < 20):
+            raise invalid(f"invalid {name} {value[:100]!r}: use a whole number")
+        if not least <= int(value) <= most:
+            raise invalid(f"invalid {name} {value}: use {least} to {most}")
+        return int(value)
+
+    def time_ms(self, name: str) -> int | None:
+        """Return a time in milliseconds since the epoch: digits, or ISO 8601."""
+        value = self.text(name)
+        return None if value is None else time_of(name, value)
+
+    def end(self) -> None:
+        """Refuse parameters that were not asked for."""
+        if self._given:
+            raise invalid(f"unknown parameter {next(iter(self._given))[:100]!r}")
+
+
+def time_of(name: str, value: str) -> int:
+    """Return a time in milliseconds since the epoch: digits, or ISO 8601.
+
+    Raises:
+        HttpError: it is neither (400).
+    """
+    if value.isascii() and value.isdecimal() and len(value) < 19:
+        return int(value)
+    try:
+        return time_ms(value)
+    except ValueError:
+        raise invalid(
+            f"invalid {name} {value[:100]!r}: use ISO 8601, or milliseconds since 1970"
+        ) from None

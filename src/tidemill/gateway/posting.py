@@ -1,0 +1,333 @@
+"""``POST /topics/NAME``: one record, a list of records, or a stream of lines.
+
+A request is answered when its records are stored. Must not know: how they are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tidemill.errors import TidemillError
+from tidemill.gateway import guard
+from tidemill.gateway.dedup import Stored
+from tidemill.gateway.errors import HttpError, from_error, invalid
+from tidemill.gateway.idempotency import HEADER, parse_key
+from tidemill.gateway.parameters import Parameters
+from tidemill.gateway.parts import Parts
+from tidemill.gateway.topics import Topic
+from tidemill.record_json import InputRecord, from_document, from_line
+
+RECORDS = 10_000
+"""The most records in a list."""
+PENDING = 2_000
+"""The most lines of a stream whose records are under way."""
+IDLE_S = 300.0
+"""The longest pause of a stream of lines."""
+_LINES = 256
+"""The most lines of an answer that are sent together."""
+JSON, LINES = "application/json", "application/x-ndjson"
+RAW = ("text/plain", "application/octet-stream")
+
+Outcome = Awaitable[Stored] | HttpError
+"""What becomes of a record."""
+
+
+async def post(request: Request) -> Response:
+    """Store what a request has in its body."""
+    parts: Parts = request.app.parts
+    topic = await parts.catalog.topic(request.path_params["topic"])
+    if topic.name.startswith("__"):
+        raise HttpError(403, "internal_topic", f"topic {topic.name} is internal: only read it")
+    writing = _Writing(parts, topic, parse_key(request.headers.get(HEADER)))
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    parameters = Parameters(request)
+    if kind == LINES:
+        only_errors = parameters.word("answer", ("all", "errors"), "all") == "errors"
+        parameters.end()
+        return _Stream(request, writing, only_errors=only_errors)
+    if kind != JSON and kind not in RAW:
+        raise HttpError(
+            415,
+            "unsupported_media_type",
+            f"Content-Type {kind[:100]!r} is not supported",
+            hint=f"Use {JSON}, {LINES}, or {' or '.join(RAW)} for a value as it is.",
+        )
+    raw = None if kind == JSON else _raw_record(parameters)
+    parameters.end()
+    with parts.budget.taken() as take:
+        body = await guard.read_body(
+            request, parts.settings.body_bytes, parts.settings.slow_client_seconds, take
+        )
+        if raw is not None:
+            raw.value = body
+            return await writing.one(raw)
+        try:
+            records, is_list = from_document(body, RECORDS)
+        except ValueError as error:
+            raise invalid(str(error), hint=_FORM) from error
+        del body
+        return await (writing.all(records) if is_list else writing.one(records[0]))
+
+
+_FORM = (
+    'A record is {"value": …, "key": …, "headers": {…}, "partition": N, "timestamp": …}, and a '
+    'list is {"records": […]}. A value as it is needs Content-Type: text/plain.'
+)
+
+
+def _raw_record(parameters: Parameters) -> InputRecord:
+    """Return the record of a body that is its value: the rest of it is in the URL."""
+    key = parameters.text("key")
+    record = InputRecord(None if key is None else key.encode(), None)
+    record.partition = parameters.number("partition", 0, 2**31 - 1)
+    record.timestamp_ms = parameters.time_ms("timestamp")
+    for pair in parameters.texts("header"):
+        name, colon, value = pair.partition(":")
+        if not colon or not name:
+            raise invalid(f"invalid header {pair[:100]!r}: use NAME:VALUE")
+        record.headers.append((name, value.encode()))
+    return record
+
+
+@dataclass
+class _Writing:
+    """Writes the records of one request.
+
+    Attributes:
+        key: Its ``Idempotency-Key``.
+    """
+
+    parts: Parts
+    topic: Topic
+    key: str | None
+
+    async def one(self, record: InputRecord) -> Response:
+        """Store a record; return the answer."""
+        self._check(record)
+        stored = await self.start(record, self.key)
+        return Response(orjson.dumps(self.place(stored)), media_type=JSON)
+
+    async def all(self, records: Sequence[InputRecord]) -> Response:
+        """Store records; return the answer. Its status is that of the worst failure."""
+        for number, record in enumerate(records):
+            try:
+                self._check(record)
+            except HttpError as error:
+                raise invalid(f"record {number}: {error}") from error
+        started: list[Outcome] = []
+        for number, record in enumerate(records):
+            try:
+                started.append(self.start(record, self.key and f"{self.key}/{number}"))
+            except HttpError as error:
+                started.append(error)
+        found = [await outcome_of(each) for each in started]
+        failures = [each for each in found if isinstance(each, HttpError)]
+        answer: dict[str, object] = {
+            "topic": self.topic.name,
+            "records": [
+                {"error": each.code, "detail": str(each)}
+                if isinstance(each, HttpError)
+                else place(each)
+                for each in found
+            ],
+        }
+        if not failures:
+            return Response(orjson.dumps(answer), media_type=JSON)
+        worst = max(failures, key=lambda each: each.status)
+        raise HttpError(
+            worst.status,
+            worst.code,
+            f"{len(failures)} of {len(found)} records were not stored: {worst}",
+            hint="Post those that failed again, or all of them with the same Idempotency-Key.",
+            retry_after_s=worst.retry_after_s,
+            more={"records": answer["records"]},
+        )
+
+    def start(self, record: InputRecord, key: str | None) -> Awaitable[Stored]:
+        """Begin to store a record.
+
+        Raises:
+            HttpError: it can't be stored, or too much is under way (503).
+        """
+        self._check(record)
+        if key is None:
+            return self.parts.writer.send(self.topic.name, record)
+        return asyncio.ensure_future(self._keyed(record, key))
+
+    async def _keyed(self, record: InputRecord, key: str) -> Stored:
+        stored, _ = await self.parts.keys.store(self.topic.name, key, record)
+        return stored
+
+    def place(self, stored: Stored) -> dict[str, object]:
+        """Return the answer for one record."""
+        return {"topic": self.topic.name, **place(stored)}
+
+    def _check(self, record: InputRecord) -> None:
+        if record.partition is not None and record.partition >= self.topic.partitions:
+            raise HttpError(
+                400,
+                "unknown_partition",
+                f"topic {self.topic.name} has no partition {record.partition}",
+                hint=f"It has partitions 0 to {self.topic.partitions - 1}.",
+            )
+
+
+def place(stored: Stored) -> dict[str, object]:
+    """Return the place of a record, as JSON values."""
+    return {
+        "partition": stored.partition,
+        "offset": stored.offset,
+        "timestamp": stored.timestamp_ms,
+    }
+
+
+async def outcome_of(started: Outcome) -> Stored | HttpError:
+    """Return what became of a record."""
+    if isinstance(started, HttpError):
+        return started
+    try:
+        return await started
+    except TidemillError as error:
+        return from_error(error)
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class _Stream(Response):
+    """Stores each line of a body, and answers with a line for each of them, in their order.
+
+    A record is stored as soon as its line is there. If the client does not read the answer, no more
+    lines are read; if it does not for long, the connection is closed.
+    """
+
+    def __init__(self, request: Request, writing: _Writing, *, only_errors: bool) -> None:
+        self._request = request
+        self._writing = writing
+        self._only_errors = only_errors
+        self._settings = writing.parts.settings
+        self._outcomes: deque[tuple[int, Outcome]] = deque()
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._ended: HttpError | bool | None = False  # an error, or how the body has ended
+        self._counts = {"stored": 0, "failed": 0}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reading = asyncio.create_task(self._read())
+        try:
+            headers = [(b"content-type", LINES.encode()), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async for lines in self._answers():
+                async with asyncio.timeout(self._settings.slow_client_seconds):
+                    await send({"type": "http.response.body", "body": lines, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        """Begin to store the record of each line."""
+        number, error = 0, None
+        try:
+            with self._writing.parts.budget.taken() as take:
+                async for line in _lines(self._request, self._settings.body_bytes, take):
+                    number += 1
+                    self._outcomes.append((number, await self._start(number, line)))
+                    self._changed.set()
+                    while len(self._outcomes) >= PENDING:
+                        self._taken.clear()
+                        await self._taken.wait()
+        except HttpError as failure:
+            error = failure
+            self._outcomes.append((number + 1, failure))
+        finally:
+            self._ended = error or True
+            self._changed.set()
+
+    async def _start(self, number: int, line: bytes) -> Outcome:
+        try:
+            record = from_line(line)
+        except ValueError as error:
+            return invalid(str(error), hint="")
+        key = self._writing.key and f"{self._writing.key}/{number}"
+        while True:
+            await self._writing.parts.writer.room()
+            try:
+                return self._writing.start(record, key)
+            except HttpError as error:
+                if error.status != 503:
+                    return error
+            await asyncio.sleep(0.01)  # other requests have the memory
+
+    async def _answers(self) -> AsyncIterator[bytes]:
+        """Yield lines of the answer, several together if they are there."""
+        lines: list[bytes] = []
+        while True:
+            while not self._outcomes and self._ended is False:
+                self._changed.clear()
+                await self._changed.wait()
+            if not self._outcomes:
+                break
+            number, started = self._outcomes[0]
+            found = await outcome_of(started)
+            self._outcomes.popleft()
+            self._taken.set()
+            lines += self._line(number, found)
+            following = self._outcomes[0][1] if self._outcomes else None
+            is_there = not isinstance(following, asyncio.Future) or following.done()
+            if lines and (len(lines) >= _LINES or following is None or not is_there):
+                yield b"".join(lines)
+                lines = []
+        if self._only_errors:
+            lines.append(orjson.dumps(self._counts) + b"\n")
+        if lines:
+            yield b"".join(lines)
+
+    def _line(self, number: int, found: Stored | HttpError) -> list[bytes]:
+        if isinstance(found, HttpError):
+            self._counts["failed"] += 1
+            about: dict[str, object] = {"error": found.code, "detail": str(found), "line": number}
+            return [orjson.dumps(about) + b"\n"]
+        self._counts["stored"] += 1
+        return [] if self._only_errors else [orjson.dumps(place(found)) + b"\n"]
+
+
+async def _lines(request: Request, most: int, take: Callable[[int], None]) -> AsyncIterator[bytes]:
+    """Yield the lines of a body. Empty ones are left out.
+
+    Raises:
+        HttpError: a line is too long (413), or the client is too slow (408).
+    """
+    rest = bytearray()
+    taken = 0
+    try:
+        async for chunk in guard.chunks(request, IDLE_S):
+            rest += chunk
+            if b"\n" in chunk:
+                *complete, last = rest.split(b"\n")
+                rest = bytearray(last)
+                for line in complete:
+                    if len(line) > most:
+                        raise guard.too_large(most)
+                    if line.strip():
+                        yield bytes(line)
+            if len(rest) > most:
+                raise guard.too_large(most)
+            if len(rest) > taken:
+                take(len(rest) - taken)
+                taken = len(rest)
+    except ClientDisconnect:
+        return
+    if rest.strip():
+        yield bytes(rest)
+
+
+__all__ = ["post"]

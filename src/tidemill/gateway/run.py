@@ -1,0 +1,62 @@
+"""Runs the gateway until it is stopped. Must not print."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from tidemill import system
+from tidemill.confluent.clients import Kafka
+from tidemill.gateway.app import listeners
+from tidemill.gateway.parts import Parts
+from tidemill.gateway.server import bind, serve
+from tidemill.gateway.settings import GatewaySettings
+
+SWITCH_SECONDS = 0.0005
+"""How long the thread of acknowledgements waits for the event loop's thread, while that is busy."""
+_SPARE_FILES = 200
+
+Ready = Callable[[Mapping[str, tuple[str, int]]], None]
+"""Called once, with the address of each listener, when clients can connect."""
+
+log = structlog.get_logger("tidemill.gateway")
+
+
+def run(kafka: Kafka, settings: GatewaySettings, ready: Ready) -> None:
+    """Serve HTTP until SIGINT or SIGTERM.
+
+    Raises:
+        PortInUseError: another process listens on a port.
+        SettingsError: an address can't be used, or librdkafka rejects a property.
+    """
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # errors are answered and logged here
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    system.allow_open_files(settings.connections + _SPARE_FILES)
+    with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
+        runner.run(_serve(kafka, settings, ready))
+
+
+async def _serve(kafka: Kafka, settings: GatewaySettings, ready: Ready) -> None:
+    parts = Parts.start(kafka, settings)
+    try:
+        served = [(each, bind(each.host, each.port)) for each in listeners(parts)]
+        for listener, bound in served:
+            bound.listen(1024)
+            host, port = bound.getsockname()[:2]
+            log.info("gateway.listening", listener=listener.name, host=host, port=port)
+        stop = parts.stopping
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        ready({each.name: bound.getsockname()[:2] for each, bound in served})
+        await serve(served, stop)
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await parts.close()

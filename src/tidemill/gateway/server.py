@@ -1,0 +1,205 @@
+"""Serves ASGI applications on several sockets, in one process and one event loop.
+
+uvicorn speaks HTTP/1.1 with httptools. What it leaves open is bounded here: the size of a request's
+head, the time until it is complete, pipelined requests, and connections. Must not know: topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tidemill.errors import SettingsError
+
+HEAD_BYTES = 64 * 1024
+"""The largest head of a request: its line and its headers."""
+HEADERS = 100
+HEAD_S = 10.0
+"""How long a client can take for a head."""
+KEEP_ALIVE_S = 75
+"""How long a connection can be idle between two requests."""
+PIPELINED = 32
+"""The most requests of a connection that wait for their turn."""
+STOP_S = 5
+
+log = structlog.get_logger("tidemill.gateway")
+
+
+class PortInUseError(SettingsError):
+    """Another process listens on the port of the gateway."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """An application and the address where it is served.
+
+    Attributes:
+        name: For the log, like ``topics``.
+        app: An ASGI application.
+        connections: The most open connections.
+    """
+
+    name: str
+    app: Any
+    host: str
+    port: int
+    connections: int
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's connection, with limits."""
+
+    connections_limit = 1000
+    _head_bytes = 0
+    _is_in_head = False
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, or refuse it if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_limit:
+            self._refuse(503, "too many connections")
+            return
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse bytes of a client."""
+        if self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self.parser is None or self.transport.is_closing():
+            return
+        if self._is_in_head:
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(431, "the headers are too large")
+            elif self._head_timer is None:
+                self._await_head()
+        else:
+            self._head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        """Note that a head begins."""
+        self._is_in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        super().on_header(name, value)
+        if len(self.headers) > HEADERS:
+            raise ValueError("too many headers")
+
+    def on_headers_complete(self) -> None:
+        """Start or queue the request."""
+        self._is_in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if len(self.pipeline) >= PIPELINED:
+            raise ValueError("too many pipelined requests")
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, or what passes a limit of ``on_header`` and others."""
+        self._refuse(400, "the request is not valid HTTP, or has too many headers")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(
+            HEAD_S, self._refuse, 408, "the request is too slow"
+        )
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Answer an error and close. A request that is being answered has its answer cut off."""
+        if self.transport.is_closing():
+            return
+        text = f"{reason}\n".encode()
+        if self.cycle is None or self.cycle.response_complete:
+            phrase = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+            self.transport.write(
+                f"HTTP/1.1 {status} {phrase.get(status, 'Request Header Fields Too Large')}\r\n"
+                f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(text)}\r\n"
+                f"connection: close\r\n\r\n".encode()
+                + text
+            )
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """A server of uvicorn whose signals are handled elsewhere."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound, and does not listen yet.
+
+    Raises:
+        PortInUseError: another process listens there.
+        SettingsError: the address can't be used.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        where = f"{host}:{port}"
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"another process listens on {where}",
+                hint="Stop it, or use another port: --set gateway.port=0 picks a free one.",
+            ) from error
+        number = error.errno or 0  # negative if a name can't be resolved
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        raise SettingsError(f"can't listen on {where}: {reason.lower()}") from error
+    return bound
+
+
+async def serve(listeners: Sequence[tuple[Listener, socket.socket]], stop: asyncio.Event) -> None:
+    """Serve applications on bound sockets until ``stop`` is set, then end open requests."""
+    servers = [(_server(listener), bound) for listener, bound in listeners]
+    tasks = [asyncio.create_task(server.serve([bound])) for server, bound in servers]
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    for server, _ in servers:
+        server.should_exit = True
+    await asyncio.gather(*tasks)
+
+
+def _server(listener: Listener) -> _Server:
+    connection = type("Connection", (BoundedProtocol,), {"connections_limit": listener.connections})
+    config = uvicorn.Config(
+        listener.app,
+        http=connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+        backlog=1024,
+    )
+    return _Server(config)

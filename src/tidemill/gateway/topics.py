@@ -1,0 +1,206 @@
+"""Answers questions about topics and groups. It changes nothing and creates nothing.
+
+Must not know: HTTP's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicCollection,
+)
+from confluent_kafka.admin import OffsetSpec
+
+from tidemill.confluent.clients import Kafka
+from tidemill.gateway.errors import busy, from_kafka, unknown_topic
+
+REQUEST_S = 5.0
+"""How long a broker can take to answer."""
+FRESH_S = 5.0
+"""How long it is believed that a topic exists."""
+_KNOWN = 1000
+_QUESTIONS = 8
+"""The most requests to the brokers at the same time."""
+_WAITING = 500
+_VALID = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+T = TypeVar("T")
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that exists.
+
+    Attributes:
+        id: Tells it from an earlier topic of the same name; empty if the broker has no ids.
+        partitions: The number of partitions.
+    """
+
+    name: str
+    id: str
+    partitions: int
+
+
+class Catalog:
+    """Asks the brokers about topics and groups. It belongs to one event loop."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._admin = kafka.admin("tidemill-gateway")
+        self._known: OrderedDict[str, tuple[float, Topic]] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[Topic]] = {}
+        self._free = asyncio.Semaphore(_QUESTIONS)
+        self._waiting = 0
+
+    async def topic(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises:
+            HttpError: it does not exist (404), or no broker answers (503).
+        """
+        since, found = self._known.get(name, (0.0, None))
+        if found is not None and time.monotonic() - since < FRESH_S:
+            return found
+        if not _VALID.fullmatch(name) or name in (".", ".."):
+            raise unknown_topic(f"topic {name[:249]!r}")
+        task = self._asking.get(name)
+        if task is None:
+            task = self._asking[name] = asyncio.ensure_future(self._describe(name))
+            task.add_done_callback(lambda _: self._asking.pop(name))
+        return await asyncio.shield(task)
+
+    async def _describe(self, name: str) -> Topic:
+        asked = await self._ask(
+            f"topic {name}",
+            lambda: self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[
+                name
+            ],
+        )
+        found = Topic(name, str(asked.topic_id or ""), len(asked.partitions))
+        self._known[name] = time.monotonic(), found
+        self._known.move_to_end(name)
+        if len(self._known) > _KNOWN:
+            self._known.popitem(last=False)
+        return found
+
+    async def names(self) -> dict[str, int]:
+        """Return the number of partitions of each topic."""
+
+        async def ask() -> Any:
+            return await asyncio.to_thread(self._admin.list_topics, timeout=REQUEST_S)
+
+        found = await self._bounded("topics", ask)
+        return {name: len(each.partitions) for name, each in sorted(found.topics.items())}
+
+    async def offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
+        """Return the offset of each partition that an ``OffsetSpec`` means; -1 for none."""
+        asked = dict.fromkeys(places, spec)
+        if not asked:
+            return {}
+
+        async def ask() -> dict[Place, int]:
+            from confluent_kafka import TopicPartition
+
+            futures = self._admin.list_offsets(
+                {TopicPartition(*place): each for place, each in asked.items()},
+                request_timeout=REQUEST_S,
+            )
+            return {
+                (place.topic, place.partition): int((await asyncio.wrap_future(future)).offset)
+                for place, future in futures.items()
+            }
+
+        return await self._bounded(f"topic {next(iter(asked))[0]}", ask)
+
+    async def ranges(self, topic: Topic) -> list[tuple[int, int]]:
+        """Return the first offset and the end offset of each partition."""
+        places = [(topic.name, number) for number in range(topic.partitions)]
+        specs: Any = OffsetSpec
+        starts = await self.offsets(places, specs.earliest())
+        ends = await self.offsets(places, specs.latest())
+        return [(starts[place], ends[place]) for place in places]
+
+    async def groups(self) -> list[dict[str, object]]:
+        """Return all consumer groups."""
+        found = await self._ask(
+            "groups", lambda: self._admin.list_consumer_groups(request_timeout=REQUEST_S)
+        )
+        return [
+            {"group": each.group_id, "state": each.state.name.lower()}
+            for each in sorted(found.valid, key=lambda each: str(each.group_id))
+        ]
+
+    async def group(self, name: str) -> dict[str, object]:
+        """Return a group: its state, and its lag on each partition that it has committed on.
+
+        Raises:
+            HttpError: it does not exist (404), or no broker answers (503).
+        """
+        about = await self._ask(
+            f"group {name}",
+            lambda: self._admin.describe_consumer_groups([name], request_timeout=REQUEST_S)[name],
+        )
+        wanted = [ConsumerGroupTopicPartitions(name)]
+        answer = await self._ask(
+            f"group {name}",
+            lambda: self._admin.list_consumer_group_offsets(wanted, request_timeout=REQUEST_S)[
+                name
+            ],
+        )
+        committed = {
+            (each.topic, each.partition): each.offset
+            for each in answer.topic_partitions
+            if each.offset >= 0
+        }
+        existing = await self.names()
+        there = [place for place in sorted(committed) if place[1] < existing.get(place[0], 0)]
+        specs: Any = OffsetSpec
+        starts = await self.offsets(there, specs.earliest())
+        ends = await self.offsets(there, specs.latest())
+        partitions = [
+            {
+                "topic": place[0],
+                "partition": place[1],
+                "committed": committed[place],
+                "end": ends.get(place),
+                "lag": max(0, ends[place] - max(committed[place], starts[place]))
+                if place in ends
+                else None,
+            }
+            for place in sorted(committed)
+        ]
+        return {
+            "group": name,
+            "state": about.state.name.lower(),
+            "members": len(about.members),
+            "lag": sum(each["lag"] or 0 for each in partitions),
+            "partitions": partitions,
+        }
+
+    async def _ask(self, what: str, send: Callable[[], Any]) -> Any:
+        async def ask() -> Any:
+            return await asyncio.wrap_future(send())
+
+        return await self._bounded(what, ask)
+
+    async def _bounded(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Run a request to the brokers; a few run at the same time."""
+        if self._waiting >= _WAITING:
+            raise busy("too many questions to the brokers are under way")
+        self._waiting += 1
+        try:
+            async with self._free:
+                return await ask()
+        except KafkaException as error:
+            raise from_kafka(error.args[0], what) from error
+        finally:
+            self._waiting -= 1

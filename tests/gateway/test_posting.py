@@ -1,0 +1,244 @@
+"""POST /topics/NAME: what is stored, and what is answered."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.gateway_process import GatewayProcess
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import Follower, end_offsets
+
+Record = tuple[int, int, bytes | None, bytes | None, list[Any]]
+
+
+def stored(kafka: Kafka, topic: str) -> list[Record]:
+    """Return the records of a topic, as a Kafka client reads them."""
+    ends = end_offsets(kafka, "tests", topic)
+    follower = Follower.of(kafka, "tests", ends)
+    found: list[Record] = []
+    while follower.behind(ends):
+        for message in follower.poll(1.0):
+            key: Any = message.key()
+            value: Any = message.value()
+            place = int(message.partition() or 0), int(message.offset() or 0)
+            found.append((*place, key, value, [*(message.headers() or [])]))
+    follower.close()
+    return sorted(found)
+
+
+def test_one_record_is_stored_with_all_its_parts(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    record = {
+        "value": {"total": 12.50},
+        "key": "o1",
+        "headers": {"kind": "order"},
+        "partition": 1,
+        "timestamp": 1_700_000_000_000,
+    }
+    answer = http.post(f"/topics/{topic}", json=record)
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"topic": topic, "partition": 1, "offset": 0, "timestamp": 1_700_000_000_000},
+    )
+    assert stored(kafka, topic) == [(1, 0, b"o1", b'{"total":12.5}', [("kind", b"order")])]
+
+
+def test_a_list_is_answered_in_its_order(http: httpx.Client, kafka: Kafka, topic: str) -> None:
+    binary = base64.b64encode(bytes(range(256))).decode()
+    records = [
+        {"value": "text", "partition": 0},
+        {"value": binary, "value_encoding": "base64", "partition": 0},
+        {"value": None, "key": "gone", "partition": 0},
+    ]
+    answer = http.post(f"/topics/{topic}", json={"records": records}).json()
+    assert [(each["partition"], each["offset"]) for each in answer["records"]] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+    ]
+    assert [each[2:4] for each in stored(kafka, topic)] == [
+        (None, b"text"),
+        (None, bytes(range(256))),
+        (b"gone", None),
+    ]
+
+
+def test_a_value_as_it_is_has_its_key_in_the_url(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    raw = bytes(range(256))
+    answer = http.post(
+        f"/topics/{topic}?key=%C3%A4&partition=1&timestamp=2023-11-14T22:13:20Z"
+        "&header=a:1&header=a:b:c",
+        content=raw,
+        headers={"content-type": "application/octet-stream"},
+    )
+    assert answer.json()["timestamp"] == 1_700_000_000_000
+    assert stored(kafka, topic) == [(1, 0, "ä".encode(), raw, [("a", b"1"), ("a", b"b:c")])]
+
+
+def test_curl_sends_lines_and_gets_an_answer_for_each(
+    gateway: GatewayProcess, kafka: Kafka, topic: str
+) -> None:
+    lines = "".join(f'{{"value":{n},"partition":0}}\n' for n in range(5000))
+    lines = lines.replace('"value":7,', '"valu":7,').replace(
+        '"value":8,"partition":0', '"value":8,"partition":2'
+    )
+    done = subprocess.run(
+        [
+            *("curl", "-sS", "--fail", "-H", "content-type: application/x-ndjson"),
+            *("-T", "-", "-X", "POST", f"{gateway.url}/topics/{topic}"),
+        ],
+        input=lines.encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == 5000
+    assert answers[7] == {"error": "invalid_request", "detail": "unknown field 'valu'", "line": 8}
+    assert (answers[8]["error"], answers[8]["line"]) == ("unknown_partition", 9)
+    offsets = [each["offset"] for each in answers if "offset" in each]
+    assert offsets == list(range(4998))
+    values = [each[3] for each in stored(kafka, topic)]
+    assert values == [b"%d" % n for n in range(5000) if n not in (7, 8)]
+
+
+def test_a_stream_can_be_answered_with_its_errors_only(http: httpx.Client, topic: str) -> None:
+    lines = b'{"value":1}\n\n  \r\n{"value":2}\r\nno\n{"value":3}'
+    headers = {"content-type": "application/x-ndjson"}
+    answer = http.post(f"/topics/{topic}?answer=errors", content=lines, headers=headers)
+    assert [json.loads(line) for line in answer.iter_lines()] == [
+        {"error": "invalid_request", "detail": "not JSON: Expecting value at column 1", "line": 3},
+        {"stored": 3, "failed": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "body", "status", "error"),
+    [
+        ("missing-topic", "application/json", '{"value":1}', 404, "unknown_topic"),
+        ("bad%20name", "application/json", '{"value":1}', 404, "unknown_topic"),
+        ("x" * 300, "application/json", '{"value":1}', 404, "unknown_topic"),
+        ("__consumer_offsets", "application/json", '{"value":1}', 403, "internal_topic"),
+        ("T", "application/json", "", 400, "invalid_request"),
+        ("T", "application/json", "[1]", 400, "invalid_request"),
+        ("T", "application/json", '{"a":1}', 400, "invalid_request"),
+        ("T", "application/json", "[" * 100_000, 400, "invalid_request"),
+        ("T", "application/json", '{"value":1,"partition":2}', 400, "unknown_partition"),
+        ("T", "application/json", '{"records":[{"value":1},{}]}', 400, "invalid_request"),
+        ("T", "application/json", '{"value":1,"timestamp":-1}', 400, "invalid_request"),
+        ("T", "application/x-www-form-urlencoded", "a=1", 415, "unsupported_media_type"),
+        ("T?partition=2", "text/plain", "x", 400, "unknown_partition"),
+        ("T?partition=-1", "text/plain", "x", 400, "invalid_request"),
+        ("T?partition=9999999999999999999999", "text/plain", "x", 400, "invalid_request"),
+        ("T?partition=%D9%A3", "text/plain", "x", 400, "invalid_request"),
+        ("T?key=1&key=2", "text/plain", "x", 400, "invalid_request"),
+        ("T?kye=1", "text/plain", "x", 400, "invalid_request"),
+        ("T?key=%ff", "text/plain", "x", 400, "invalid_request"),
+        ("T?header=novalue", "text/plain", "x", 400, "invalid_request"),
+        ("T?timestamp=noon", "text/plain", "x", 400, "invalid_request"),
+        ("T", "text/plain", "x" * 2_000_000, 413, "record_too_large"),
+        ("T", "text/plain", "x" * 11_000_000, 413, "body_too_large"),
+    ],
+)
+def test_what_can_not_be_stored_is_refused_with_its_reason(
+    http: httpx.Client,
+    kafka: Kafka,
+    topic: str,
+    path: str,
+    kind: str,
+    body: str,
+    status: int,
+    error: str,
+) -> None:
+    path = path.replace("T", topic, 1) if path[0] == "T" else path
+    answer = http.post(f"/topics/{path}", content=body, headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert stored(kafka, topic) == []
+    assert "missing-topic" not in kafka.list_topics("tests")
+
+
+def test_a_list_with_a_record_that_is_too_large_stores_the_others(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    records = [
+        {"value": "a", "partition": 0},
+        {"value": "x" * 2_000_000},
+        {"value": "b", "partition": 0},
+    ]
+    answer = http.post(f"/topics/{topic}", json={"records": records})
+    assert answer.status_code == 413
+    assert [each.get("error") for each in answer.json()["records"]] == [
+        None,
+        "record_too_large",
+        None,
+    ]
+    assert [each[3] for each in stored(kafka, topic)] == [b"a", b"b"]
+
+
+def test_a_topic_that_was_deleted_is_not_created_again(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    assert http.post(f"/topics/{topic}", json={"value": 1}).status_code == 200
+    kafka.delete_topics("tests", [topic])
+    answer = http.post(f"/topics/{topic}", json={"value": 1})
+    assert (answer.status_code, answer.json()["error"]) == (404, "unknown_topic")
+    assert topic not in kafka.list_topics("tests")
+
+
+class TestIdempotencyKey:
+    """A record that is posted again with its key is stored once."""
+
+    def test_a_retry_gets_the_place_of_the_first(
+        self, http: httpx.Client, kafka: Kafka, topic: str
+    ) -> None:
+        headers = {"idempotency-key": '"8e03978e-40d5"'}
+        first, again = (
+            http.post(f"/topics/{topic}", json={"value": 1}, headers=headers) for _ in range(2)
+        )
+        assert first.json() == again.json()
+        (record,) = stored(kafka, topic)
+        assert record[4] == [("idempotency-key", b"8e03978e-40d5")]
+
+    def test_a_retry_of_a_list_stores_what_is_missing(
+        self, http: httpx.Client, kafka: Kafka, topic: str
+    ) -> None:
+        headers = {"idempotency-key": "k"}
+        records = [{"value": n, "partition": 0} for n in range(4)]
+        for count in (2, 4, 3):
+            body = {"records": records[:count]}
+            answer = http.post(f"/topics/{topic}", json=body, headers=headers).json()
+            assert [each["offset"] for each in answer["records"]] == list(range(count))
+        assert [each[3] for each in stored(kafka, topic)] == [b"0", b"1", b"2", b"3"]
+
+    def test_a_key_of_another_record_is_refused(self, http: httpx.Client, topic: str) -> None:
+        headers = {"idempotency-key": "k"}
+        http.post(f"/topics/{topic}", json={"value": 1}, headers=headers)
+        answer = http.post(f"/topics/{topic}", json={"value": 2}, headers=headers)
+        assert (answer.status_code, answer.json()["error"]) == (422, "idempotency_key_reused")
+
+    @pytest.mark.parametrize("key", ["", '""', "a b", "x" * 201])
+    def test_a_malformed_key_is_refused(self, http: httpx.Client, topic: str, key: str) -> None:
+        answer = http.post(f"/topics/{topic}", json={"value": 2}, headers={"idempotency-key": key})
+        assert answer.status_code == 400
+
+    def test_another_gateway_reads_the_keys_from_the_topic(
+        self, http: httpx.Client, kafka: Kafka, topic: str, broker: Any, tmp_path: Any
+    ) -> None:
+        headers = {"idempotency-key": "k"}
+        first = http.post(f"/topics/{topic}", json={"value": 1, "timestamp": 5}, headers=headers)
+        with GatewayProcess(tmp_path, broker.bootstrap) as other:
+            again = httpx.post(
+                f"{other.url}/topics/{topic}", json={"value": 1, "timestamp": 5}, headers=headers
+            )
+        assert again.json() == first.json()
+        assert len(stored(kafka, topic)) == 1
