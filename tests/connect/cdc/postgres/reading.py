@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 from tidemill.connect.cdc.contract import Batch, Capture, Change, Position
@@ -29,6 +30,7 @@ class Reading:
         self.source = PostgresSource(self.capture)
         self.batches: list[Batch] = []
         self.position: Position = {}
+        self.notes: dict[str, str] = {}
 
     def start(self, position: Position | None = None) -> Position:
         """Start the source; the default is now."""
@@ -40,7 +42,8 @@ class Reading:
         self.source.close()
         other = Reading.__new__(Reading)
         other.capture, other.batches = self.capture, []
-        other.source = PostgresSource(self.capture)
+        other.notes = dict(self.notes)
+        other.source = PostgresSource(replace(self.capture, notes=other.notes))
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -74,11 +77,21 @@ class Reading:
         self.source._due["refresh"] = 0.0
         batch = self.source.poll(60)
         assert batch is not None
+        self.remember(batch)
         return batch
 
     def take(self, batch: Batch) -> None:
         self.batches.append(batch)
         self.position = batch.position
+        self.remember(batch)
+
+    def remember(self, batch: Batch) -> None:
+        """Store the notes of a batch."""
+        for name, note in batch.notes.items():
+            if note is None:
+                self.notes.pop(name, None)
+            else:
+                self.notes[name] = note
 
     def confirm(self) -> None:
         self.source.confirm(self.position)

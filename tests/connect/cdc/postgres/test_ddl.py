@@ -174,6 +174,7 @@ def test_changed_tables_are_named_again_if_a_crash_comes_before_the_first_batch(
     batch = read.source.poll(60)
     assert batch is not None
     assert batch.resync == ["public.t"]
+    read.remember(batch)
     read = read.again(batch.position)
     sql.execute("INSERT INTO t VALUES (3, 'z')")
     read.changes(1)

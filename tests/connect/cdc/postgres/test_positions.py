@@ -229,7 +229,7 @@ class Model:
 
     def announce(self) -> None:
         """Let the source find a changed table, which makes a batch of its own."""
-        self.source._shapes.news.resync.append("public.t")
+        self.source._shapes.news.resync["public.t"] = "it was changed"
 
     def commit(self) -> None:
         """Store the changes, and the position with them."""

@@ -23,6 +23,8 @@ class CatalogColumn:
         type_name: The type as SQL writes it, with its modifiers.
         fills_old_rows: Whether rows from before the column was added have a value in it.
         storage: ``attstorage``; ``p`` is never stored out of line.
+        collation: The OID of its collation, or 0.
+        version: Number of the transaction that last changed the column.
     """
 
     name: str
@@ -33,6 +35,8 @@ class CatalogColumn:
     is_generated: bool
     fills_old_rows: bool
     storage: str
+    collation: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,12 @@ class CatalogTable:
         identity_index: The columns of the index that is the replica identity.
         rows: The planner's estimate of the number of rows; -1 if it was never analysed.
         is_deferrable: Whether two rows can have one primary key within a transaction.
+        filenode: The number of its file, which a rewrite of all rows changes.
+        tree: A digest of its partitions, of their files and of when each was attached; an empty
+            string without partitions.
+        leaves: The replica identities of the partitions that have rows, each once.
+        row_filter: The SQL condition of the publication for its rows, or None.
+        membership: Numbers of the publication and of the table's entry in it.
     """
 
     oid: int
@@ -58,6 +68,34 @@ class CatalogTable:
     identity_index: tuple[str, ...]
     rows: float
     is_deferrable: bool = False
+    filenode: int = 0
+    tree: str = ""
+    leaves: str = ""
+    row_filter: str | None = None
+    membership: str = ""
+
+    @property
+    def delivered(self) -> str:
+        """The replica identity by which old rows come: that of the partitions, if there are any.
+
+        ``n`` if updates and deletes of a partition fail, or do not deliver the table's key.
+        """
+        leaves = set(self.leaves)
+        if not leaves:
+            return self.identity
+        if leaves == {"i"} and self.identity == "i":
+            return "i"
+        if leaves <= {"d", "f"}:
+            return "f" if leaves == {"f"} and self.identity == "f" else "d"
+        return "n"
+
+    @property
+    def names_other_columns(self) -> bool:
+        """Whether the stream describes another replica identity than old rows are delivered by.
+
+        It describes that of the root of partitions. Then old rows have the primary key only.
+        """
+        return bool(self.leaves) and self.identity != "d" and self.delivered != self.identity
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -66,7 +104,7 @@ class CatalogTable:
         Under REPLICA IDENTITY USING INDEX a delete delivers the columns of that index only, so they
         are the key unless the primary key is among them.
         """
-        if self.identity == "i" and not set(self.primary) <= set(self.identity_index):
+        if self.delivered == "i" and not set(self.primary) <= set(self.identity_index):
             return self.identity_index
         return self.primary or self.identity_index
 
@@ -82,18 +120,42 @@ class Published:
     Attributes:
         columns: The columns of its column list; None for all.
         row_filter: The SQL condition of its row filter, or None.
+        membership: Numbers of the publication and of the table's entry in it. A table that is
+            removed and added again gets another entry.
     """
 
     oid: int
     columns: tuple[str, ...] | None
     row_filter: str | None
+    membership: str = ""
 
+
+_TREE = """
+(WITH RECURSIVE tree AS (
+   SELECT i.inhrelid, i.xmin, {pending} AS pending FROM pg_inherits i WHERE i.inhparent = c.oid
+   UNION ALL
+   SELECT i.inhrelid, i.xmin, t.pending OR {pending} FROM tree t
+     JOIN pg_inherits i ON i.inhparent = t.inhrelid)
+ SELECT json_build_array(
+     left(md5(string_agg(concat_ws(' ', m.oid, m.relfilenode, t.xmin, t.pending), ','
+       ORDER BY m.oid)), 16),
+     string_agg(DISTINCT m.relreplident::text, '') FILTER (WHERE m.relkind <> 'p'
+       AND NOT t.pending))
+   FROM tree t JOIN pg_class m ON m.oid = t.inhrelid WHERE c.relkind = 'p')
+"""
+"""Of the partitions of c: their digest, and the replica identities of those with rows.
+
+The digest has the moment when a partition was attached, because its rows can change while it is
+detached, and its file, because TRUNCATE of a partition is not in the stream.
+"""
 
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples,
   (SELECT coalesce(json_agg(json_build_array(a.attname, a.attnum, a.atttypid::int8,
       format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '',
-      a.atthasdef OR a.atthasmissing, a.attstorage) ORDER BY a.attnum), '[]')
+      a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR EXISTS (SELECT FROM pg_type d
+        WHERE d.oid = a.atttypid AND d.typtype = 'd' AND d.typdefault IS NOT NULL),
+      a.attstorage, a.attcollation::int8, a.xmin::text::int8) ORDER BY a.attnum), '[]')
      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
   (SELECT json_agg(a.attname ORDER BY k.place) FROM pg_index i,
       LATERAL unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attribute a
@@ -104,7 +166,8 @@ SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples
     WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts
       AND a.attrelid = c.oid AND a.attnum = k.number),
   EXISTS (SELECT FROM pg_index i
-    WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate)
+    WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
+  c.relfilenode::int8, {tree}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE {condition} ORDER BY n.nspname, c.relname
 """
@@ -130,6 +193,51 @@ UNION SELECT r.prrelid::int8 FROM pg_publication_rel r
     JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = %s
   WHERE (r.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND r.xmin::text::int8 > 2
 """
+
+_CHANGED_TYPES = """
+SELECT EXISTS (SELECT FROM pg_enum e
+    WHERE (e.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND e.xmin::text::int8 > 2)
+  OR EXISTS (SELECT FROM pg_attribute a WHERE a.attnum > 0
+    AND (a.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND a.xmin::text::int8 > 2)
+"""
+
+_USED_TYPES = """
+WITH RECURSIVE used (relation, type) AS (
+  SELECT a.attrelid, a.atttypid FROM pg_attribute a
+    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+  UNION
+  SELECT u.relation, part.type FROM used u JOIN pg_type t ON t.oid = u.type, LATERAL (
+    SELECT t.typbasetype WHERE t.typbasetype <> 0
+    UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+    UNION ALL SELECT a.atttypid FROM pg_attribute a
+      WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid{multirange}
+  ) AS part (type))
+SELECT t.oid::int8, t.oid::regtype::text,
+  CASE t.typtype WHEN 'e' THEN (SELECT json_object_agg(e.oid::text, e.enumlabel)
+      FROM pg_enum e WHERE e.enumtypid = t.oid)
+    ELSE (SELECT json_object_agg(a.attnum::text, concat_ws(' ', a.atttypid, a.attisdropped))
+      FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0) END,
+  array_agg(u.relation::int8), t.typtype = 'c'
+FROM used u JOIN pg_type t ON t.oid = u.type WHERE t.typtype IN ('e', 'c') GROUP BY t.oid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedType:
+    """An enum or a composite type.
+
+    Attributes:
+        form: Its labels by OID, or the types of its columns by number.
+        relations: OIDs of the tables with columns that contain it.
+        is_composite: Whether it is a composite type. Another column changes the text of its values.
+    """
+
+    oid: int
+    name: str
+    form: dict[str, str]
+    relations: frozenset[int]
+    is_composite: bool
 
 
 class Catalog:
@@ -199,29 +307,89 @@ class Catalog:
         )
         if exists is None:
             return None
-        extra = "p.attnames::text[], p.rowfilter" if self.version >= 150000 else "NULL, NULL"
+        extra = "NULL, NULL"
+        if self.version >= 150000:  # without a list, the view names the columns of now
+            extra = (
+                "CASE WHEN EXISTS (SELECT FROM pg_publication_rel l WHERE l.prpubid = b.oid"
+                " AND l.prattrs IS NOT NULL) THEN p.attnames::text[] END, p.rowfilter"
+            )
         query = (
-            f"SELECT c.oid::int8, {extra} FROM pg_publication_tables p"
+            f"SELECT c.oid::int8, {extra}, concat_ws(' ', b.oid, r.oid)"
+            " FROM pg_publication_tables p"
+            " JOIN pg_publication b ON b.pubname = p.pubname"
             " JOIN pg_namespace n ON n.nspname = p.schemaname"
             " JOIN pg_class c ON c.relname = p.tablename AND c.relnamespace = n.oid"
+            " LEFT JOIN pg_publication_rel r ON r.prpubid = b.oid AND r.prrelid = c.oid"
             " WHERE p.pubname = %s"
         )
         return [
-            Published(oid, tuple(names) if names is not None else None, row_filter)
-            for oid, names, row_filter in self.rows(query, (publication,), doing=doing)
+            Published(oid, tuple(names) if names is not None else None, row_filter, membership)
+            for oid, names, row_filter, membership in self.rows(query, (publication,), doing=doing)
+        ]
+
+    def listed(self, publication: str) -> list[int]:
+        """Return the OIDs of the tables that a publication lists, also of single partitions."""
+        query = (
+            "SELECT r.prrelid::int8 FROM pg_publication_rel r JOIN pg_publication p"
+            " ON p.oid = r.prpubid WHERE p.pubname = %s"
+        )
+        return [oid for (oid,) in self.rows(query, (publication,), doing="can't read them")]
+
+    def trees(self, oids: Sequence[int]) -> dict[int, str]:
+        """Return the digests of the partitions of tables (``CatalogTable.tree``)."""
+        query = f"SELECT c.oid::int8, {self._tree()} FROM pg_class c WHERE c.oid = ANY(%s::oid[])"
+        found = self.rows(query, (list(oids),), doing="can't read the partitions")
+        return {oid: tree[0] or "" for oid, tree in found}
+
+    def partitions(self, oid: int) -> list[tuple[str, str, str, str, str]]:
+        """Return schema, name, replica identity, kind and persistence of partitions with rows."""
+        query = (
+            "WITH RECURSIVE tree AS (SELECT inhrelid FROM pg_inherits WHERE inhparent = %s::oid"
+            " UNION ALL SELECT i.inhrelid FROM tree t JOIN pg_inherits i"
+            " ON i.inhparent = t.inhrelid)"
+            " SELECT n.nspname, c.relname, c.relreplident::text, c.relkind::text,"
+            " c.relpersistence::text FROM tree t JOIN pg_class c ON c.oid = t.inhrelid"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind <> 'p' ORDER BY 1, 2"
+        )
+        return self.rows(query, (oid,), doing="can't read the partitions")
+
+    def has_changed_types(self, horizon: int) -> bool:
+        """Return whether newer transactions have changed labels of enums, or columns of types."""
+        found = self.value(_CHANGED_TYPES, (horizon, horizon), doing="can't look for changed types")
+        return bool(found)
+
+    def used_types(self, oids: Sequence[int]) -> list[UsedType]:
+        """Return the types in the columns of tables whose values can change without a write.
+
+        These are enums, whose labels can be renamed, and composite types, also those within arrays,
+        domains and ranges.
+        """
+        multi = " OR r.rngmultitypid = t.oid" if self.version >= 140000 else ""
+        query = _USED_TYPES.format(multirange=multi)
+        return [
+            UsedType(oid, name, form or {}, frozenset(relations), is_composite)
+            for oid, name, form, relations, is_composite in self.rows(
+                query, (list(oids),), doing="can't read the types of the tables"
+            )
         ]
 
     def _tables(self, condition: str, parameters: Sequence[Any]) -> list[CatalogTable]:
-        query = _TABLES.format(condition=condition)
+        query = _TABLES.format(condition=condition, tree=self._tree())
         return [
             CatalogTable(
                 oid, schema, name, partitioned, _char(identity),
                 tuple(CatalogColumn(*each) for each in columns),
                 tuple(primary or ()), tuple(index or ()), rows, deferrable,
+                filenode, tree[0] or "", tree[1] or "",
             )
-            for oid, schema, name, partitioned, identity, rows, columns, primary, index, deferrable
+            for oid, schema, name, partitioned, identity, rows, columns, primary, index, deferrable,
+            filenode, tree
             in self.rows(query, parameters, doing="can't read the tables of the catalog")
         ]  # fmt: skip
+
+    def _tree(self) -> str:
+        # A partition that is being detached concurrently is not read any more.
+        return _TREE.format(pending="i.inhdetachpending" if self.version >= 140000 else "false")
 
     def _type(self, oid: int) -> TypeRow | None:
         found = self.rows(_TYPE, (oid,), doing="can't read a type of the catalog")
@@ -241,7 +409,14 @@ def captured_part(found: CatalogTable, published: Published | None) -> CatalogTa
         for each in found.columns
         if not each.is_generated and (names is None or each.name in names)
     )
-    return replace(found, columns=columns)
+    if published is None:
+        return replace(found, columns=columns)
+    return replace(
+        found,
+        columns=columns,
+        row_filter=published.row_filter,
+        membership=published.membership,
+    )
 
 
 def described(found: CatalogTable, database: str, types: Types) -> Table:

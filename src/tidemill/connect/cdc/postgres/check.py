@@ -194,6 +194,8 @@ def _tables(catalog: Catalog, capture: Capture, settings: Settings) -> Iterator[
         yield Finding("warning", "the patterns select no table", "Change include and exclude.")
     for each in selected:
         yield from _identity(each, capture)
+        if each.leaves:
+            yield from _partitions(catalog, each)
         readable = catalog.value(
             "SELECT has_table_privilege(%s::oid, 'SELECT') AND has_schema_privilege(%s, 'USAGE')",
             (each.oid, each.schema),
@@ -229,6 +231,8 @@ def _identity(table: CatalogTable, capture: Capture) -> Iterator[Finding]:
                 full,
             )
         return
+    if table.leaves:  # theirs counts
+        return
     if table.identity == "n":
         yield Finding(
             "error",
@@ -251,6 +255,35 @@ def _identity(table: CatalogTable, capture: Capture) -> Iterator[Finding]:
             "not deliver: they are read from the table, and can be newer than the change",
             full,
         )
+
+
+def _partitions(catalog: Catalog, table: CatalogTable) -> Iterator[Finding]:
+    """Find partitions whose changes are not in the stream, or would fail."""
+    for schema, name, identity, kind, persistence in catalog.partitions(table.oid):
+        quoted = f"{_quoted(schema)}.{_quoted(name)}"
+        if identity in "ni" and not (table.identity == identity == "i"):
+            yield Finding(
+                "error",
+                f"{schema}.{name}, a partition of {table.id}, has the REPLICA IDENTITY "
+                f"{'NOTHING' if identity == 'n' else 'USING INDEX'}: its updates and deletes fail, "
+                "or do not deliver the key",
+                f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT;",
+            )
+        elif identity == "d" and table.is_deferrable:
+            yield Finding(
+                "error",
+                f"{schema}.{name}, a partition of {table.id}, has a deferrable primary key, which "
+                "is not a replica identity: its updates and deletes can't be captured",
+                f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;",
+            )
+        if kind == "f" or persistence == "u":
+            yield Finding(
+                "warning",
+                f"{schema}.{name}, a partition of {table.id}, is "
+                f"{'a foreign table' if kind == 'f' else 'unlogged'}: its rows are read by "
+                "snapshots, but its changes are not in the stream",
+                "Detach it, or leave the table out.",
+            )
 
 
 def _owns(catalog: Catalog, table: CatalogTable) -> bool:

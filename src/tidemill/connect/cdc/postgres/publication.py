@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import structlog
+
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.errors import SetupError
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
 from tidemill.connect.cdc.postgres.errors import translating
+
+log = structlog.get_logger("tidemill.cdc")
 
 _LOCK_TIMEOUT_MS = 1000
 _ROOTS = 130000
@@ -25,23 +29,30 @@ def is_usable(table: CatalogTable, capture: Capture) -> bool:
 
     A table without either must not be published: its updates and deletes would fail.
     """
-    if table.identity == "f":
+    if table.delivered == "f":
         return bool(table.key) or capture.keyless == "all-columns"
-    return bool(table.key) and table.identity in "di"
+    return bool(table.key) and table.delivered in "di"
+
+
+def fails_writes(table: CatalogTable) -> bool:
+    """Return whether the server refuses updates and deletes of a table once it is published.
+
+    That is so without a replica identity: a deferrable primary key is none.
+    """
+    identities = set(table.leaves or table.identity)
+    if "d" in identities and (not table.primary or table.is_deferrable):
+        return True
+    return "n" in identities or (table.identity == "i" and not table.identity_index)
 
 
 def wanted(catalog: Catalog, capture: Capture) -> list[CatalogTable]:
-    """Return the tables that the patterns select and that can be published.
-
-    A deferrable primary key is not a replica identity, so the server would refuse updates and
-    deletes of its table once it is published.
-    """
+    """Return the tables that the patterns select and that can be published."""
     return [
         each
         for each in catalog.user_tables()
         if capture.selects(each.schema, each.name)
         and is_usable(each, capture)
-        and not (each.is_deferrable and each.identity == "d")
+        and not fails_writes(each)
     ]
 
 
@@ -73,7 +84,7 @@ def is_own(catalog: Catalog, name: str, capture: Capture) -> bool:
 
 
 def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
-    """Create the publication, or add tables to one that we created.
+    """Create the publication, or add tables to one that we created, and remove what breaks writes.
 
     A table is added under a lock that waits for its writers: a transaction that has written to it
     before, and commits after, would be missing in the stream and in a snapshot. If the lock is not
@@ -85,10 +96,35 @@ def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
         return
     if not is_own(catalog, name, capture):
         return
+    for each in catalog.tables_by_oid(catalog.listed(name)):
+        if fails_writes(each):
+            _remove(catalog, name, each)
     here = {each.oid for each in published}
     for each in wanted(catalog, capture):
         if each.oid not in here:
             _add(catalog, name, each)
+
+
+def _remove(catalog: Catalog, name: str, table: CatalogTable) -> None:
+    import psycopg
+
+    connection = catalog.connection
+    with translating(f"can't remove {table.id} from the publication {name}"):
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
+                connection.execute(_statement("ALTER PUBLICATION {} DROP TABLE {}", name, [table]))
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+            return
+        except psycopg.errors.UndefinedObject:  # another worker was faster
+            return
+    log.warning(
+        "source.table_left_out",
+        table=table.id,
+        publication=name,
+        why="it has no replica identity, so its updates and deletes would fail",
+        hint="tidemill source check names the statement that gives it one",
+    )
 
 
 def _add(catalog: Catalog, name: str, table: CatalogTable) -> None:

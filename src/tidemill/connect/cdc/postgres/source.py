@@ -23,7 +23,7 @@ from tidemill.connect.cdc.contract import (
 )
 from tidemill.connect.cdc.errors import PositionLostError, SetupError, SourceUnavailableError
 from tidemill.connect.cdc.postgres import check, publication, slot
-from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, described
+from tidemill.connect.cdc.postgres.catalog import Catalog
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
 from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
 from tidemill.connect.cdc.postgres.decoding.stream import OWN_PREFIX, Stream
@@ -33,6 +33,7 @@ from tidemill.connect.cdc.postgres.reading import contested, toast, visibility
 from tidemill.connect.cdc.postgres.reading.chunks import Reader
 from tidemill.connect.cdc.postgres.settings import Settings, settings_of
 from tidemill.connect.cdc.postgres.tables import Tables
+from tidemill.connect.cdc.postgres.watching import Watch
 
 _BATCH_CHANGES = 5000
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -66,10 +67,9 @@ class PostgresSource:
         self._is_streaming = False
         self._origin = Origin("", 0, "", self._settings.slot, 0)
         self._snapshot = ""
-        self._horizon = 0  # changes of tables by older transactions were delivered
-        self._looked = 0  # changes of tables by older transactions were found
-        self._listed: set[int] = set()  # OIDs of the tables that were captured then
-        self._tables = Tables(self._open_catalog, capture, self._settings.publication)
+        name = self._settings.publication
+        self._tables = Tables(self._open_catalog, capture, name)
+        self._watch = Watch(self._open_catalog, self._tables, capture, name)
         self._shapes = Shapes(self._open_catalog, "", self._tables.selects)
         self._stream = Stream(self._shapes, Place(0))
         self._returned = Place(0)
@@ -99,27 +99,20 @@ class PostgresSource:
             raise SetupError(f"PostgreSQL {catalog.version // 10000} is too old: use 12 or newer")
         if position is None:
             self._tables.refuse_keyless()
-        publication.reconcile(catalog, self._settings.publication, self._capture)
-        self._looked = catalog.horizon()
+        self._watch.prepare()
         replication = ReplicationConnection.connect(self._settings.conninfo)
         self._replication = replication
         if position is None:
             server = slot.identify(replication)
             lsn, self._snapshot = slot.create(replication, catalog, self._settings)
-            place, self._horizon = Place(lsn), self._looked
+            place = Place(lsn)
             self._origin = Origin(
                 server.system, server.timeline, server.database, self._settings.slot, lsn
             )
         else:
             place = self._resume(replication, catalog, position)
-        self._tables.refresh()
-        self._shapes = Shapes(self._open_catalog, self._origin.database, self._tables.selects)
-        captured = self._tables.in_catalog()
-        self._shapes.expect(captured)
-        self._listed = {each.oid for each in captured}
+        self._shapes = self._watch.start(self._origin.database, position)
         self._stream = Stream(self._shapes, place, self._settings.spool_dir)
-        if position is not None:
-            self._shapes.news.resync += self._changed_since(captured, position)
         self._returned, self._wanted = place, 0
         self._unconfirmed.clear()
         now = time.monotonic()
@@ -251,21 +244,7 @@ class PostgresSource:
         return place
 
     def _at(self, place: Place) -> Position:
-        return to_json(place, self._origin, self._horizon)
-
-    def _changed_since(self, captured: list[CatalogTable], position: Position) -> list[str]:
-        """Return the tables that were changed while no source ran: they must be read again.
-
-        Positions keep their horizon until the batch that names these tables. The worker can store
-        one before, and a worker after a crash must find them again.
-        """
-        horizon = position.get("horizon")
-        if not isinstance(horizon, int):
-            self._horizon = self._looked
-            return []
-        self._horizon = horizon
-        changed = self._open_catalog().changed_since(horizon, self._settings.publication)
-        return [each.id for each in captured if each.oid in changed]
+        return to_json(place, self._origin, self._watch.horizon)
 
     def _streaming(self) -> ReplicationConnection:
         """Return the replication connection; the first call starts the stream."""
@@ -280,7 +259,7 @@ class PostgresSource:
 
     def _has_something(self) -> bool:
         stream, news = self._stream, self._shapes.news
-        if stream.changes or stream.ended or news.schemas or news.resync:
+        if stream.changes or stream.ended or news:
             return True
         place = stream.place
         if place <= self._returned:
@@ -298,11 +277,14 @@ class PostgresSource:
                 contested.settle(stream.contested, by_keys)
         if len(stream.delivered) > _DELIVERED:
             visibility.prune(self._open_catalog().connection, stream.delivered)
-        place, self._horizon = stream.place, self._looked
-        found = stream.take()
-        resync = list(dict.fromkeys([*news.resync, *found.truncated]))
-        batch = Batch(found.changes, self._at(place), found.ended, news.schemas, resync)
-        news.schemas, news.resync = [], []
+        place, found = stream.place, stream.take()
+        self._watch.took(news.notes)
+        reasons = news.resync | dict.fromkeys(found.truncated, "it was truncated")
+        batch = Batch(
+            found.changes, self._at(place), found.ended, news.schemas, list(reasons), reasons,
+            news.notes,
+        )  # fmt: skip
+        news.schemas, news.resync, news.notes = [], {}, {}
         self._returned = place
         if found.changes:
             self._unconfirmed.append((place.lsn, found.changes.ts_ms))
@@ -318,24 +300,7 @@ class PostgresSource:
         if time.monotonic() < self._due["refresh"]:
             return
         self._due["refresh"] = time.monotonic() + _REFRESH_S
-        catalog, news = self._open_catalog(), self._shapes.news
-        publication.reconcile(catalog, self._settings.publication, self._capture)
-        horizon = catalog.horizon()
-        changed = catalog.changed_since(self._looked, self._settings.publication)
-        self._tables.refresh()
-        if changed:
-            database = catalog.connection.info.dbname
-            captured = self._tables.in_catalog()
-            for each in captured:
-                table = described(each, database, catalog.types)
-                if each.oid not in self._listed:
-                    self._shapes.expect([each])
-                    news.schemas.append(table)
-                    news.resync.append(each.id)
-                elif each.oid in changed:
-                    self._shapes.learn(each, table)
-            self._listed = {each.oid for each in captured}
-        self._looked = horizon
+        self._watch.look(self._shapes)
 
     def _write_if_due(self) -> None:
         """Write a logical message if the stream must move, or as a heartbeat.

@@ -79,12 +79,21 @@ class Tables:
         part = captured_part(found, published)
         return described(part, catalog.connection.info.dbname, catalog.types)
 
-    def _part_of(self, found: CatalogTable) -> Published | None:
-        """Return what the publication publishes of a table; None if it does not have it."""
+    def part(self, found: CatalogTable) -> CatalogTable:
+        """Return a table with the columns that the publication had when it was last read."""
+        return captured_part(found, self._part_of(found))
+
+    def published(self) -> set[tuple[int, str]]:
+        """Return the OIDs of the published tables, and their memberships."""
         if self._published is None:
             published = self._catalog().published(self._name) or []
             self._published = {each.oid: each for each in published}
-        return self._published.get(found.oid)
+        return {(each.oid, each.membership) for each in self._published.values()}
+
+    def _part_of(self, found: CatalogTable) -> Published | None:
+        """Return what the publication publishes of a table; None if it does not have it."""
+        self.published()
+        return (self._published or {}).get(found.oid)
 
     def refuse_keyless(self) -> None:
         """Raise SetupError if a table without a key is selected, and the definition refuses it."""

@@ -71,7 +71,7 @@ def decode_change(
     after: Row | None = None
     part = data[at]
     if part == _OLD_ROW:
-        before, at = shape.decode(data, at + 1)
+        before, at = shape.decode_old(data, at + 1)
     elif part == _OLD_KEY:
         before, at = shape.decode_identity(data, at + 1)
     op: Operation = "d"

@@ -14,6 +14,7 @@ from typing import Any
 from tidemill.connect.cdc.contract import Column, Table
 from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, Encoders
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
+from tidemill.connect.cdc.postgres.decoding.facts import Facts, note_of
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
 from tidemill.connect.cdc.postgres.errors import ProtocolError
 from tidemill.connect.cdc.postgres.types import RULES, Convert
@@ -91,6 +92,7 @@ class Shape:
         columns: The columns' rules for the compiled encoder.
         lsn: The place of the description.
         has_deferrable_key: Whether two rows can have one key within a transaction.
+        names_other_columns: See ``CatalogTable.names_other_columns``.
     """
 
     relation: Relation
@@ -101,6 +103,18 @@ class Shape:
     columns: tuple[ColumnRule, ...]
     lsn: int
     has_deferrable_key: bool = False
+    names_other_columns: bool = False
+
+    @property
+    def is_packable(self) -> bool:
+        """Whether the compiled encoder decodes the rows in the same way."""
+        return not (self.has_deferrable_key or self.names_other_columns)
+
+    def decode_old(self, data: bytes, at: int) -> tuple[Row, int]:
+        """Decode an old row that the stream calls whole (REPLICA IDENTITY FULL)."""
+        if self.names_other_columns:
+            return self.decode_identity(data, at)
+        return self.decode(data, at)
 
 
 class Layouts:
@@ -115,7 +129,7 @@ class Layouts:
         self.counts = {
             oid: len(shape.names)
             for oid, shape in shapes.items()
-            if shape.table is not None and not shape.has_deferrable_key
+            if shape.table is not None and shape.is_packable
         }
         self._made: tuple[Encoders, dict[int, Any]] | None = None
 
@@ -137,11 +151,16 @@ class News:
 
     Attributes:
         schemas: Tables whose columns changed, or that are new.
-        resync: Ids of tables whose topics can lack rows or values, so they must be read again.
+        resync: Why tables must be read again, because their topics can lack rows or values, by id.
+        notes: The facts of tables, to be stored.
     """
 
     schemas: list[Table] = field(default_factory=list)
-    resync: list[str] = field(default_factory=list)
+    resync: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.schemas or self.resync or self.notes)
 
 
 class Shapes:
@@ -151,6 +170,8 @@ class Shapes:
         catalog: Returns the catalog: its connection can be replaced.
         database: The name of the database.
         selects: Returns whether a table is captured.
+        part: Returns a table with the columns that are captured.
+        known: The facts of tables that earlier sources have stored, by OID.
     """
 
     def __init__(
@@ -158,15 +179,19 @@ class Shapes:
         catalog: Callable[[], Catalog],
         database: str,
         selects: Callable[[CatalogTable | Relation], bool],
+        part: Callable[[CatalogTable], CatalogTable] = lambda found: found,
+        known: Mapping[int, Facts] | None = None,
     ) -> None:
         self._catalog = catalog
         self._database = database
         self._selects = selects
+        self._part = part
         self._by_oid: dict[int, Shape] = {}
         self._layouts: Layouts | None = None
-        self._oid_of: dict[str, int] = {}
-        self._columns: dict[int, dict[str, int]] = {}
-        self._keys: dict[int, tuple[str, ...]] = {}
+        self._known = dict(known or {})
+        self._oid_of = {facts.id: oid for oid, facts in self._known.items()}
+        self._keys = {oid: facts.key for oid, facts in self._known.items() if facts.key}
+        self._described: dict[int, dict[str, int]] = {}
         self.news = News()
 
     def __getitem__(self, oid: int) -> Shape:
@@ -186,19 +211,34 @@ class Shapes:
             self._layouts = Layouts(self._by_oid)
         return self._layouts
 
-    def expect(self, tables: list[CatalogTable]) -> None:
-        """Take note of tables as they are at the start, so that later changes are recognised."""
-        for each in tables:
-            self._oid_of[each.id] = each.oid
-            self._columns[each.oid] = {column.name: column.type_oid for column in each.columns}
-            if set(each.key) <= self._columns[each.oid].keys():
-                self._keys[each.oid] = each.key
+    def expect(self, found: CatalogTable) -> None:
+        """Take note of a table as it is, so that later changes are recognised."""
+        self._oid_of[found.id] = found.oid
+        self._described[found.oid] = {each.name: each.type_oid for each in found.columns}
+        facts = Facts.of(found)
+        if facts.key:
+            self._keys[found.oid] = facts.key
+        self._note(found.oid, facts)
 
     def learn(self, found: CatalogTable, table: Table) -> None:
         """Take note of a table that was changed, which the stream describes at its next row."""
-        fills = {each.name: each.fills_old_rows for each in found.columns}
         columns = {each.name: each.type_oid for each in found.columns}
-        self._judge(found.oid, table, columns, fills)
+        self._judge(found.oid, table, columns, found)
+
+    def leave(self, oid: int) -> None:
+        """Forget a table that is not captured any more: its changes are not delivered."""
+        known = self._known.pop(oid, None)
+        self._described.pop(oid, None)
+        self._keys.pop(oid, None)
+        if known is not None:
+            self.news.notes[note_of(oid)] = None
+            if self._oid_of.get(known.id) == oid:
+                del self._oid_of[known.id]
+
+    def tree_of(self, oid: int) -> str:
+        """Return the digest of a table's partitions that is known."""
+        known = self._known.get(oid)
+        return "" if known is None else known.tree
 
     def describe(self, relation: Relation, lsn: int) -> None:
         """Take in a Relation message.
@@ -212,18 +252,25 @@ class Shapes:
         if before is not None and (before.lsn > lsn > 0 or (is_same and relation.identity == "d")):
             return
         here = next(iter(self._catalog().tables_by_oid([relation.oid])), None)
-        if before is not None and is_same and before.has_deferrable_key == _is_deferrable(here):
+        if before is not None and is_same and not _decodes_differently(before, here):
             return
         shape = self._by_oid[relation.oid] = self._shape(relation, here, lsn)
         self._layouts = None
         if shape.table is not None:
-            self._compare(shape, shape.table, here)
+            columns = {each.name: each.type_oid for each in relation.columns}
+            found = None if here is None else self._part(here)
+            self._judge(relation.oid, shape.table, columns, found)
 
     def _shape(self, relation: Relation, here: CatalogTable | None, lsn: int) -> Shape:
         types = self._catalog().types
         known = {each.name: each for each in here.columns} if here else {}
+        differs = here is not None and here.names_other_columns
+        identity = {each.name for each in relation.columns if each.is_identity}
+        if here is not None and differs:
+            identity = set(here.key)
         converts = [
-            (each.name, types[each.type_oid].convert, each.is_identity) for each in relation.columns
+            (each.name, types[each.type_oid].convert, each.name in identity)
+            for each in relation.columns
         ]
         columns = tuple(
             Column(
@@ -252,53 +299,56 @@ class Shapes:
                 for name, convert, is_identity in converts
             ),
             lsn,
-            _is_deferrable(here),
+            here is not None and here.is_deferrable,
+            differs,
         )
 
-    def _compare(self, shape: Shape, table: Table, here: CatalogTable | None) -> None:
-        relation = shape.relation
-        fills = {each.name: each.fills_old_rows for each in here.columns} if here else {}
-        columns = {each.name: each.type_oid for each in relation.columns}
-        self._judge(relation.oid, table, columns, fills)
-
     def _judge(
-        self, oid: int, table: Table, columns: dict[str, int], fills: dict[str, bool]
+        self, oid: int, table: Table, columns: dict[str, int], found: CatalogTable | None
     ) -> None:
-        """Compare a table with what was known of it, and add the consequences to the news."""
-        known = self._columns.get(oid, columns)
+        """Compare a table with what was known of it, and add the consequences to the news.
+
+        Args:
+            table: As the stream or the catalog describes it.
+            columns: The types of its columns.
+            found: As the catalog has it now, which is what is read if it is read again; None if
+                the table does not exist any more.
+        """
+        known, now = self._known.get(oid), None if found is None else Facts.of(found)
         other = self._oid_of.get(table.id)
-        is_renamed = other != oid and oid in self._columns
-        is_replaced = other not in (oid, None)
-        self._oid_of[table.id] = oid
-        self._columns[oid] = columns
+        shown = self._described.get(oid, columns)
         # All rows get other keys in the topic. A table that is gone has no key.
         has_new_key = bool(table.key) and self._keys.get(oid, table.key) != table.key
+        why = ""
+        if known is not None and other != oid:
+            why = "it was renamed"
+        elif other not in (oid, None):
+            why = "it was created again"
+        elif has_new_key:
+            why = "its primary key was changed"
+        elif known is not None and found is not None and now is not None:
+            why = known.difference(now, {each.name: each.fills_old_rows for each in found.columns})
+        self._oid_of[table.id] = oid
+        self._described[oid] = columns
         if table.key:
             self._keys[oid] = table.key
-        if is_renamed or is_replaced or has_new_key or _changes_old_rows(known, columns, fills):
-            self.news.resync.append(table.id)
-        if other != oid or has_new_key or known != columns:
+        if now is not None:
+            self._note(oid, now)
+        if why:
+            self.news.resync[table.id] = why
+        if other != oid or has_new_key or shown != columns:
             self.news.schemas.append(table)
 
+    def _note(self, oid: int, facts: Facts) -> None:
+        if self._known.get(oid) != facts:
+            self._known[oid] = facts
+            self.news.notes[note_of(oid)] = facts.encode()
 
-def _is_deferrable(here: CatalogTable | None) -> bool:
-    return here is not None and here.is_deferrable
 
-
-def _changes_old_rows(
-    known: dict[str, int], columns: dict[str, int], fills: dict[str, bool]
-) -> bool:
-    """Return whether rows that no change touched have other values now.
-
-    That is so for a column with another type, for a new column with a default, and for a renamed
-    column. A rename looks like a dropped and an added column.
-    """
-    added = [name for name in columns if name not in known]
-    if any(fills.get(name, True) for name in added):
-        return True
-    if added and any(name not in columns for name in known):
-        return True
-    return any(known[name] != oid for name, oid in columns.items() if name in known)
+def _decodes_differently(shape: Shape, here: CatalogTable | None) -> bool:
+    is_deferrable = here is not None and here.is_deferrable
+    differs = here is not None and here.names_other_columns
+    return (shape.has_deferrable_key, shape.names_other_columns) != (is_deferrable, differs)
 
 
 def _key(relation: Relation, here: CatalogTable | None) -> tuple[str, ...]:
@@ -309,6 +359,12 @@ def _key(relation: Relation, here: CatalogTable | None) -> tuple[str, ...]:
     """
     delivered = tuple(each.name for each in relation.columns if each.is_identity)
     key = () if here is None else here.key
-    if delivered and relation.identity in "di" and not (key and set(key) <= set(delivered)):
+    differs = here is not None and here.names_other_columns
+    if (
+        delivered
+        and relation.identity in "di"
+        and not differs
+        and not (key and set(key) <= set(delivered))
+    ):
         return delivered
     return key if set(key) <= {each.name for each in relation.columns} else ()

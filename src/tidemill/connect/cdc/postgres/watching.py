@@ -1,0 +1,160 @@
+"""Looks for tables whose rows changed without a row in the stream, at the start and now and then.
+
+New tables, ALTER TABLE, partitions that come, go or are truncated, renamed labels of enums, another
+publication: what must be read again goes to the news of ``Shapes``. Must not know: messages, Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemill.connect.cdc.contract import Capture, Position
+from tidemill.connect.cdc.postgres import publication
+from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, described
+from tidemill.connect.cdc.postgres.decoding.facts import note_of, noted
+from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
+from tidemill.connect.cdc.postgres.tables import Tables
+
+_TYPES = "types"
+_FORMAT, _PRESENT = "format", "1"
+"""The note that says that each captured table has a note."""
+
+
+class Watch:
+    """The looks at the catalog of one source.
+
+    Args:
+        catalog: Returns the catalog: its connection can be replaced.
+        tables: The captured tables.
+        capture: The patterns, and the notes of earlier sources.
+        name: The name of the publication.
+
+    Attributes:
+        horizon: Changes of the catalog by older transactions were delivered. Positions have it for
+            tables without a note.
+    """
+
+    def __init__(
+        self, catalog: Callable[[], Catalog], tables: Tables, capture: Capture, name: str
+    ) -> None:
+        self._catalog = catalog
+        self._tables = tables
+        self._capture = capture
+        self._name = name
+        self._notes: dict[str, str] = dict(capture.notes)
+        self._listed: set[int] = set()  # OIDs of the tables that are captured
+        self._roots: list[int] = []  # those of them that can have partitions
+        self._published: set[tuple[int, str]] = set()
+        self._looked = 0
+        self.horizon = 0
+
+    def prepare(self) -> None:
+        """Create or complete the publication. What changes later is found by the next look."""
+        catalog = self._catalog()
+        publication.reconcile(catalog, self._name, self._capture)
+        self._looked = catalog.horizon()
+        self._tables.refresh()
+
+    def start(self, database: str, position: Position | None) -> Shapes:
+        """Return the shapes of the captured tables, with news of what changed since a position.
+
+        Positions keep their horizon until the batch that names these tables. The worker can store
+        one before, and a worker after a crash must find them again.
+        """
+        known = noted(self._notes) if position is not None else {}
+        shapes = Shapes(self._catalog, database, self._tables.selects, self._tables.part, known)
+        horizon = position.get("horizon") if position is not None else None
+        self.horizon = horizon if isinstance(horizon, int) else self._looked
+        captured = self._tables.in_catalog()
+        unknown = [each for each in captured if each.oid not in known]
+        changed = self._changed_before(unknown, position)
+        for each in captured:
+            if each.oid in known:
+                shapes.learn(each, self._described(each))
+            else:
+                shapes.expect(each)
+            if each.oid in changed:
+                shapes.news.resync[each.id] = changed[each.oid]
+        self._look_at_types(shapes, captured)
+        self._note(shapes, captured)
+        if self._notes.get(_FORMAT) != _PRESENT:
+            shapes.news.notes[_FORMAT] = _PRESENT
+        return shapes
+
+    def look(self, shapes: Shapes) -> None:
+        """Add what changed since the last look to the news."""
+        catalog = self._catalog()
+        publication.reconcile(catalog, self._name, self._capture)
+        horizon = catalog.horizon()
+        changed = catalog.changed_since(self._looked, self._name)
+        has_changed_types = catalog.has_changed_types(self._looked)
+        self._tables.refresh()
+        published = self._tables.published()
+        if self._roots:
+            trees = catalog.trees(self._roots)
+            changed |= {oid for oid, tree in trees.items() if tree != shapes.tree_of(oid)}
+        if changed or has_changed_types or published != self._published:
+            captured = self._tables.in_catalog()
+            for each in captured:
+                if each.oid not in self._listed:
+                    shapes.expect(each)
+                    shapes.news.schemas.append(self._described(each))
+                    shapes.news.resync[each.id] = "it is new"
+                elif each.oid in changed or published != self._published:
+                    shapes.learn(each, self._described(each))
+            if has_changed_types:
+                self._look_at_types(shapes, captured)
+            self._note(shapes, captured)
+        self._looked = horizon
+
+    def took(self, notes: Mapping[str, str | None]) -> None:
+        """Take note that the news are in a batch: its position says so."""
+        self.horizon = self._looked
+        for name, note in notes.items():
+            if note is None:
+                self._notes.pop(name, None)
+            else:
+                self._notes[name] = note
+
+    def _changed_before(
+        self, unknown: list[CatalogTable], position: Position | None
+    ) -> dict[int, str]:
+        """Return which tables without a note must be read again, and why."""
+        if position is None or not unknown:
+            return {}
+        if self._notes.get(_FORMAT) == _PRESENT:
+            return {each.oid: "it is new" for each in unknown}
+        changed = self._catalog().changed_since(self.horizon, self._name)
+        return {each.oid: "it was changed" for each in unknown if each.oid in changed}
+
+    def _look_at_types(self, shapes: Shapes, captured: list[CatalogTable]) -> None:
+        """Read tables again whose values have another text, because a type was changed."""
+        used = self._catalog().used_types([each.oid for each in captured])
+        before: dict[str, dict[str, str]] = json.loads(self._notes.get(_TYPES, "{}"))
+        now = {str(each.oid): each.form for each in used}
+        names = {each.oid: each.id for each in captured}
+        for each in used:
+            known = before.get(str(each.oid), each.form)
+            is_other = any(known[part] != form for part, form in each.form.items() if part in known)
+            if is_other or (each.is_composite and known.keys() != each.form.keys()):
+                for oid in each.relations & names.keys():
+                    shapes.news.resync[names[oid]] = f"the type {each.name} was changed"
+        if now != before:
+            shapes.news.notes[_TYPES] = json.dumps(now)
+
+    def _note(self, shapes: Shapes, captured: list[CatalogTable]) -> None:
+        """Take note of what is captured now."""
+        here = {each.oid for each in captured}
+        for oid in self._listed - here:
+            shapes.leave(oid)
+        for oid in noted(self._notes).keys() - here:
+            shapes.leave(oid)
+            shapes.news.notes[note_of(oid)] = None
+        self._listed, self._published = here, self._tables.published()
+        self._roots = [each.oid for each in captured if each.is_partitioned]
+
+    def _described(self, found: CatalogTable) -> Any:
+        catalog = self._catalog()
+        return described(found, catalog.connection.info.dbname, catalog.types)
