@@ -24,7 +24,7 @@ SCENARIOS = {
         "groups",
         "cluster",
     ],
-    "ShareConsumers": ["accept", "settle", "renew", "timeout", "committed", "admin"],
+    "ShareConsumers": ["accept", "settle", "renew", "timeout", "committed", "start,admin"],
     # Several to a JVM: each takes seconds to start.
     "Transactions": [
         "readers,held,large",

@@ -190,12 +190,20 @@ class AllGroups:
 
     def share_heartbeat(self, request: ShareHeartbeat, now_ms: int) -> Outcome[HeartbeatResult]:
         """Let a member of a share group join, stay, change or leave; see ``ShareGroups``."""
-        others: tuple[Group | ConsumerGroup | None, ...] = (
-            self._consumers.table.get(request.group_id),
-            self._classic.get(request.group_id),
-        )
-        taken = any(group is not None for group in others)
+        taken = self._has_other(request.group_id)
         return self.shares.heartbeat(request, now_ms, is_taken=taken)
+
+    def create_share_group(self, group_id: str) -> Outcome[None]:
+        """Create an empty share group, unless it exists; see ``ShareGroups.create``."""
+        return self.shares.create(group_id, is_taken=self._has_other(group_id))
+
+    def _has_other(self, group_id: str) -> bool:
+        """Return whether a group that is not a share group has this id."""
+        others: tuple[Group | ConsumerGroup | None, ...] = (
+            self._consumers.table.get(group_id),
+            self._classic.get(group_id),
+        )
+        return any(group is not None for group in others)
 
     # --- the classic protocol --------------------------------------------------------------------
 

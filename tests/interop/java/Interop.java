@@ -304,6 +304,23 @@ public class Interop {
         check(folder.totalBytes().getAsLong() >= folder.usableBytes().getAsLong(), "disk space");
         var broker = new ConfigResource(ConfigResource.Type.BROKER, "1");
         check(config(broker).get("node.id").value().equals("1"), "broker config");
+        var all = new ConfigResource(ConfigResource.Type.BROKER, "");
+        for (String value : List.of("2", "1")) {
+            admin.incrementalAlterConfigs(Map.of(all, List.of(new AlterConfigOp(
+                    new ConfigEntry("min.insync.replicas", value), AlterConfigOp.OpType.SET)))).all().get();
+            waitFor("min.insync.replicas of all brokers", () -> List.of(all, broker,
+                    new ConfigResource(ConfigResource.Type.TOPIC, topic)).stream()
+                    .allMatch(each -> value.equals(config(each).get("min.insync.replicas").value())));
+            numbers(topic("replicas" + value, 1), 0, 1);
+        }
+        expect(InvalidConfigurationException.class, () -> admin.incrementalAlterConfigs(Map.of(all, List.of(
+                new AlterConfigOp(new ConfigEntry("min.insync.replicas", ""), AlterConfigOp.OpType.DELETE)))).all().get());
+        var features = admin.describeFeatures().featureMetadata().get().finalizedFeatures();
+        short level = features.get("group.version").maxVersionLevel();
+        admin.updateFeatures(Map.of("group.version",
+                new FeatureUpdate(level, FeatureUpdate.UpgradeType.UPGRADE)), new UpdateFeaturesOptions()).all().get();
+        expect(InvalidUpdateVersionException.class, () -> admin.updateFeatures(Map.of("group.version",
+                new FeatureUpdate((short) 9, FeatureUpdate.UpgradeType.UPGRADE)), new UpdateFeaturesOptions()).all().get());
         expect(SecurityDisabledException.class, () -> admin.describeAcls(
                 org.apache.kafka.common.acl.AclBindingFilter.ANY).values().get());
         expect(ElectionNotNeededException.class, () -> {

@@ -17,6 +17,7 @@ public class ShareConsumers extends Interop {
             "renew", ShareConsumers::renew,
             "timeout", ShareConsumers::timeout,
             "committed", ShareConsumers::committed,
+            "start", ShareConsumers::start,
             "admin", ShareConsumers::admin);
 
     public static void main(String[] arguments) throws Exception {
@@ -170,6 +171,26 @@ public class ShareConsumers extends Interop {
         check(lag(group, topic) == 100, "a lag after the move");
         get(admin.deleteShareGroupOffsets(group, Set.of(topic)).all());
         get(admin.deleteShareGroups(List.of(group)).all());
+    }
+
+    /** The start of a group that does not exist yet. A member that wants one byte gets a batch at a time. */
+    static void start() throws Exception {
+        String topic = topic("start", 1);
+        String group = "group-start" + suffix;
+        for (int n = 0; n < 5; n++) produce(topic, n, n + 1, Map.of());
+        check(get(admin.listShareGroupOffsets(Map.of(group, new ListShareGroupOffsetsSpec()))
+                .partitionsToOffsetInfo(group)).isEmpty(), "a group that does not exist has no offsets");
+        get(admin.alterShareGroupOffsets(group, Map.of(new TopicPartition(topic, 0), 2L)).all());
+        check(get(admin.describeShareGroups(List.of(group)).all()).get(group).groupState() == GroupState.EMPTY,
+                "the group is empty");
+        List<Integer> found = new ArrayList<>();
+        try (var consumer = member(group, topic, Map.of("fetch.max.bytes", "1"))) {
+            waitFor("the records from the start", () -> {
+                poll(consumer).forEach(each -> found.add(number(each)));
+                return found.size() >= 3;
+            });
+        }
+        check(found.equals(List.of(2, 3, 4)), "found " + found);
     }
 
     static long lag(String group, String topic) {

@@ -297,7 +297,7 @@ public class Transactions extends Interop {
         var finalized = features.finalizedFeatures().get("transaction.version");
         check(finalized.maxVersionLevel() == 2, "finalised: " + finalized);
         var supported = features.supportedFeatures().get("transaction.version");
-        check(supported.minVersion() == 0 && supported.maxVersion() == 2, "supported: " + supported);
+        check(supported.minVersion() <= 2 && supported.maxVersion() == 2, "supported: " + supported);
         check(features.finalizedFeaturesEpoch().isPresent(), "the epoch");
     }
 

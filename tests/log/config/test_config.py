@@ -126,7 +126,6 @@ def test_invalid_values_are_refused_with_their_name(name: str, value: str) -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("min.insync.replicas", "2"),
         ("remote.storage.enable", "true"),
         ("preallocate", "true"),
         ("local.retention.ms", "1000"),

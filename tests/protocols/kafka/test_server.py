@@ -215,26 +215,32 @@ async def test_unknown_version_of_api_versions_gets_the_supported_range() -> Non
         assert answer["error_code"] == 0
         assert {a["api_key"]: a["min_version"] for a in answer["api_keys"]}[PRODUCE] == 0
         assert answer["finalized_features"] == [
+            {
+                "name": "eligible.leader.replicas.version",
+                "max_version_level": 1,
+                "min_version_level": 1,
+            },
             {"name": "group.version", "max_version_level": 1, "min_version_level": 1},
             {"name": "share.version", "max_version_level": 1, "min_version_level": 1},
             {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2},
         ]
         assert answer["finalized_features_epoch"] >= 0
         assert answer["supported_features"] == [
-            {"name": "group.version", "min_version": 0, "max_version": 1},
-            {"name": "share.version", "min_version": 0, "max_version": 1},
-            {"name": "transaction.version", "min_version": 0, "max_version": 2},
+            {"name": "eligible.leader.replicas.version", "min_version": 1, "max_version": 1},
+            {"name": "group.version", "min_version": 1, "max_version": 1},
+            {"name": "share.version", "min_version": 1, "max_version": 1},
+            {"name": "transaction.version", "min_version": 2, "max_version": 2},
         ]
 
 
-async def test_feature_that_starts_at_zero_is_hidden_from_clients_that_fail_on_it() -> None:
+async def test_no_feature_starts_at_zero_for_clients_that_fail_on_it() -> None:
+    """Clients that send v3 fail on a minimum version of 0 (KAFKA-17492)."""
     async with serving() as s:
         client = await s.client()
         about = {"client_software_name": "x", "client_software_version": "1"}
         answer = await client.call(API_VERSIONS, 3, about)
-        assert answer["supported_features"] == []
-        names = [f["name"] for f in answer["finalized_features"]]
-        assert names == ["group.version", "share.version", "transaction.version"]
+        assert min(each["min_version"] for each in answer["supported_features"]) == 1
+        assert len(answer["finalized_features"]) == len(answer["supported_features"])
 
 
 async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:

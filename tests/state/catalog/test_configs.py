@@ -135,8 +135,9 @@ def test_a_config_without_effect_is_stored_and_deleted(all_brokers: bool) -> Non
         change = ConfigChange("log.cleaner.threads", op, value)
         driver.run(driver.catalog.alter_broker([change], all_brokers=all_brokers))
         layers = driver.restart().broker_layers()
-        assert (layers.cluster if all_brokers else layers.broker) == after
-        assert not (layers.broker if all_brokers else layers.cluster)
+        always = {"min.insync.replicas": "1"}
+        assert layers.cluster == {**always, **(after if all_brokers else {})}
+        assert layers.broker == ({} if all_brokers else after)
     assert driver.catalog.log_config("t").retention_ms == 2 * 3_600_000
 
 
@@ -187,7 +188,8 @@ def test_a_default_for_all_brokers_is_weaker_than_one_of_the_broker() -> None:
     )
     driver.run(driver.catalog.alter_broker([ConfigChange("log.retention.ms", DELETE, None)]))
     assert driver.catalog.log_config("t").retention_ms == 88
-    driver.run(driver.catalog.replace_broker({}, all_brokers=True))
+    kept = {"min.insync.replicas": "1"}  # it can't be removed
+    driver.run(driver.catalog.replace_broker(kept, all_brokers=True))
     assert driver.catalog.log_config("t").retention_ms == 2 * 3_600_000
 
 
@@ -281,4 +283,5 @@ def test_topic_entries_have_kafka_s_defaults() -> None:
     driver.create(NewTopic("t"))
     entries = {each.name: each for each in driver.catalog.topic_entries("t")}
     assert {name: entries[name].value for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
+    assert entries.pop("min.insync.replicas").source is S.DYNAMIC_DEFAULT_BROKER  # of all brokers
     assert {each.source for each in entries.values()} == {S.DEFAULT}

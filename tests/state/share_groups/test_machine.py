@@ -171,3 +171,22 @@ def test_the_id_of_another_kind_of_group_is_refused() -> None:
     request = ShareHeartbeat("g", "a", 0, "c", "h", topic_names=("t",))
     with pytest.raises(GroupIdNotFoundError):
         driver.groups.heartbeat(request, driver.now, is_taken=True)
+
+
+def test_a_group_is_created_before_its_first_member_and_survives_a_restart() -> None:
+    driver = Driver()
+    for _ in range(2):  # the second time it is there
+        driver.settle(driver.groups.create("g", is_taken=False))
+        driver.restart()
+        info = driver.groups.describe("g")
+        assert (info.state, info.epoch, info.assignment_epoch) == ("Empty", 1, 1)
+    assert driver.beat("a", 0, ("t",)).member_epoch == 2
+
+
+def test_a_group_is_not_created_with_the_id_of_another_kind_or_without_an_id() -> None:
+    driver = Driver()
+    with pytest.raises(GroupIdNotFoundError):
+        driver.groups.create("g", is_taken=True)
+    with pytest.raises(InvalidGroupIdError):
+        driver.groups.create("", is_taken=False)
+    assert driver.groups.table.all() == []

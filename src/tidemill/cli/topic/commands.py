@@ -28,7 +28,7 @@ from tidemill.cli.options import (
     pairs,
 )
 from tidemill.cli.topic.alter import alter
-from tidemill.cli.topic.configs import config_source, topic_configs
+from tidemill.cli.topic.configs import config_source, is_set, topic_configs
 from tidemill.cli.topic.consume import consume
 from tidemill.cli.topic.lag_policy import lag_policy, policy_text
 from tidemill.cli.topic.logdirs import partition_sizes
@@ -178,7 +178,7 @@ def describe(
         "configs": [
             {"name": c.name, "value": c.value, "source": config_source(c)}
             for c in configs
-            if everything or config_source(c) != "default"
+            if everything or is_set(c)
         ],
         "lag_policy": lag_policy(cluster, values, offsets, sizes),
     }

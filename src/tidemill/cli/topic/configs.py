@@ -36,5 +36,13 @@ def config_source(entry: ConfigEntry) -> str:
     }.get(_number(entry.source), "unknown")
 
 
+def is_set(entry: ConfigEntry) -> bool:
+    """Return whether a config's value was chosen, and is not what every topic has."""
+    source = config_source(entry)
+    # Brokers set it for all brokers themselves, as Apache Kafka does since 4.1.
+    always = (entry.name, entry.value, source) == ("min.insync.replicas", "1", "all brokers")
+    return source != "default" and not always
+
+
 def _number(source: Any) -> int:
     return int(getattr(source, "value", source))

@@ -302,6 +302,10 @@ class GroupCoordinator:
         """Return whether there is such a share group."""
         return self._groups.shares.table.find(group_id) is not None
 
+    async def create_share_group(self, group_id: str) -> None:
+        """Create an empty share group, unless it exists."""
+        await self._run(self._groups.create_share_group(group_id))
+
     def check_share_group(self, group_id: str, *, empty: bool = False) -> None:
         """Return if there is such a share group, and if it is empty where that is asked for.
 

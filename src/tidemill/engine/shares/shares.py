@@ -23,6 +23,7 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import InvalidRequestError, NotAcquiredError
+from tidemill.state.groups.join import check_group_id
 from tidemill.state.share_partitions.format import PartitionKey
 from tidemill.state.share_partitions.partition import Acknowledge, SharePartition
 
@@ -127,9 +128,9 @@ class ShareRequests:
         """Return where a group is in its partitions.
 
         Args:
-            topics: partitions by topic; None for all that the group reads or has read.
+            topics: partitions by topic; None for all that the group reads or has read. A group
+                that does not exist has read nothing.
         """
-        self._coordinator.check_share_group(group_id)
         asked = self._known(group_id) if topics is None else topics
         found = []
         for name, numbers in asked.items():
@@ -172,6 +173,8 @@ class ShareRequests:
     ) -> list[TidemillError | None]:
         """Move the start of share partitions. What was delivered is forgotten.
 
+        A group that does not exist is created, if one of the partitions exists.
+
         Args:
             starts: offsets by topic and partition.
             breathe: is awaited between partitions.
@@ -181,9 +184,14 @@ class ShareRequests:
 
         Raises:
             NonEmptyGroupError: the group has members.
+            InvalidGroupIdError, GroupMaxSizeReachedError: the group can't be created.
         """
-        self._coordinator.check_share_group(group_id, empty=True)
         errors = [self._catalog.missing_partition(*each) for each in starts]
+        check_group_id(group_id)
+        if None in errors:
+            await self._coordinator.create_share_group(group_id)
+        if None in errors or self._coordinator.is_share_group(group_id):
+            self._coordinator.check_share_group(group_id, empty=True)
         moved = []
         for index, ((name, number), start) in enumerate(starts.items()):
             if errors[index] is not None:

@@ -274,10 +274,10 @@ class LogConfig:
         "min.insync.replicas",
         _T.INT,
         1,
-        "Replicas that must have a write before acks=all is answered; one broker has one replica.",
+        "Replicas that must have a write before acks=all is answered. Each partition has one "
+        "replica here, so a larger value counts as 1, as in Apache Kafka.",
         check=at_least(1),
         synonyms=("min.insync.replicas",),
-        fixed=True,
     )
     preallocate: bool = config(
         "preallocate",

@@ -114,6 +114,7 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     48: ("DescribeClientQuotas", 0, 1),
     50: ("DescribeUserScramCredentials", 0, 0),
     55: ("DescribeQuorum", 0, 2),
+    57: ("UpdateFeatures", 0, 2),
     60: ("DescribeCluster", 0, 2),
     61: ("DescribeProducers", 0, 0),
     65: ("DescribeTransactions", 0, 0),

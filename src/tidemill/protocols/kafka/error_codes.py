@@ -92,6 +92,7 @@ CODES: dict[type[errors.TidemillError], int] = {
     state.UnstableOffsetCommitError: 88,
     state.ProducerFencedError: 90,
     kafka.ResourceNotFoundError: 91,
+    kafka.InvalidUpdateVersionError: 95,
     state.UnknownTopicIdError: 100,
     state.TransactionalIdNotFoundError: 105,
     state.FencedMemberEpochError: 110,

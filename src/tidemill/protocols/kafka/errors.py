@@ -29,6 +29,10 @@ class NoReassignmentInProgressError(TidemillError):
     """No partition is being reassigned: there is one broker."""
 
 
+class InvalidUpdateVersionError(TidemillError):
+    """A feature can't have the level that the client asks for (KIP-584)."""
+
+
 class FetchSessionNotFoundError(TidemillError):
     """The incremental fetch session is unknown: the client starts a full one."""
 

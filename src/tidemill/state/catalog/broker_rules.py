@@ -226,6 +226,9 @@ WITHOUT_EFFECT: dict[str, ConfigDef] = {
 """Broker configs that clients can alter, and that have no effect here."""
 _PER_BROKER = "sasl."
 """The beginning of those that can be set for one broker only."""
+_CLUSTER_ONLY = "min.insync.replicas"
+"""Always set for all brokers, and never for one: so it is in Apache Kafka, where the eligible
+leader replicas (KIP-966) depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,39 @@ class BrokerLayers:
         """Return the defaults of topic configs that are in force, under topic names."""
         cluster, broker = _of_topics(self.cluster), _of_topics(self.broker)
         return topic_defaults(self.static) | topic_defaults(cluster) | topic_defaults(broker)
+
+
+def layers_of(
+    static: Mapping[str, str], cluster: Mapping[str, str], broker: Mapping[str, str]
+) -> BrokerLayers:
+    """Return the layers, with what is always set for all brokers.
+
+    Args:
+        cluster: what the catalog has stored for all brokers.
+        broker: what it has stored for this broker.
+    """
+    value = static.get(_CLUSTER_ONLY, DEFINITIONS[_CLUSTER_ONLY].default or "")
+    return BrokerLayers(static, {_CLUSTER_ONLY: value, **cluster}, dict(broker))
+
+
+def check_cluster_only(
+    before: Mapping[str, str], after: Mapping[str, str], *, all_brokers: bool
+) -> None:
+    """Check that a change of one layer leaves what only all brokers have in its place.
+
+    Raises:
+        InvalidConfigError: it is removed from the layer of all brokers, or set for one broker.
+    """
+    if all_brokers and _CLUSTER_ONLY not in after:
+        raise InvalidConfigError(
+            f"{_CLUSTER_ONLY} of all brokers can't be removed", hint="Set it to 1."
+        )
+    stored = before.get(_CLUSTER_ONLY)
+    if not all_brokers and after.get(_CLUSTER_ONLY, stored) != stored:
+        raise InvalidConfigError(
+            f"{_CLUSTER_ONLY} can't be set for one broker",
+            hint="Set it for all brokers (with an empty broker name), or for a topic.",
+        )
 
 
 def _of_topics(configs: Mapping[str, str]) -> dict[str, str]:

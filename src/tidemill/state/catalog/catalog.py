@@ -23,7 +23,7 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.errors import InvalidTopicError
 from tidemill.log.names import check_topic_name
 from tidemill.state.catalog import configs as rules
-from tidemill.state.catalog.broker_rules import BrokerLayers
+from tidemill.state.catalog.broker_rules import BrokerLayers, check_cluster_only, layers_of
 from tidemill.state.catalog.format import (
     TOPIC,
     Topic,
@@ -176,9 +176,8 @@ class Catalog:
 
     def broker_layers(self) -> BrokerLayers:
         """Return the layers of the broker's configs."""
-        return BrokerLayers(
-            self._static, dict(self._stored.cluster_configs), dict(self._stored.broker_configs)
-        )
+        stored = self._stored
+        return layers_of(self._static, stored.cluster_configs, stored.broker_configs)
 
     def defaults(self) -> dict[str, str]:
         """Return the defaults of topic configs that are in force, under topic names."""
@@ -422,7 +421,7 @@ class Catalog:
 
     def _upcoming_layers(self) -> BrokerLayers:
         upcoming = self._upcoming
-        return BrokerLayers(self._static, upcoming.cluster_configs(), upcoming.broker_configs())
+        return layers_of(self._static, upcoming.cluster_configs(), upcoming.broker_configs())
 
     def _set_broker(
         self, configs: Mapping[str, str], *, all_brokers: bool, validate_only: bool
@@ -430,6 +429,7 @@ class Catalog:
         layers = self._upcoming_layers()
         self._check_with_topics(rules.with_layer(layers, configs, all_brokers=all_brokers))
         current = layers.cluster if all_brokers else layers.broker
+        check_cluster_only(current, configs, all_brokers=all_brokers)
         records = [
             encode_broker_config(name, configs.get(name), all_brokers=all_brokers)
             for name in sorted({*current, *configs})

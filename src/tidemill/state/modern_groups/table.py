@@ -104,6 +104,11 @@ class GroupTable(Generic[G]):
         total = self.bytes + self._other_bytes() + new + change
         self._limits.check_growth(group.group_id, group.bytes + change, total)
 
+    def check_new(self, group: G) -> None:
+        """Check that there is memory for a group without members."""
+        total = self.bytes + self._other_bytes() + group.bytes
+        self._limits.check_growth(group.group_id, group.bytes, total)
+
     # --- records ---------------------------------------------------------------------------------
 
     def expect(self, records: Iterable[StateRecord]) -> None:

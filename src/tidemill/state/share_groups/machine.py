@@ -134,7 +134,7 @@ class ShareGroups(GroupMachine[ShareGroup]):
         """
         check_heartbeat(request)
         if is_taken:
-            raise GroupIdNotFoundError(f"Group {request.group_id} is not a share group.")
+            raise _not_shared(request.group_id)
         out = nothing()
         group = self.table.get(request.group_id)
         if group is None:
@@ -239,6 +239,31 @@ class ShareGroups(GroupMachine[ShareGroup]):
                 changes.set_target(member_id, target)
         changes.set_target_epoch(group.epoch)
 
+    def create(self, group_id: str, *, is_taken: bool) -> Outcome[None]:
+        """Create an empty group, unless it exists. So its start can be set before members join.
+
+        Args:
+            is_taken: whether a group of another kind has this id.
+
+        Raises:
+            InvalidGroupIdError: the id is empty or too long.
+            GroupMaxSizeReachedError: there is no memory for another group.
+            GroupIdNotFoundError: the group is of another kind.
+        """
+        check_group_id(group_id)
+        if is_taken:
+            raise _not_shared(group_id)
+        out = nothing()
+        if self.table.get(group_id) is None:
+            group = ShareGroup(group_id)
+            self.table.check_new(group)
+            changes = Changes(group, out.records)
+            changes.set_epoch(1, 0)
+            changes.set_target_epoch(1)
+            self.table.add(group)
+            self.table.expect(out.records)
+        return out
+
     def drop_group(self, group: ShareGroup) -> list[StateRecord]:
         """Remove a group; return the records that do it."""
         records: list[StateRecord] = []
@@ -276,7 +301,7 @@ class ShareGroups(GroupMachine[ShareGroup]):
         """
         group = self.table.get(group_id)
         if group is None:
-            raise GroupIdNotFoundError(f"Group {group_id} is not a share group.")
+            raise _not_shared(group_id)
         return ShareGroupInfo(
             group_id,
             group.state_name,
@@ -325,6 +350,10 @@ def _member_of(request: ShareHeartbeat, before: ShareMember | None) -> ShareMemb
         names = tuple(sorted(set(request.topic_names)))
     rack_id = base.rack_id if request.rack_id is None else request.rack_id
     return ShareMember(rack_id, request.client_id, request.client_host, names)
+
+
+def _not_shared(group_id: str) -> GroupIdNotFoundError:
+    return GroupIdNotFoundError(f"Group {group_id} is not a share group.")
 
 
 def _unknown(request: ShareHeartbeat) -> UnknownMemberIdError:

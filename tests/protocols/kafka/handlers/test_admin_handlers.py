@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from tests.protocols.kafka.broker import DATA, MISSING_ID, NO_ID, NOW_MS, Broker, versions
+from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.wire import serving
 from tidemill.engine.api import ConfigEntry, ConfigSource, ConfigType
 from tidemill.log.errors import StorageError
 from tidemill.protocols.kafka import broker_configs
 
 CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNING = 19, 20, 37, 43, 45, 46
 DESCRIBE_CONFIGS, ALTER, INCREMENTAL, RESOURCES = 32, 33, 44, 74
-MOVE, QUORUM = 34, 55
+MOVE, QUORUM, UPDATE_FEATURES, PRODUCE = 34, 55, 57, 0
 LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, QUOTAS, SCRAM = 35, 29, 30, 31, 48, 50
 TOPIC, BROKER = 2, 4
 
@@ -289,12 +291,11 @@ def test_broker_configs_hide_secrets(
 def test_what_was_set_for_a_broker_and_for_all_brokers_is_told_apart(broker: Broker) -> None:
     alter(broker, INCREMENTAL, 1, (BROKER, "", [("log.retention.ms", "5", 0)]))
     alter(broker, INCREMENTAL, 1, (BROKER, "1", [("log.segment.bytes", "2000000", 0)]))
-    (config,) = describe(broker, 4, (BROKER, ""))["configs"]
-    assert (config["name"], config["value"], config["config_source"]) == (
-        "log.retention.ms",
-        "5",
-        3,
-    )
+    found = describe(broker, 4, (BROKER, ""))["configs"]
+    assert [(each["name"], each["value"], each["config_source"]) for each in found] == [
+        ("log.retention.ms", "5", 3),
+        ("min.insync.replicas", "1", 3),
+    ]
     configs = by_name(describe(broker, 4, (BROKER, "1")))
     assert configs["log.retention.ms"]["config_source"] == 3
     assert configs["log.segment.bytes"]["config_source"] == 2
@@ -380,8 +381,125 @@ def test_incremental_alter_configs(broker: Broker, version: int, validate_only: 
     policy = "delete" if validate_only else "delete,compact"
     assert broker.configs("lists") == {"cleanup.policy": policy}
     layers = broker.engine.configs.of_broker()
-    assert layers.cluster == ({} if validate_only else {"log.retention.ms": "6"})
+    set_by_client = {} if validate_only else {"log.retention.ms": "6"}
+    assert layers.cluster == {"min.insync.replicas": "1", **set_by_client}
     assert broker.configs("orders") == broker.configs("users") == broker.configs("twice") == {}
+
+
+MIN_ISR = "min.insync.replicas"
+
+
+def test_all_brokers_have_a_min_insync_replicas_that_topics_inherit(broker: Broker) -> None:
+    """As in Apache Kafka 4.3: it is set for all brokers from the start, and can't be removed."""
+
+    def shown(resource: tuple[int, str]) -> list[tuple[str, int]]:
+        found = by_name(describe(broker, 4, resource, include_synonyms=True))[MIN_ISR]
+        return [(each["value"], each["source"]) for each in found["synonyms"]]
+
+    for value in ("1", "2"):
+        assert alter(broker, INCREMENTAL, 1, (BROKER, "", [(MIN_ISR, value, 0)])) == [("", 0)]
+        assert shown((BROKER, "")) == [(value, 3)]
+        assert shown((BROKER, "1")) == shown((TOPIC, "orders")) == [(value, 3), ("1", 5)]
+    for resource in (
+        (BROKER, "", [(MIN_ISR, None, 1)]),
+        (BROKER, "", [(MIN_ISR, "0", 0)]),
+        (BROKER, "", [(MIN_ISR, "many", 0)]),
+        (BROKER, "1", [(MIN_ISR, "1", 0)]),
+    ):
+        assert alter(broker, INCREMENTAL, 1, resource) == [(resource[1], 40)]
+    assert alter(broker, ALTER, 1, (BROKER, "", [])) == [("", 40)]
+    assert alter(broker, ALTER, 1, (BROKER, "1", [])) == [("1", 0)]
+    assert shown((BROKER, "")) == [("2", 3)]
+
+
+async def test_acks_all_is_answered_though_min_insync_replicas_is_above_the_one_replica() -> None:
+    async with serving() as s:
+        await s.make_topic("inherits")
+        await s.make_topic("own", min_insync_replicas="2")
+        client = await s.client()
+        config = {"name": MIN_ISR, "config_operation": 0, "value": "3"}
+        resource = {"resource_type": BROKER, "resource_name": "", "configs": [config]}
+        answer = await client.call(INCREMENTAL, 1, {"resources": [resource]})
+        assert answer["responses"][0]["error_code"] == 0
+        for name in ("inherits", "own"):
+            part = {"index": 0, "records": one_batch()}
+            tree = {"acks": -1, "topic_data": [{"name": name, "partition_data": [part]}]}
+            (topic,) = (await client.call(PRODUCE, 7, {"timeout": 5000, **tree}))["responses"]
+            assert topic["partition_responses"][0]["error_code"] == 0
+
+
+# --- features ------------------------------------------------------------------------------------
+
+LEVELS = {
+    "eligible.leader.replicas.version": 1,
+    "group.version": 1,
+    "share.version": 1,
+    "transaction.version": 2,
+}
+UPGRADE, SAFE, UNSAFE = 1, 2, 3
+
+
+def features(broker: Broker, version: int, *updates: tuple[str, int, int]) -> dict[str, Any]:
+    asked = []
+    for name, level, kind in updates:
+        how = {"upgrade_type": kind} if version else {"allow_downgrade": kind != UPGRADE}
+        asked.append({"feature": name, "max_version_level": level, **how})
+    return broker.call(UPDATE_FEATURES, version, {"feature_updates": asked})
+
+
+@pytest.mark.parametrize("version", versions(UPDATE_FEATURES))
+def test_a_feature_can_be_set_to_the_level_that_it_has(broker: Broker, version: int) -> None:
+    updates = [(name, level, SAFE) for name, level in LEVELS.items()]
+    for asked in ([], updates, updates + updates):
+        answer = features(broker, version, *asked)
+        assert answer["error_code"] == 0
+        if version < 2:
+            found = [(each["feature"], each["error_code"]) for each in answer["results"]]
+            assert found == [(name, 0) for name, _, _ in asked]
+
+
+@pytest.mark.parametrize("version", versions(UPDATE_FEATURES))
+@pytest.mark.parametrize(
+    ("update", "why"),
+    [
+        (("group.version", 2, UPGRADE), "only supports versions 1-1"),
+        (("group.version", 0, UPGRADE), "Can't downgrade the version"),
+        (("group.version", 0, SAFE), "only supports versions 1-1"),
+        (("transaction.version", 1, UNSAFE), "only supports versions 2-2"),
+        (("group.version", -1, UPGRADE), "cannot be less than 0"),
+        (("metadata.version", 30, UPGRADE), "does not support this feature"),
+        (("x" * 30_000, 1, UPGRADE), "does not support this feature"),
+        (("nope", 0, UNSAFE), "not found"),
+    ],
+)
+def test_a_feature_can_not_be_set_to_another_level(
+    broker: Broker, version: int, update: tuple[str, int, int], why: str
+) -> None:
+    """The words are those of Apache Kafka 4.3."""
+    answer = features(broker, version, ("share.version", 1, UPGRADE), update)
+    assert answer["error_code"] == 95
+    assert why in answer["error_message"]
+    assert len(answer["error_message"]) < 600
+    assert not answer.get("results")
+
+
+@pytest.mark.parametrize("kind", [0, 4, -1])
+def test_an_unknown_type_of_update_is_refused(broker: Broker, kind: int) -> None:
+    assert features(broker, 2, ("group.version", 1, kind))["error_code"] == 95
+
+
+def test_the_features_that_are_advertised_are_those_that_can_be_set(broker: Broker) -> None:
+    answer = broker.call(18, 4, {"client_software_name": "x", "client_software_version": "1"})
+    supported = {
+        each["name"]: (each["min_version"], each["max_version"])
+        for each in answer["supported_features"]
+    }
+    final = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
+    assert final == LEVELS
+    assert supported == {name: (level, level) for name, level in LEVELS.items()}
+
+
+# --- more configs --------------------------------------------------------------------------------
 
 
 def test_an_invalid_config_is_reported(broker: Broker) -> None:

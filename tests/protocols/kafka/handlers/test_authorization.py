@@ -31,7 +31,7 @@ EXPECTED: dict[int, int] = {
     **dict.fromkeys((0, 22, 24, 25, 26, 28, 65), TRANSACTIONAL_ID),
     **dict.fromkeys((1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC),
     **dict.fromkeys((*range(8, 16), 42, 47, 68, 69, *range(76, 80), 90, 91, 92), GROUP),
-    **dict.fromkeys((27, 34, 35, 43, 45, 55), CLUSTER),
+    **dict.fromkeys((27, 34, 35, 43, 45, 55, 57), CLUSTER),
 }
 """API key -> the code of a denied request."""
 

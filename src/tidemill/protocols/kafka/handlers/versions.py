@@ -1,7 +1,6 @@
-"""ApiVersions: the requests that this broker answers (KIP-35, KIP-511, KIP-584).
+"""ApiVersions and UpdateFeatures: the requests that this broker answers, and its features.
 
-Knows the registry, and that both transaction protocols (KIP-890), both group protocols (KIP-848)
-and share groups (KIP-932) are supported.
+Source: KIP-35, KIP-511, KIP-584. Knows the registry; ``features`` has the levels.
 """
 
 from __future__ import annotations
@@ -9,34 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill.engine.authorize import CLUSTER, Operation
+from tidemill.errors import TidemillError
 from tidemill.kafka_codec.declared import API_VERSIONS
 from tidemill.kafka_codec.messages import encode_response
-from tidemill.protocols.kafka.apis import REGISTRY, Api, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import NONE, error_code
+from tidemill.protocols.kafka.apis import REGISTRY, Api, Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.error_codes import NONE, error_code, error_message
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
+from tidemill.protocols.kafka.features import LEVELS, check_update
 from tidemill.state.errors import InvalidRequestError
-
-_LEVELS = {
-    # Members of groups can use the consumer protocol (KIP-848).
-    "group.version": 1,
-    # Members of share groups get records one by one (KIP-932).
-    "share.version": 1,
-    # New producers leave AddPartitionsToTxn out. Older ones can still send it.
-    "transaction.version": 2,
-}
-"""The finalised features."""
 
 _FEATURES: Tree = {
     "finalized_features_epoch": 0,
     "finalized_features": [
         {"name": name, "min_version_level": level, "max_version_level": level}
-        for name, level in _LEVELS.items()
+        for name, level in LEVELS.items()
     ],
-}
-_SUPPORTED: Tree = {
     "supported_features": [
-        {"name": name, "min_version": 0, "max_version": level} for name, level in _LEVELS.items()
-    ]
+        {"name": name, "min_version": level, "max_version": level} for name, level in LEVELS.items()
+    ],
 }
 
 _SOFTWARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
@@ -51,9 +41,7 @@ def handle_api_versions(ctx: RequestContext, request: Any) -> Tree:
         if not _is_software(name) or not _is_software(version):
             return {"error_code": error_code(InvalidRequestError("client software name"))}
         ctx.connection.software = f"{name} {version}"
-    answer = {"error_code": NONE, "api_keys": _api_keys(REGISTRY), **_FEATURES}
-    # Clients that send v3 fail on a minimum version of 0 (KAFKA-17492).
-    return answer | _SUPPORTED if ctx.api_version >= 4 else answer
+    return {"error_code": NONE, "api_keys": _api_keys(REGISTRY), **_FEATURES}
 
 
 def _is_software(text: str) -> bool:
@@ -76,3 +64,18 @@ def unsupported_version_body(apis: Mapping[int, Api]) -> bytes:
         "api_keys": _api_keys(apis),
     }
     return bytes(encode_response(API_VERSIONS, 0, tree))
+
+
+@handles(57)
+async def handle_update_features(ctx: RequestContext, request: Any) -> Tree:
+    """Answer UpdateFeatures (KIP-584): all updates or none."""
+    try:
+        ctx.door.access.check(Operation.ALTER, CLUSTER)
+        for update in request.feature_updates:
+            check_update(update, ctx.node.node_id)
+            if ctx.turns.is_due:
+                await ctx.turns.pause()
+    except TidemillError as error:
+        return {"error_code": error_code(error), "error_message": error_message(error)}
+    done = Each(lambda update: {"feature": update.feature}, request.feature_updates)
+    return {"results": done}
