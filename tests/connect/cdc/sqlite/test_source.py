@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -225,6 +226,54 @@ def test_a_schema_change_is_followed_and_the_table_is_read_again(sqlite: SqliteH
     sqlite.execute("INSERT INTO t VALUES ('k')")
     (change,), _ = changes_until(source, 1)
     assert change.after == {"key": "k"}
+
+
+def test_chunks_continue_behind_a_key_that_is_not_utf8(sqlite: SqliteHarness) -> None:
+    sqlite.execute(
+        "CREATE TABLE t (id TEXT NOT NULL, n, PRIMARY KEY (id, n))",
+        "INSERT INTO t VALUES (CAST(x'61ff30' AS TEXT), 1), (CAST(x'61ff31' AS TEXT), x'00'),"
+        " (CAST(x'61ff32' AS TEXT), 'z'), ('a\\xff32', 1.5), ('b', 1)",
+    )
+    source = sqlite.started()
+    table, keys, after = table_named(source, "t"), [], None
+    for _ in range(6):
+        chunk = source.read_chunk(table, after, 1)
+        keys += [row["id"] for row in chunk.rows]
+        after = json.loads(json.dumps(chunk.last_key))
+    assert keys == ["a\\xff32", "a\\xff0", "a\\xff1", "a\\xff2", "b"]
+    assert after is None
+
+
+def test_texts_and_blobs_in_one_key_are_named(sqlite: SqliteHarness) -> None:
+    sqlite.execute(
+        "CREATE TABLE both (id PRIMARY KEY NOT NULL)",
+        "CREATE TABLE texts (id PRIMARY KEY NOT NULL)",
+        "CREATE TABLE blobs (id BLOB PRIMARY KEY NOT NULL)",
+        "CREATE TABLE numbers (id INTEGER PRIMARY KEY)",
+        "INSERT INTO both VALUES (x'61'), ('YQ=='), (1)",
+        "INSERT INTO texts VALUES ('a'), (1)",
+        "INSERT INTO blobs VALUES (x''), (x'61')",
+        "INSERT INTO numbers VALUES (1)",
+    )
+    found = [each for each in sqlite.source().check() if "texts and blobs" in each.text]
+    assert [each.severity for each in found] == ["warning"]
+    assert "table both has texts and blobs" in found[0].text
+
+
+def test_a_row_without_a_key_that_replace_deletes_is_captured(sqlite: SqliteHarness) -> None:
+    """The topic of a table without a key has all columns as the key."""
+    sqlite.execute(
+        "CREATE TABLE t (u INT UNIQUE, v TEXT)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')"
+    )
+    source = sqlite.started(keyless="all-columns")
+    sqlite.execute("REPLACE INTO t VALUES (1, 'c')", "UPDATE OR REPLACE t SET u = 2 WHERE u = 1")
+    found, _ = changes_until(source, 4)
+    assert [(each.op, each.before, each.after) for each in found] == [
+        ("d", {"u": 1, "v": "a"}, None),
+        ("c", None, {"u": 1, "v": "c"}),
+        ("d", {"u": 2, "v": "b"}, None),
+        ("u", {"u": 1, "v": "c"}, {"u": 2, "v": "c"}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from tidemill.connect.cdc.contract import Capture, Finding
 from tidemill.connect.cdc.sqlite.changelog import MAX_WIDTH
-from tidemill.connect.cdc.sqlite.schema import SCHEMA, Shape, quoted, read_shape, table_names
+from tidemill.connect.cdc.sqlite.schema import (
+    SCHEMA,
+    Shape,
+    column_of,
+    quoted,
+    read_shape,
+    table_names,
+)
 
 
 def findings(db: sqlite3.Connection, path: Path, capture: Capture, *, trust: bool) -> list[Finding]:
@@ -89,6 +96,17 @@ def _of_table(
                 f'[database]; else leave the table out: exclude = ["{shape.name}"]',
             )
         )
+    found += [
+        Finding(
+            "warning",
+            f"table {shape.name} has texts and blobs in the key's column {column}: two of them can "
+            "have the same record key, as a blob becomes base64",
+            f"Store one of both. Find the others: SELECT * FROM {quoted(shape.name)} "
+            f"WHERE typeof({quoted(column)}) = 'blob'",
+        )
+        for column in shape.key[:1]
+        if _has_text_and_blobs(db, shape.name, column)
+    ]
     if _can_be_null(db, shape):
         found.append(
             Finding(
@@ -98,6 +116,14 @@ def _of_table(
             )
         )
     return found
+
+
+def _has_text_and_blobs(db: sqlite3.Connection, table: str, column: str) -> bool:
+    """Return whether the first column of a key has both. Its index sorts texts before blobs."""
+    name = column_of(table, column)
+    query = f"SELECT EXISTS (SELECT 1 FROM main.{quoted(table)} WHERE {name} >= x'') AND EXISTS"
+    query += f" (SELECT 1 FROM main.{quoted(table)} WHERE {name} >= '' AND {name} < x'')"
+    return bool(db.execute(query).fetchone()[0])
 
 
 def _can_be_null(db: sqlite3.Connection, shape: Shape) -> bool:

@@ -62,11 +62,28 @@ def cell_key(value: Any) -> Any:
     return value
 
 
+def raw_key(text: bytes) -> Any:
+    """Return the key's value for a text that is possibly not UTF-8, from its bytes."""
+    return {"text": b64encode(text).decode("ascii")}
+
+
+def has_escape(row: Sequence[Any]) -> bool:
+    """Return whether a value of a row can be a text that is not UTF-8, as ``fetch`` returns it."""
+    return any(type(value) is str and "\\x" in value for value in row)
+
+
 def key_cell(value: Any) -> Any:
-    """Return the value of SQLite for a stored key's value."""
-    if isinstance(value, dict):
-        return b64decode(value["bytes"]) if "bytes" in value else float(value["float"])
-    return value
+    """Return the value of SQLite for a stored key's value, for the place of ``key_mark``."""
+    if not isinstance(value, dict):
+        return value
+    if "float" in value:
+        return float(value["float"])
+    return b64decode(value["bytes"] if "bytes" in value else value["text"])
+
+
+def key_mark(value: Any) -> str:
+    """Return the place in an SQL statement for a stored key's value."""
+    return "CAST(? AS TEXT)" if isinstance(value, dict) and "text" in value else "?"
 
 
 def bytes_of_row(row: Sequence[Any]) -> int:

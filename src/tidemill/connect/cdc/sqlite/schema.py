@@ -16,6 +16,8 @@ OWN_PREFIX = "_tidemill_"
 """All objects that a source adds to the database begin with it."""
 
 SCHEMA = "main"
+PRIMARY_KEY = "PRIMARY KEY"
+"""The name of the primary key among unique indexes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,23 @@ class Unique:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a table, as the triggers and the change log need it."""
+    """The shape of a table, as the triggers and the change log need it.
+
+    Attributes:
+        uniques: the unique indexes by which REPLACE deletes rows that have another key in the
+            topic. The primary key is among them if equal keys can differ: ``a`` and ``A`` with
+            NOCASE, 1 and 1.0 in a column without affinity.
+    """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     uniques: tuple[Unique, ...]
+
+    @property
+    def equal_keys_differ(self) -> bool:
+        """Whether two keys can be equal to the database and differ as text."""
+        return any(each.name == PRIMARY_KEY for each in self.uniques)
 
     @property
     def signature(self) -> str:
@@ -98,20 +111,36 @@ def read_shape(db: sqlite3.Connection, name: str) -> Shape | None:
         return None
     keyed = sorted((row[5], row[1]) for row in info if row[5])
     key = tuple(column for _, column in keyed)
-    return Shape(name, columns, key, tuple(_uniques(db, name)))
+    types = {each.name: each.type_name for each in columns}
+    return Shape(name, columns, key, tuple(_uniques(db, name, types)))
 
 
-def _uniques(db: sqlite3.Connection, table: str) -> list[Unique]:
+def _uniques(db: sqlite3.Connection, table: str, types: dict[str, str]) -> list[Unique]:
+    """Return the unique indexes. An INTEGER PRIMARY KEY has none: its keys are integers."""
     found: list[Unique] = []
     for row in db.execute(f"PRAGMA main.index_list({quoted(table)})").fetchall():
         name, unique, origin = row[1], row[2], row[3]
-        if not unique or origin == "pk":
+        if not unique:
             continue
         parts = db.execute(f"PRAGMA main.index_xinfo({quoted(name)})").fetchall()
         keys = [(part[2], part[4]) for part in parts if part[5]]
         columns = () if any(column is None for column, _ in keys) else tuple(keys)
-        found.append(Unique(name, columns))
+        if origin != "pk":
+            found.append(Unique(name, columns))
+        elif any(
+            collation != "BINARY" or _keeps_reals(types[column]) for column, collation in columns
+        ):
+            found.append(Unique(PRIMARY_KEY, columns))
     return sorted(found, key=lambda each: each.name)
+
+
+def _keeps_reals(type_name: str) -> bool:
+    """Return whether a column can have both 1 and 1.0, which are equal.
+
+    Other affinities store them as one of the two, or as different texts. ANY does so unless its
+    table is STRICT.
+    """
+    return kind_of(type_name) == "bytes" or type_name.upper() == "ANY"
 
 
 def kind_of(type_name: str) -> Kind:

@@ -291,17 +291,16 @@ class SqliteSource:
         where, values = "", []
         if after is not None:
             values = [cells.key_cell(each) for each in after]
-            where = f" WHERE ({keys}) > ({', '.join('?' * len(values))})"
-        query = (
-            f"SELECT {', '.join(column_of(table.name, name) for name in names)}"
-            f" FROM main.{quoted(table.name)}{where} ORDER BY {keys} LIMIT ?"
-        )
+            where = f" WHERE ({keys}) > ({', '.join(map(cells.key_mark, after))})"
+        rest = f" FROM main.{quoted(table.name)}{where} ORDER BY {keys} LIMIT ?"
+        query = f"SELECT {', '.join(column_of(table.name, name) for name in names)}{rest}"
         with self._translated(f"read table {table.name}"), self._reading():
             high = self._position(self._log.last_id())
             try:
                 if after is None:
                     self._refuse_null_keys(table)
                 found = cells.fetch(self._db, query, (*values, limit))
+                last = self._last_key(table, found, rest, values) if len(found) == limit else None
             except sqlite3.OperationalError as error:
                 if "no such" not in str(error):
                     raise
@@ -310,11 +309,30 @@ class SqliteSource:
                     f"table {table.name} was dropped or altered while it was read: {error}",
                     hint="The worker starts again, and reads the table as it is now.",
                 ) from error
-        last = None
-        if len(found) == limit:
-            at = [names.index(key) for key in table.key]
-            last = [cells.cell_key(found[-1][index]) for index in at]
         return Chunk(_packed(names, found), last, high, _now_ms(), {"change_id": high["id"]})
+
+    def _last_key(self, table: Table, found: list[Any], rest: str, values: list[Any]) -> list[Any]:
+        """Return the key of the last row of a chunk, with which the next one continues.
+
+        Args:
+            rest: the query's part behind the columns, with the place of its limit.
+            values: the values of its places before that.
+        """
+        names = [each.name for each in table.columns]
+        key = [found[-1][names.index(name)] for name in table.key]
+        if not cells.has_escape(key):
+            return [cells.cell_key(value) for value in key]
+        # A text that is not UTF-8 was escaped: its place in the order is that of its bytes.
+        columns = ", ".join(
+            f"typeof({column}), CAST({column} AS BLOB)"
+            for column in (column_of(table.name, name) for name in table.key)
+        )
+        (row,) = self._db.execute(f"SELECT {columns}{rest} OFFSET {len(found) - 1}", (*values, 1))
+        kinds, texts = row[::2], row[1::2]
+        return [
+            cells.raw_key(text) if kind == "text" else cells.cell_key(value)
+            for kind, text, value in zip(kinds, texts, key, strict=True)
+        ]
 
     def _refuse_null_keys(self, table: Table) -> None:
         """Raise if a key is NULL: no comparison finds such a row, so the chunks would skip it.

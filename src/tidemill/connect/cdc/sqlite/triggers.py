@@ -6,8 +6,9 @@ converted.
 
 REPLACE deletes rows without firing a delete trigger, unless the writer sets recursive_triggers. A
 row with the same key is simply overwritten. Rows that conflict in another unique index have other
-keys: a BEFORE trigger copies them into a scratch table, and the AFTER trigger reports those that
-do not exist any more. Source: sqlite.org/lang_conflict.html. Must not know: a connection.
+keys, and so has a row whose key is equal to the new one, but is not the same text: a BEFORE trigger
+copies them into a scratch table, and the AFTER trigger reports those that do not exist any more.
+Source: sqlite.org/lang_conflict.html. Must not know: a connection.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def trigger_sql(names: Names, shape: Shape, layout: int) -> dict[str, str]:
             f"\nBEGIN\n{statements}END"
         )
 
-    if shape.key and any(unique.columns for unique in shape.uniques):
+    if any(unique.columns for unique in shape.uniques):
         watch = _Replaced(names, shape, layout)
         for event, when, old_key in (("bi", "BEFORE INSERT", ""), ("bu", "BEFORE UPDATE", "OLD")):
             create(event, when, watch.before(old_key))
@@ -100,6 +101,7 @@ class _Replaced:
         self._shape = shape
         self._layout = layout
         self._columns = [each.name for each in shape.columns]
+        self._key = shape.key or tuple(self._columns)
         # Only this table's rows: a trigger of the user can write to another table in between.
         self._clear = f"DELETE FROM {self._scratch} WHERE layout = {layout}"
 
@@ -117,7 +119,7 @@ class _Replaced:
         )
         itself = (
             " AND NOT ("
-            + " AND ".join(f"t.{quoted(key)} IS OLD.{quoted(key)}" for key in self._shape.key)
+            + " AND ".join(f"t.{quoted(key)} IS OLD.{quoted(key)}" for key in self._key)
             + ")"
             if old
             else ""
@@ -146,14 +148,26 @@ class _Replaced:
     def forget(self) -> str:
         """Return the statement for a writer with recursive_triggers: the delete is reported."""
         keys = " AND ".join(
-            f"v{self._columns.index(key)} IS OLD.{quoted(key)}" for key in self._shape.key
+            f"v{self._columns.index(key)} IS OLD.{quoted(key)}" for key in self._key
         )
         return f"DELETE FROM {self._scratch} WHERE layout = {self._layout} AND {keys}"
 
     def _same_key(self, alias: str) -> str:
-        return " AND ".join(
-            f"{alias}.{quoted(key)} = s.v{self._columns.index(key)}" for key in self._shape.key
-        )
+        """Return the condition that a row has the key of a scratch row, as the topic has it.
+
+        The topic of a table without a key has all columns as the key. As the table has a unique
+        index, no two rows are equal in all of them.
+        """
+        shape = self._shape
+        parts = []
+        for key in self._key:
+            column, value = f"{alias}.{quoted(key)}", f"s.v{self._columns.index(key)}"
+            if shape.key:
+                parts.append(f"{column} = {value}")
+            if shape.equal_keys_differ or not shape.key:
+                parts.append(f"{column} COLLATE BINARY IS {value}")
+                parts.append(f"typeof({column}) = typeof({value})")
+        return " AND ".join(parts)
 
 
 def _log(names: Names, layout: int, op: str, values: Sequence[str]) -> str:
