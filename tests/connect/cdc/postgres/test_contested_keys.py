@@ -241,3 +241,26 @@ def test_a_key_that_becomes_deferrable_is_noticed(
     sql.execute("UPDATE t SET id = 3 - id")
     found = [(each.op, (each.after or each.before or {})["id"]) for each in read.changes(3)]
     assert found == [("u", 2), ("u", 2), ("c", 1)]
+
+
+def test_a_row_that_the_publication_leaves_out_is_not_read_by_its_key(
+    sql: psycopg.Connection[Any], started: Callable[..., Reading]
+) -> None:
+    if sql.info.server_version < 150000:
+        pytest.skip("row filters are new in PostgreSQL 15")
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, n int, v int)")
+    sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    sql.execute("INSERT INTO t VALUES (1, 1, 5), (3, 3, 5)")
+    sql.execute("CREATE PUBLICATION theirs FOR TABLE t WHERE (v > 0)")
+    read = started(publication="theirs")
+    with sql.transaction():
+        sql.execute("UPDATE t SET id = 1 WHERE n = 3")
+        sql.execute("UPDATE t SET id = 2 WHERE n = 1")
+        sql.execute("UPDATE t SET v = -1 WHERE n = 3")
+    found = read.changes(4)
+    assert [(each.op, (each.after or {}).get("v")) for each in found] == [
+        ("u", 5),
+        ("d", None),
+        ("c", 5),
+        ("d", None),
+    ]

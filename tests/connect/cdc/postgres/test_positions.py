@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.connect.cdc.postgres.test_messages import OID, RELATION, OneTable, framed, row
 from tests.support.effort import examples
 from tidemill.connect.cdc.contract import Batch, Capture, Position
+from tidemill.connect.cdc.errors import CaptureError
 from tidemill.connect.cdc.postgres import PostgresSource
 from tidemill.connect.cdc.postgres import source as module
 from tidemill.connect.cdc.postgres.decoding.shapes import News
@@ -304,4 +305,13 @@ def test_each_change_is_stored_once_whatever_batches_and_crashes_come(
         else:
             getattr(model, step)()
     model.finish()
+    model.source.close()
+
+
+def test_a_place_before_the_last_one_is_refused() -> None:
+    """Whatever led to it: it is not stored, and the next worker continues at the stored one."""
+    model = Model(written([LARGE]), [])
+    model.source._returned = Place(WIDTH * 9)
+    with pytest.raises(CaptureError, match="the stream went back"):
+        model.finish()
     model.source.close()

@@ -21,14 +21,19 @@ from tidemill.connect.cdc.contract import (
     Row,
     Table,
 )
-from tidemill.connect.cdc.errors import PositionLostError, SetupError, SourceUnavailableError
+from tidemill.connect.cdc.errors import (
+    CaptureError,
+    PositionLostError,
+    SetupError,
+    SourceUnavailableError,
+)
 from tidemill.connect.cdc.postgres import check, publication, slot
 from tidemill.connect.cdc.postgres.catalog import Catalog
 from tidemill.connect.cdc.postgres.connection import ReplicationConnection
 from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
 from tidemill.connect.cdc.postgres.decoding.stream import OWN_PREFIX, Stream
 from tidemill.connect.cdc.postgres.errors import translating
-from tidemill.connect.cdc.postgres.lsn import Origin, Place, origin_of, place_of, to_json
+from tidemill.connect.cdc.postgres.lsn import Origin, Place, origin_of, place_of, show, to_json
 from tidemill.connect.cdc.postgres.reading import contested, toast, visibility
 from tidemill.connect.cdc.postgres.reading.chunks import Reader
 from tidemill.connect.cdc.postgres.settings import Settings, settings_of
@@ -278,6 +283,11 @@ class PostgresSource:
         if len(stream.delivered) > _DELIVERED:
             visibility.prune(self._open_catalog().connection, stream.delivered)
         place, found = stream.place, stream.take()
+        if place < self._returned:  # stored, it would deliver changes twice after a restart
+            raise CaptureError(
+                f"the stream went back from {show(self._returned.lsn)} to {show(place.lsn)}",
+                hint="The worker starts again at the stored position. Please report it.",
+            )
         self._watch.took(news.notes)
         reasons = news.resync | dict.fromkeys(found.truncated, "it was truncated")
         batch = Batch(

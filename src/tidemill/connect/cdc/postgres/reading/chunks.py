@@ -15,8 +15,8 @@ from tidemill.connect.cdc.contract import Row, Table
 from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, PackedRows
 from tidemill.connect.cdc.postgres.catalog import CatalogTable, Published
 from tidemill.connect.cdc.postgres.errors import ProtocolError, translated, translating
-from tidemill.connect.cdc.postgres.types import RULES, Convert, Types
-from tidemill.connect.cdc.values import Kind, bytes_of
+from tidemill.connect.cdc.postgres.types import RULES, Convert, Types, array, binary, boolean
+from tidemill.connect.cdc.values import bytes_of
 from tidemill.native import extension
 
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
@@ -164,7 +164,7 @@ class Reader:
             self._connection.execute("CLOSE tidemill_read")
 
     def by_keys(self, keys: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Row]:
-        """Return the key and some columns of the rows with these keys, in any order.
+        """Return the key and some columns of the published rows with these keys, in any order.
 
         Args:
             keys: Keys as JSON values; only those of types without loss in their text work.
@@ -173,22 +173,22 @@ class Reader:
         from psycopg import sql
 
         names = [*self._table.key, *(name for name in columns if name not in self._table.key)]
-        kinds = {each.name: each.kind for each in self._table.columns}
+        converts = dict(self._converts)
         values: list[bytes] = []
         tuples = []
         for key in keys:
             marks = []
             for name, value in zip(self._table.key, key, strict=True):
-                values.append(literal(value, kinds[name]))
+                values.append(literal(value, converts[name]))
                 marks.append(sql.SQL(f"${len(values)}::{self._types[name]}"))
             tuples.append(sql.SQL("({})").format(sql.SQL(", ").join(marks)))
-        query = sql.SQL("SELECT {} FROM {} WHERE ({}) IN ({})").format(
+        query = sql.SQL("SELECT {} FROM {} WHERE {} AND ({}) IN ({})").format(
             sql.SQL(", ").join(map(sql.Identifier, names)),
             self._from,
+            self._filter,
             sql.SQL(", ").join(map(sql.Identifier, self._table.key)),
             sql.SQL(", ").join(tuples),
         )
-        converts = dict(self._converts)
         return _rows(self._result(query, values), [(name, converts[name]) for name in names])
 
     def _columns(self) -> Any:
@@ -216,13 +216,32 @@ class Reader:
         return result
 
 
-def literal(value: Any, kind: Kind) -> bytes:
-    """Return the text that PostgreSQL reads as a key's value."""
-    if kind == "bool":
+def literal(value: Any, convert: Convert) -> bytes:
+    """Return the text that PostgreSQL reads as a key's value.
+
+    Args:
+        convert: The function that made the value from PostgreSQL's text.
+    """
+    if convert is boolean:
         return b"true" if value else b"false"
-    if kind == "bytes":
+    if convert is binary:
         return b"\\x" + bytes_of(value).hex().encode()
+    if isinstance(convert, partial) and convert.func is array:
+        return _array(value, convert.keywords["convert"], convert.keywords["delimiter"])
     return str(value).encode()
+
+
+def _array(values: list[Any], convert: Convert, delimiter: bytes) -> bytes:
+    parts = []
+    for value in values:
+        if value is None:
+            parts.append(b"NULL")
+        elif isinstance(value, list):
+            parts.append(_array(value, convert, delimiter))
+        else:
+            text = literal(value, convert).replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+            parts.append(b'"' + text + b'"')
+    return b"{" + delimiter.join(parts) + b"}"
 
 
 def _copied_rows(lines: Sequence[bytes], converts: Sequence[tuple[str, Convert]]) -> list[Row]:
