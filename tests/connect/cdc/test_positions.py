@@ -34,6 +34,7 @@ from tidemill.connect.cdc.binlog.decoding.events import (
     XidEvent,
 )
 from tidemill.connect.cdc.binlog.groups import Groups
+from tidemill.connect.cdc.binlog.known import KnownTables
 from tidemill.connect.cdc.binlog.packed_rows import Scan
 from tidemill.connect.cdc.binlog.source import BinlogSource
 from tidemill.connect.cdc.contract import Batch, Capture, Change, Position, Source, Table
@@ -283,7 +284,10 @@ def test_each_change_of_a_binary_log_is_stored_once_whatever_batches_and_crashes
         shapes: Any = Shapes()
         stream: Any = Stream(sending, looks)
         made._stream, made._returned, made._confirmed = stream, at, at
-        made._groups = Groups(at, shapes, lambda *_: CAPTURED, lambda: ["t"], lambda _: False)
+        known = KnownTables({}, lambda *_: None)
+        made._groups = Groups(
+            at, shapes, known, lambda *_: CAPTURED, lambda: ["t"], lambda _: False
+        )
         return made, at.stored()
 
     worker = Worker(start, server.rank)

@@ -32,7 +32,6 @@ from tidemill.connect.cdc.binlog.decoding.scalars import (
     decode_time,
 )
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap, parse_table_map
-from tidemill.connect.cdc.binlog.groups import Statement, parse_statement
 from tidemill.connect.cdc.errors import PermanentCaptureError, PositionLostError
 from tidemill.connect.cdc.mariadb import dialect
 from tidemill.connect.cdc.mariadb.dialect import GtidPosition, MariaDb, parse_gtid
@@ -132,30 +131,6 @@ def test_rows_are_decoded() -> None:
 def test_damaged_compressed_values_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(BinlogError, match=message):
         uncompress_value(data)
-
-
-@pytest.mark.parametrize(
-    ("text", "statement"),
-    [
-        ("COMMIT", Statement("commit")),
-        ("ROLLBACK", Statement("rollback")),
-        ("ROLLBACK TO `a``b`", Statement("rollback_to", name="a`b")),
-        ("SAVEPOINT a", Statement("savepoint", name="a")),
-        ("truncate t", Statement("truncate", "", "t")),
-        ("TRUNCATE TABLE `a b`.`t`", Statement("truncate", "a b", "t")),
-        ("/* x */ -- y\n# z\n TRUNCATE TABLE t", Statement("truncate", "", "t")),
-        ("/*!50100 TRUNCATE t */", Statement("truncate", "", "t")),
-        ("/*M!100100 INSERT INTO t VALUES (1) */", Statement("change")),
-        ("insert into t values (1)", Statement("change")),
-        ("INSERTED", Statement("other")),
-        ("CREATE TABLE truncate_me (i int)", Statement("other")),
-        ("XA PREPARE 'x'", Statement("xa")),
-        ("/* never closed", Statement("other")),
-        ("", Statement("other")),
-    ],
-)
-def test_the_meaning_of_statements(text: str, statement: Statement) -> None:
-    assert parse_statement(text) == statement
 
 
 @pytest.mark.parametrize(

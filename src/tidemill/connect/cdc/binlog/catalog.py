@@ -48,6 +48,7 @@ class Field:
         data_type: the type without its size, e.g. ``varchar``.
         column_type: with its size, e.g. ``varchar(20)``.
         character_set: of text; None for types without one.
+        expression: that of a generated column; empty for others.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Field:
     column_type: str
     nullable: bool
     character_set: str | None = None
+    expression: str = ""
 
     @property
     def kind(self) -> Kind | None:
@@ -129,7 +131,8 @@ def read_tables(
     columns = query(
         connection,
         "SELECT t.table_schema, t.table_name, t.column_name, t.data_type, t.column_type, "
-        f"t.is_nullable, t.character_set_name FROM information_schema.columns t WHERE {where} "
+        "t.is_nullable, t.character_set_name, COALESCE(t.generation_expression, '') "
+        f"FROM information_schema.columns t WHERE {where} "
         "ORDER BY 1, 2, t.ordinal_position",
         *args,
     )
@@ -148,8 +151,8 @@ def read_tables(
             str(engine or ""),
             int(rows or 0),
             tuple(
-                Field(column, data_type.lower(), column_type, nullable == "YES", character_set)
-                for column, data_type, column_type, nullable, character_set in fields.get(
+                Field(column, data_type.lower(), column_type, nullable == "YES", *more)
+                for column, data_type, column_type, nullable, *more in fields.get(
                     (database, name), ()
                 )
             ),

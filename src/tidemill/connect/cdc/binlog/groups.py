@@ -10,7 +10,6 @@ Must not know connections or Kafka.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -27,76 +26,12 @@ from tidemill.connect.cdc.binlog.decoding.events import (
 )
 from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
 from tidemill.connect.cdc.binlog.dialect import LogPosition
+from tidemill.connect.cdc.binlog.known import KnownTables
 from tidemill.connect.cdc.binlog.packed_rows import Run, Transaction, decode_rows, scan
 from tidemill.connect.cdc.binlog.shapes import Shapes
+from tidemill.connect.cdc.binlog.statements import Effect, Statement, parse_statement
 from tidemill.connect.cdc.contract import Batch, Change, Table, TransactionEnd
 from tidemill.connect.cdc.packed import Changes
-
-_COMMENT = re.compile(r"\s+|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*(?![!M]).*?\*/", re.DOTALL)
-_HINT = re.compile(r"/\*[!M]+\d*")
-_NAME = r"(?:`((?:[^`]|``)+)`|([\w$]+))"
-_TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?(?:{_NAME}\s*\.\s*)?{_NAME}", re.IGNORECASE)
-_SAVEPOINT = re.compile(rf"SAVEPOINT\s+{_NAME}", re.IGNORECASE)
-_ROLLBACK_TO = re.compile(rf"ROLLBACK\s+(?:WORK\s+)?TO\s+(?:SAVEPOINT\s+)?{_NAME}", re.IGNORECASE)
-_CHANGE = re.compile(r"(INSERT|UPDATE|DELETE|REPLACE|LOAD)\b", re.IGNORECASE)
-_XA = re.compile(r"XA\b", re.IGNORECASE)
-_XA_START = re.compile(r"XA\s+(?:START|BEGIN)\b", re.IGNORECASE)
-_ATOMIC = re.compile(r"CREATE\s+TABLE\b.*\bSTART TRANSACTION\s*$", re.IGNORECASE | re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """The meaning of a statement.
-
-    Attributes:
-        kind: ``begin``, ``commit``, ``rollback``, ``savepoint``, ``rollback_to``, ``truncate``,
-            ``change`` (a change of rows that was logged as a statement), ``xa_start``, ``xa`` or
-            ``other``. ``begin`` is also a CREATE TABLE whose rows follow in the same transaction.
-        database: of the truncated table, if the statement names it.
-        name: of the table or savepoint.
-    """
-
-    kind: str
-    database: str = ""
-    name: str = ""
-
-
-def parse_statement(text: str) -> Statement:
-    """Return the meaning of a statement."""
-    body = _skip_comments(text)
-    word = body[:8].upper().rstrip(" ;\n")
-    if word == "COMMIT":
-        return Statement("commit")
-    if word == "BEGIN" or _ATOMIC.match(body):
-        return Statement("begin")
-    if match := _ROLLBACK_TO.match(body):
-        return Statement("rollback_to", name=_unquoted(match[1], match[2]))
-    if word == "ROLLBACK":
-        return Statement("rollback")
-    if match := _SAVEPOINT.match(body):
-        return Statement("savepoint", name=_unquoted(match[1], match[2]))
-    if match := _TRUNCATE.match(body):
-        return Statement("truncate", _unquoted(match[1], match[2]), _unquoted(match[3], match[4]))
-    if _CHANGE.match(body):
-        return Statement("change")
-    if _XA_START.match(body):
-        return Statement("xa_start")
-    return Statement("xa" if _XA.match(body) else "other")
-
-
-def _skip_comments(text: str) -> str:
-    position = 0
-    while match := _COMMENT.match(text, position):
-        if match.end() == position:
-            break
-        position = match.end()
-    hint = _HINT.match(text, position)
-    return text[hint.end() :].lstrip() if hint else text[position:]
-
-
-def _unquoted(quoted: str | None, plain: str | None) -> str:
-    return quoted.replace("``", "`") if quoted is not None else plain or ""
-
 
 MOST_HELD = 20_000
 """Changes of one group that are held back until its end."""
@@ -130,6 +65,7 @@ class Groups:
     Args:
         position: where the stream of events begins.
         shapes: the tables by the ids of the stream.
+        known: the captured tables as they were last seen.
         table_of: returns a captured table by database and name, or None.
         names: returns the names of the captured tables.
         keeps_rollback: returns whether a table keeps changes of a transaction that was rolled back.
@@ -142,12 +78,14 @@ class Groups:
         self,
         position: LogPosition,
         shapes: Shapes,
+        known: KnownTables,
         table_of: Callable[[str, str], Table | None],
         names: Callable[[], Iterable[str]],
         keeps_rollback: Callable[[Table], bool],
     ) -> None:
         self.position = position
         self._shapes = shapes
+        self._known = known
         self._table_of = table_of
         self._names = names
         self._keeps_rollback = keeps_rollback
@@ -160,12 +98,22 @@ class Groups:
         self._complete = 0
         self._ended: list[TransactionEnd] = []
         self._schemas: list[Table] = []
-        self._resync: list[str] = []
+        self._resync: dict[str, str] = {}
 
     @property
     def is_between_groups(self) -> bool:
         """Whether no group is read in part."""
         return self._group is None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a table must be read again."""
+        return bool(self._resync or self._known.news.resync)
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether there is something to store that can wait for the next changes."""
+        return bool(self._known.news.notes)
 
     @property
     def held(self) -> int:
@@ -230,16 +178,24 @@ class Groups:
         if self._group is not None:
             is_large = len(self._changes) - self._complete > MOST_HELD
             return self._take_part(self._group) if is_large else None
-        batch = Batch(
-            self._changes, self.position.stored(), self._ended, self._schemas, self._resync
-        )
-        self._clear()
-        return batch
+        return self._batch(self.position)
 
     def _take_part(self, group: _Group) -> Batch:
         group.was_split = True
-        position = self.position.within(group.events)
-        batch = Batch(self._changes, position.stored(), self._ended, self._schemas, self._resync)
+        return self._batch(self.position.within(group.events))
+
+    def _batch(self, position: LogPosition) -> Batch:
+        news = self._known.take()
+        reasons = {**news.resync, **self._resync}
+        batch = Batch(
+            self._changes,
+            position.stored(),
+            self._ended,
+            [*news.schemas, *self._schemas],
+            list(reasons),
+            reasons,
+            news.notes,
+        )
         self._clear()
         return batch
 
@@ -289,6 +245,8 @@ class Groups:
                 self._roll_back(event, group.savepoints.get(statement.name, -1))
             case "truncate":
                 self._truncate(event, statement)
+            case _ if statement.effects or statement.unread:
+                self._define(event, statement)
             case "change" if self._may_be_captured(event):
                 self._refuse_statement(event)
         is_xa_end = statement.kind == "xa" and group is not None and group.is_xa
@@ -313,10 +271,23 @@ class Groups:
                 self._changes.append(change)
 
     def _truncate(self, event: QueryEvent, statement: Statement) -> None:
-        table = self._table_of(statement.database or event.database, statement.name)
-        if table is not None:
-            self._changes.append(self._truncation(event, table))
-            self._resync.append(table.id)
+        for place in self._known.places(statement.database or event.database, statement.name):
+            table = self._table_of(*place)
+            if table is not None:
+                self._changes.append(self._truncation(event, table))
+                self._resync[table.id] = "TRUNCATE TABLE deleted its rows"
+
+    def _define(self, event: QueryEvent, statement: Statement) -> None:
+        """Find tables whose rows a statement has changed without rows events."""
+        effects = list(statement.effects)
+        if statement.unread:
+            effects += [
+                Effect("changed", *place, "a statement that is not understood names it")
+                for place in self._known.named_in(event.statement)
+            ]
+        for effect in effects:
+            for table in self._known.apply(effect, event.database):
+                self._shapes.expect(table)
 
     def _refuse(self, event: UnsupportedEvent) -> None:
         """Raise an error, unless the event changes a table that is not captured."""
@@ -368,7 +339,7 @@ class Groups:
             self._schemas.append(shape.table)
             if shape.is_altered:
                 # The rows that are there have got new columns or types, without an event.
-                self._resync.append(shape.table.id)
+                self._resync[shape.table.id] = "its columns changed"
         for change in decode_rows(event, shape, self._transaction(group)):
             self._changes.append(change)
         self._shapes.settle(event.table_id)

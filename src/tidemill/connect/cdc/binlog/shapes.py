@@ -23,6 +23,7 @@ from tidemill.connect.cdc.binlog.decoding.table_map import (
     TableMap,
     parse_table_map,
 )
+from tidemill.connect.cdc.binlog.known import KnownTables
 from tidemill.connect.cdc.contract import Capture, Column, Table
 from tidemill.connect.cdc.packed import ColumnRule
 from tidemill.connect.cdc.values import Kind
@@ -99,6 +100,7 @@ class Shapes:
         capture: says which tables are captured.
         character_sets: the character set of each collation id.
         catalog: looks a table up in the server's catalog; None if it is not there any more.
+        known: what was known of the tables before.
         rules: how the server writes table maps.
     """
 
@@ -107,12 +109,14 @@ class Shapes:
         capture: Capture,
         character_sets: Mapping[int, str],
         catalog: Callable[[str, str], CatalogTable | None],
+        known: KnownTables,
         rules: MapRules = MARIADB,
     ) -> None:
         self._rules = rules
         self._capture = capture
         self._character_sets = character_sets
         self._catalog = catalog
+        self._known = known
         self._by_id: dict[int, Shape | None] = {}
         self._bodies: dict[int, bytes] = {}
         self.packable: dict[int, Packable] = {}
@@ -164,6 +168,10 @@ class Shapes:
         self._by_body[body] = shape
         self._use(table_id, shape)
 
+    def expect(self, table: str) -> None:
+        """Take note that a table is read again, so its next shape does not ask for it too."""
+        self._latest.pop(table, None)
+
     def _use(self, table_id: int, shape: Shape) -> None:
         """Make a shape that of a number. It can be an earlier one, after ADD and DROP COLUMN."""
         self._by_id[table_id] = shape
@@ -176,7 +184,11 @@ class Shapes:
     def _shape(self, table: TableMap) -> Shape:
         found = self._catalog(table.database, table.name)
         fields = {} if found is None else {field.name: field for field in found.fields}
-        decoder = RowDecoder(table, {name: field.data_type for name, field in fields.items()})
+        type_names = self._known.types(table.database, table.name)
+        type_names |= {name: field.data_type for name, field in fields.items()}
+        decoder = RowDecoder(table, type_names)
+        if found is not None:
+            self._known.look(found)
         columns = tuple(_column(each, fields.get(each.name)) for each in table.columns)
         key = tuple(table.columns[index].name for index in table.key)
         return shape_of(Table(table.database, table.database, table.name, columns, key), decoder)

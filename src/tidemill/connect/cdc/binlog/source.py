@@ -20,6 +20,7 @@ from tidemill.connect.cdc.binlog.catalog import (
 from tidemill.connect.cdc.binlog.dialect import Dialect, LogPosition
 from tidemill.connect.cdc.binlog.dump import BinlogStream
 from tidemill.connect.cdc.binlog.groups import MOST_HELD, Groups
+from tidemill.connect.cdc.binlog.known import KnownTables
 from tidemill.connect.cdc.binlog.reading import RowReader, reader_of
 from tidemill.connect.cdc.binlog.settings import Settings, connection_error
 from tidemill.connect.cdc.binlog.shapes import Shapes
@@ -52,7 +53,7 @@ class BinlogSource:
         self._queries: pymysql.Connection[Any] | None = None
         self._stream: BinlogStream | None = None
         self._groups: Groups | None = None
-        self._catalog: dict[str, CatalogTable] = {}
+        self._known = KnownTables(capture.notes, self._find_captured)
         self._returned: LogPosition | None = None
         self._confirmed: LogPosition | None = None
         self._behind_since_ms: int | None = None
@@ -66,19 +67,23 @@ class BinlogSource:
 
     def tables(self) -> list[Table]:
         """Return the captured tables as they are now."""
+        return [each.table() for each in self._captured()]
+
+    def _captured(self) -> list[CatalogTable]:
         with self._typed_errors():
             found = read_tables(self._connection())
-        self._catalog = {
-            f"{each.database}.{each.name}": each for each in found if self._is_captured(each)
-        }
-        return [each.table() for each in self._catalog.values()]
+        return [each for each in found if self._is_captured(each)]
 
     def find_table(self, schema: str, name: str) -> Table | None:
         """Return a captured table as it is now; see ``Source.find_table``."""
+        found = self._find_captured(schema, name)
+        return None if found is None else found.table()
+
+    def _find_captured(self, schema: str, name: str) -> CatalogTable | None:
         if not self._capture.selects(schema, name):
             return None
         found = self._find(schema, name)
-        return None if found is None or not self._is_captured(found) else found.table()
+        return None if found is None or not self._is_captured(found) else found
 
     def estimate(self, table: Table) -> int:
         """Return about how many rows a table has: the storage engine's estimate."""
@@ -98,12 +103,15 @@ class BinlogSource:
             else:
                 at = self._dialect.resume(connection, self._dialect.parse(position))
             names = character_sets(connection, self._dialect.collations)
-            shapes = Shapes(self._capture, names, self._find, self._dialect.map_rules)
+            shapes = Shapes(self._capture, names, self._find, self._known, self._dialect.map_rules)
             self._stream = BinlogStream(
                 self._connect,
                 lambda opened: self._dialect.request(opened, at, self._settings.server_id),
             )
-        self._groups = Groups(at, shapes, self.find_table, self._names, self._keeps_rollback)
+        self._known.begin(self._captured(), is_new=position is None)
+        self._groups = Groups(
+            at, shapes, self._known, self.find_table, self._names, self._keeps_rollback
+        )
         self._returned = self._confirmed = at
         stored: Position = at.stored()
         return stored
@@ -130,6 +138,7 @@ class BinlogSource:
             while True:
                 if groups.is_between_groups:
                     has_moved = groups.held > 0 or groups.position != self._returned
+                    has_moved = has_moved or groups.has_news
                     wait_s = 0.0 if has_moved else max(0.0, deadline - time.monotonic())
                     if not stream.wait(wait_s):
                         break
@@ -143,10 +152,11 @@ class BinlogSource:
                     return self._deliver(batch)
                 if groups.is_between_groups and time.monotonic() >= deadline:
                     break
-        batch = groups.take()
-        if batch is None or (not batch.changes and groups.position == self._returned):
+        has_something = groups.held or groups.has_news or groups.has_notes
+        if not has_something and groups.position == self._returned:
             return None
-        return self._deliver(batch)
+        batch = groups.take()
+        return None if batch is None else self._deliver(batch)
 
     def _deliver(self, batch: Batch) -> Batch:
         self._returned = self._dialect.parse(batch.position)

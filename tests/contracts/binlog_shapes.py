@@ -1,0 +1,384 @@
+"""Statements that change rows without events: the topics equal the tables after each of them.
+
+The tests of MariaDB and MySQL subclass ``ShapesContract``, with the fixtures of
+``tests.connect.cdc.binlog_servers`` and of ``tests.connect.conftest``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import Any, ClassVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.connect.cdc.binlog_servers import Execute, MakeSource, Server, database_section
+from tests.connect.conftest import Records, RunningWorker, table_of
+from tests.support.effort import IS_NIGHTLY
+from tests.support.mariadb import PASSWORD
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import Follower
+from tidemill.connect.cdc.binlog.source import BinlogSource
+from tidemill.connect.cdc.definition import Definition, parse
+from tidemill.errors import TidemillError
+
+Statements = Sequence[str]
+PLAIN = ("CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(20))",
+         "INSERT INTO {t} VALUES (1, 'a'), (2, 'b'), (30, 'c')")  # fmt: skip
+PARTS = (
+    "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10), "
+    "PARTITION p1 VALUES LESS THAN MAXVALUE)"
+)
+PARTED = (f"CREATE TABLE {{t}} (id INT PRIMARY KEY, v VARCHAR(20)) {PARTS}", PLAIN[1])
+
+CHANGING: dict[str, tuple[Statements, Statements]] = {
+    "default": (PLAIN, ["ALTER TABLE {t} ADD COLUMN n INT NOT NULL DEFAULT 42"]),
+    "default_then_row": (
+        PLAIN,
+        ["ALTER TABLE {t} ADD COLUMN n INT NOT NULL DEFAULT 42", "INSERT INTO {t} (id) VALUES (3)"],
+    ),
+    "first_column": (PLAIN, ["ALTER TABLE {t} ADD n INT DEFAULT 1 FIRST, DROP COLUMN v"]),
+    "there_and_back": (
+        PLAIN,
+        ["ALTER TABLE {t} DROP v", "ALTER TABLE {t} ADD v VARCHAR(20) DEFAULT 'new'"],
+    ),
+    "there_and_back_with_rows": (
+        PLAIN,
+        [
+            "ALTER TABLE {t} ADD w INT DEFAULT 9",
+            "UPDATE {t} SET v = 'x' WHERE id = 1",
+            "ALTER TABLE {t} DROP w",
+        ],
+    ),
+    "renamed_column": (PLAIN, ["ALTER TABLE {t} CHANGE v u VARCHAR(30)"]),
+    "type": (PLAIN, ["ALTER TABLE {t} MODIFY v VARCHAR(1) NOT NULL"]),
+    "to_text": (PLAIN, ["ALTER TABLE {t} MODIFY id VARCHAR(9)"]),
+    "set": (
+        (
+            "CREATE TABLE {t} (id INT PRIMARY KEY, v SET('a', 'b', 'c'))",
+            "INSERT INTO {t} VALUES (1, 'a,b'), (2, 'c')",
+        ),
+        ["ALTER TABLE {t} MODIFY v SET('c', 'b', 'a')"],
+    ),
+    "enum": (
+        (
+            "CREATE TABLE {t} (id ENUM('x', 'y') PRIMARY KEY, v ENUM('a', 'b'))",
+            "INSERT INTO {t} VALUES ('x', 'a'), ('y', 'b')",
+        ),
+        ["ALTER TABLE {t} MODIFY v ENUM('b', 'a'), MODIFY id ENUM('y', 'z', 'x')"],
+    ),
+    "generated": (
+        (
+            "CREATE TABLE {t} (id INT PRIMARY KEY, v INT AS (id + 1) STORED, "
+            "w INT AS (id) VIRTUAL)",
+            "INSERT INTO {t} (id) VALUES (1), (2)",
+        ),
+        ["ALTER TABLE {t} MODIFY v INT AS (id + 2) STORED", "ALTER TABLE {t} DROP COLUMN w"],
+    ),
+    "character_set": (
+        (
+            "CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9)) CHARACTER SET utf8mb4",
+            "INSERT INTO {t} VALUES (1, 'é日')",
+        ),
+        ["ALTER TABLE {t} CONVERT TO CHARACTER SET latin1"],
+    ),
+    "key": (
+        (
+            "CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(20) NOT NULL)",
+            "INSERT INTO {t} VALUES (1, 'a'), (2, 'b')",
+        ),
+        ["ALTER TABLE {t} DROP PRIMARY KEY, ADD PRIMARY KEY (v)"],
+    ),
+    "longer_key": (
+        PLAIN,
+        ["ALTER TABLE {t} DROP PRIMARY KEY, ADD PRIMARY KEY (v, id)", "DELETE FROM {t} WHERE id=1"],
+    ),
+    "renamed_key": (PLAIN, ["ALTER TABLE {t} RENAME COLUMN id TO number"]),
+    "dropped_index_of_the_key": (
+        (
+            "CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(20) NOT NULL)",
+            "INSERT INTO {t} VALUES (1, 'a'), (2, 'b')",
+        ),
+        ["DROP INDEX `PRIMARY` ON {t}", "ALTER TABLE {t} ADD PRIMARY KEY (v)"],
+    ),
+    "truncate": (PLAIN, ["TRUNCATE {t}", "INSERT INTO {t} VALUES (2, 'new')"]),
+    "drop_partition": (PARTED, ["ALTER TABLE {t} DROP PARTITION p0"]),
+    "truncate_partition": (PARTED, ["ALTER TABLE {t} TRUNCATE PARTITION p1"]),
+    "exchange": (
+        (*PARTED, "CREATE TABLE {t}x (id INT PRIMARY KEY, v VARCHAR(20))",
+         "INSERT INTO {t}x VALUES (4, 'x'), (5, 'y')"),
+        ["ALTER TABLE {t} EXCHANGE PARTITION p0 WITH TABLE {t}x"],
+    ),
+    "reorganize": (
+        PARTED,
+        [
+            "ALTER TABLE {t} REORGANIZE PARTITION p0 INTO "
+            "(PARTITION a VALUES LESS THAN (2), PARTITION b VALUES LESS THAN (10))",
+            "ALTER TABLE {t} DROP PARTITION a",
+        ],
+    ),
+    "swapped": (
+        (*PLAIN, "CREATE TABLE {t}_gho LIKE {t}", "INSERT INTO {t}_gho VALUES (1, 'a'), (9, 'g')"),
+        ["RENAME TABLE {t} TO {t}_del, {t}_gho TO {t}", "DROP TABLE {t}_del"],
+    ),
+    "swapped_by_alter": (
+        (*PLAIN, "CREATE TABLE {t}_new LIKE {t}", "INSERT INTO {t}_new VALUES (7, 'n')"),
+        ["DROP TABLE {t}", "ALTER TABLE {t}_new RENAME TO {t}"],
+    ),
+    "renamed": (PLAIN, ["RENAME TABLE {t} TO {t}2"]),
+    "created_again": (PLAIN, ["DROP TABLE {t}", *PLAIN[:1], "INSERT INTO {t} VALUES (2, 'again')"]),
+    "created_again_empty": (PLAIN, ["DROP TABLE IF EXISTS {t}", PLAIN[0]]),
+    "created_if_missing": (
+        PLAIN,
+        ["DROP TABLE {t}", "CREATE TABLE IF NOT EXISTS {t} (id INT PRIMARY KEY)"],
+    ),
+    "created_as_select": (
+        (*PLAIN, "CREATE TABLE {t}x (id INT PRIMARY KEY, v VARCHAR(20))"),
+        [
+            "INSERT INTO {t}x VALUES (1, 'z')",
+            "DROP TABLE {t}",
+            "CREATE TABLE {t} (PRIMARY KEY (id)) AS SELECT * FROM {t}x",
+        ],
+    ),
+    "commented": (
+        PLAIN,
+        ["/* x */ -- y\n ALTER /*!50000 TABLE */ {t} # z\n ADD /* ` */ n INT DEFAULT 3"],
+    ),
+    "myisam": (
+        ("CREATE TABLE {t} (id INT PRIMARY KEY) ENGINE = MyISAM", "INSERT INTO {t} VALUES (1)"),
+        ["REPAIR TABLE {t}", "ALTER TABLE {t} ADD n INT DEFAULT 3"],
+    ),
+}  # fmt: skip
+"""What is there, and what happens to it. ``{t}`` is the name of the table."""
+
+KEEPING: dict[str, tuple[Statements, Statements]] = {
+    "index": (PLAIN, ["ALTER TABLE {t} ADD INDEX i (v)", "CREATE INDEX j ON {t} (v)"]),
+    "options": (PLAIN, ["ALTER TABLE {t} COMMENT 'x', AUTO_INCREMENT 9", "ALTER TABLE {t} FORCE"]),
+    "later_default": (PLAIN, ["ALTER TABLE {t} ALTER COLUMN v SET DEFAULT 'd'"]),
+    "add_partition": (
+        (PARTED[0].replace("MAXVALUE", "(50)"), PARTED[1]),
+        ["ALTER TABLE {t} ADD PARTITION (PARTITION p2 VALUES LESS THAN (90))"],
+    ),
+    "split_partition": (
+        PARTED,
+        [
+            "ALTER TABLE {t} REORGANIZE PARTITION p1 INTO "
+            "(PARTITION a VALUES LESS THAN (20), PARTITION b VALUES LESS THAN MAXVALUE)",
+            "ALTER TABLE {t} REBUILD PARTITION ALL",
+            "ALTER TABLE {t} REMOVE PARTITIONING",
+            f"ALTER TABLE {{t}} {PARTS}",
+        ],
+    ),
+    "hash_partitions": (
+        ("CREATE TABLE {t} (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 5",
+         "INSERT INTO {t} VALUES (1), (2), (3), (4), (5)"),
+        ["ALTER TABLE {t} COALESCE PARTITION 3"],
+    ),
+    "if_missing": (PLAIN, ["CREATE TABLE IF NOT EXISTS {t} (id INT PRIMARY KEY)"]),
+}  # fmt: skip
+"""Statements after which nothing has to be read again."""
+
+SOME = (
+    "default",
+    "there_and_back",
+    "key",
+    "drop_partition",
+    "exchange",
+    "swapped",
+    "created_again",
+)
+SOME += ("index", "if_missing")
+"""Those that are also tried while no worker runs, in a run that is not nightly."""
+
+
+class ShapesContract:
+    """Inherit it, and set what differs.
+
+    Attributes:
+        KIND: the kind of the source.
+        CASES: more cases than ``CHANGING``.
+    """
+
+    KIND: ClassVar[str]
+    CASES: ClassVar[dict[str, tuple[Statements, Statements]]] = {}
+
+    @pytest.fixture
+    def definition(
+        self, server: Server, shop: str, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> Definition:
+        monkeypatch.setenv("SHOP_PASSWORD", PASSWORD)
+        section = database_section(server, password="${env:SHOP_PASSWORD}")
+        return parse(
+            {
+                "name": name,
+                "kind": self.KIND,
+                "tables": [f"{shop}.*"],
+                "chunk_rows": 2,
+                "database": section,
+            }
+        )
+
+    @pytest.mark.parametrize("is_running", [True, False])
+    def test_topics_equal_the_tables_after_statements_without_rows_events(
+        self,
+        definition: Definition,
+        kafka: Kafka,
+        server: Server,
+        shop: str,
+        execute: Execute,
+        is_running: bool,
+    ) -> None:
+        cases = {f"t_{t}": case for t, case in {**CHANGING, **KEEPING, **self.CASES}.items()}
+        if not is_running and not IS_NIGHTLY:
+            cases = {t: case for t, case in cases.items() if t.removeprefix("t_") in SOME}
+        keeping = [t for t in cases if t.removeprefix("t_") in KEEPING]
+        execute("SET SESSION sql_mode = ''")
+        for t, (create, _) in cases.items():
+            execute(*(each.format(t=t) for each in create))
+        topics = Topics(kafka, server, shop, definition.topic_prefix)
+        with RunningWorker(definition, kafka) as worker:
+            worker.wait_for_snapshots()
+            topics.wait_until_equal(worker)
+            kept = topics.counts(keeping)
+            if is_running:
+                for t, (_, change) in cases.items():
+                    execute(*(each.format(t=t) for each in change))
+                topics.wait_until_equal(worker)
+        if not is_running:
+            for t, (_, change) in cases.items():
+                execute(*(each.format(t=t) for each in change))
+            with RunningWorker(definition, kafka) as worker:
+                topics.wait_until_equal(worker)
+                worker.wait_for_snapshots()
+        assert topics.counts(keeping) == kept
+
+    def test_an_altered_table_is_read_again_before_any_row_of_it_comes_and_the_log_says_why(
+        self, definition: Definition, kafka: Kafka, server: Server, shop: str, execute: Execute
+    ) -> None:
+        execute(*(each.format(t="t") for each in PLAIN))
+        topics = Topics(kafka, server, shop, definition.topic_prefix)
+        with capture_logs() as logged, RunningWorker(definition, kafka) as worker:
+            worker.wait_for_snapshots()
+            execute("ALTER TABLE t ADD COLUMN n INT NOT NULL DEFAULT 42")
+            topics.wait_until_equal(worker)
+            worker.wait_for_snapshots()
+        assert topics.rows("t")['{"id": 30}'] == {"id": 30, "v": "c", "n": 42}
+        requested = [each for each in logged if each["event"] == "snapshot.requested"]
+        assert [(each["table"], each["why"]) for each in requested] == [
+            (f"{shop}.t", "ALTER TABLE ADD COLUMN changed it")
+        ]
+        done = [each for each in logged if each["event"] == "snapshot.done"]
+        assert [(each["rows"], each["deleted_keys"]) for each in done] == [(3, 0), (3, 0)]
+
+    @pytest.mark.parametrize("is_running", [True, False])
+    def test_an_alter_that_is_not_in_the_binary_log_is_found_by_the_catalog(
+        self,
+        definition: Definition,
+        kafka: Kafka,
+        server: Server,
+        shop: str,
+        execute: Execute,
+        is_running: bool,
+    ) -> None:
+        execute(*(each.format(t="t") for each in PLAIN))
+        topics = Topics(kafka, server, shop, definition.topic_prefix)
+        unlogged = [
+            "SET SESSION sql_log_bin = 0",
+            "ALTER TABLE t ADD COLUMN n INT NOT NULL DEFAULT 42",
+            "SET SESSION sql_log_bin = 1",
+        ]
+        with RunningWorker(definition, kafka) as worker:
+            worker.wait_for_snapshots()
+            if is_running:
+                execute(*unlogged, "INSERT INTO t (id) VALUES (4)")
+                topics.wait_until_equal(worker)
+                worker.wait_for_snapshots()
+        if not is_running:
+            execute(*unlogged)
+            with RunningWorker(definition, kafka) as worker:
+                topics.wait_until_equal(worker)
+        assert topics.rows("t")['{"id": 1}'] == {"id": 1, "v": "a", "n": 42}
+
+    def test_a_batch_with_an_alter_asks_for_a_read_and_notes_the_shape(
+        self, make_source: MakeSource, shop: str, execute: Execute
+    ) -> None:
+        execute(*(each.format(t="t") for each in PLAIN))
+        source: BinlogSource = make_source()
+        source.start(None)
+        first = source.poll(0.5)
+        assert first is not None
+        assert first.resync == []
+        (note,) = first.notes
+        execute("ALTER TABLE t DROP COLUMN v")
+        batch = source.poll(60)
+        assert batch is not None
+        assert batch.resync == [f"{shop}.t"]
+        assert list(batch.notes) == [note]
+        assert json.loads(str(batch.notes[note]))["columns"].keys() == {"id"}
+
+
+class Topics:
+    """The topics of a database, and its tables."""
+
+    def __init__(self, kafka: Kafka, server: Server, shop: str, prefix: str) -> None:
+        self._kafka, self._server, self._shop, self._prefix = kafka, server, shop, prefix
+
+    def records(self, tables: Iterable[str]) -> dict[str, Records]:
+        """Return (key, value) of all committed records, by table."""
+        found: dict[str, Records] = {f"{self._prefix}.{self._shop}.{each}": [] for each in tables}
+        places = [(topic, 0) for topic in found]
+        ends = {
+            place: end for place, end in self._kafka.end_offsets("tests", places).items() if end
+        }
+        follower = Follower.of(self._kafka, "tests", ends, fetch_wait_max_ms=20)
+        with closing(follower):
+            while follower.behind(ends):
+                for message in follower.poll(0.05):
+                    key, value = message.key(), message.value()
+                    found[str(message.topic())].append(
+                        (json.loads(key or b"null"), json.loads(value) if value else None)
+                    )
+        return {topic.rpartition(".")[2]: records for topic, records in found.items()}
+
+    def counts(self, tables: Iterable[str]) -> dict[str, int]:
+        """Return the number of records of each table."""
+        return {table: len(records) for table, records in self.records(tables).items()}
+
+    def rows(self, table: str) -> dict[str, dict[str, Any]]:
+        """Return the last row of each key in a topic."""
+        return table_of(self.records([table])[table])
+
+    def stored(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the rows of all tables, by the JSON of their keys."""
+        with self._server.connect(database=self._shop) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SHOW TABLES")
+            return {name: self._rows(cursor, name) for (name,) in list(cursor.fetchall())}
+
+    def _rows(self, cursor: Any, table: str) -> dict[str, dict[str, Any]]:
+        cursor.execute(f"SHOW INDEX FROM `{table}` WHERE Key_name = 'PRIMARY'")
+        key = [row[4] for row in sorted(cursor.fetchall(), key=lambda row: int(row[3]))]
+        cursor.execute(f"SELECT * FROM `{table}`")
+        names = [each[0] for each in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return {json.dumps({name: row[name] for name in key}): row for row in rows}
+
+    def differing(self) -> dict[str, Any]:
+        """Return the tables whose topics differ, with what both have."""
+        stored = self.stored()
+        try:
+            found = {table: table_of(each) for table, each in self.records(stored).items()}
+        except TidemillError as error:  # a topic is not there yet
+            return {"": error}
+        return {
+            table: (found[table], rows) for table, rows in stored.items() if found[table] != rows
+        }
+
+    def wait_until_equal(self, worker: RunningWorker) -> None:
+        """Wait until each topic has the rows of its table."""
+        try:
+            worker.wait(lambda: not self.differing(), "the topics equal the tables")
+        except TimeoutError:
+            raise AssertionError(f"topic and table differ: {self.differing()}") from None
