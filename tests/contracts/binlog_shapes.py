@@ -180,16 +180,8 @@ KEEPING: dict[str, tuple[Statements, Statements]] = {
 }  # fmt: skip
 """Statements after which nothing has to be read again."""
 
-SOME = (
-    "default",
-    "there_and_back",
-    "key",
-    "drop_partition",
-    "exchange",
-    "swapped",
-    "created_again",
-)
-SOME += ("index", "if_missing")
+SOME = {"default", "there_and_back", "key", "drop_partition", "exchange", "swapped", "index"}
+SOME |= {"created_again", "if_missing"}
 """Those that are also tried while no worker runs, in a run that is not nightly."""
 
 

@@ -72,7 +72,7 @@ TableName = tuple[str, str]
 
 
 class KnownTables:
-    """What is known of the captured tables of one source.
+    """The captured tables of one source, as they were last seen.
 
     Args:
         notes: what earlier sources have stored.
