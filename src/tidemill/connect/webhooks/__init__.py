@@ -1,4 +1,5 @@
-"""Webhooks: deliver the records of a topic to endpoints, signed as Standard Webhooks describes.
+"""Webhooks that go out: a topic is delivered to an HTTP endpoint.
 
-Must not know: the engine, the gateway.
+``endpoint`` decides what is sent and when, without I/O; ``runner`` sends it, and ``intake`` reads
+the topic and commits positions. Must not know: the broker, the command line, Spark.
 """

@@ -1,0 +1,159 @@
+"""Decide what is sent to an endpoint and when, and what its answers change. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tidemill.connect.webhooks.lanes import Delivery, Event, Lanes
+from tidemill.connect.webhooks.limits import Breaker, Rate
+from tidemill.connect.webhooks.retries import STANDARD_S, Verdict, pause_ms
+
+HURRY_MS = 5000
+"""When the endpoint works again, what waits for a retry is sent within this time."""
+
+Outcome = Literal["delivered", "retry", "dead", "gone"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of an endpoint. Times are in milliseconds.
+
+    Attributes:
+        ordered: whether events with the same key keep their order.
+        batch: most events of one request.
+        concurrency: most requests at a time.
+        per_s: most requests per second; None: no limit.
+        schedule_s: pauses between attempts, in seconds.
+        disable_after_ms: an endpoint that fails for so long is disabled.
+        max_waiting: most events in memory; above that, no more are read.
+        max_bytes: most bytes in memory, likewise.
+    """
+
+    ordered: bool = True
+    batch: int = 1
+    concurrency: int = 16
+    per_s: float | None = None
+    schedule_s: Sequence[float] = STANDARD_S
+    disable_after_ms: int = 5 * 24 * 3_600_000
+    max_waiting: int = 10_000
+    max_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The consequence of an attempt.
+
+    Attributes:
+        outcome: ``dead``: there is no further attempt. ``gone``: the endpoint is disabled, and the
+            events stay unfinished.
+        due_ms: the time of the next attempt; None: there is none.
+        disables: why the endpoint is to be disabled, or an empty text.
+    """
+
+    outcome: Outcome
+    due_ms: int | None = None
+    disables: str = ""
+
+
+class Endpoint:
+    """What waits for an endpoint, what is sent to it, and how it does.
+
+    Args:
+        rules: of the endpoint.
+        chance: returns random numbers from 0 to 1.
+        failing_since_ms: as an earlier process knew it.
+
+    Attributes:
+        failing_since_ms: the time of the first failure after the last success; 0: it works.
+        in_flight: requests that are sent and not answered.
+    """
+
+    def __init__(
+        self, rules: Rules, chance: Callable[[], float], failing_since_ms: int = 0
+    ) -> None:
+        self._rules = rules
+        self._chance = chance
+        self.lanes = Lanes(ordered=rules.ordered, batch=rules.batch)
+        self.breaker = Breaker()
+        self._rate = Rate(rules.per_s)
+        self.failing_since_ms = failing_since_ms
+        self.in_flight = 0
+        self.is_disabled = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more events are to be read for now."""
+        lanes, rules = self.lanes, self._rules
+        return lanes.count >= rules.max_waiting or lanes.bytes >= rules.max_bytes
+
+    def add(self, event: Event) -> None:
+        """Take an event."""
+        self.lanes.add(event)
+
+    def next(self, now_ms: int) -> Delivery | None:
+        """Return a delivery to send now; None: nothing is to be sent now. Call ``done`` after it."""
+        if self.is_disabled or self.in_flight >= self._rules.concurrency:
+            return None
+        if not self.breaker.allows(now_ms) or self._rate.wait_ms(now_ms):
+            return None
+        found = self.lanes.take(now_ms)
+        if found is not None:
+            self.in_flight += 1
+            self.breaker.started()
+            self._rate.take(now_ms)
+        return found
+
+    def wake_ms(self, now_ms: int) -> int | None:
+        """Return when ``next`` is to be called again, if nothing else happens; None: never."""
+        due = self.lanes.next_due_ms
+        if due is None or self.is_disabled or self.in_flight >= self._rules.concurrency:
+            return None
+        if not self.breaker.allows(now_ms):
+            if self.breaker.state != "open":
+                return None  # the probe's answer comes first
+            due = max(due, self.breaker.open_until_ms)
+        return max(due, now_ms + self._rate.wait_ms(now_ms))
+
+    def done(
+        self,
+        delivery: Delivery,
+        verdict: Verdict,
+        now_ms: int,
+        retry_after_ms: int | None = None,
+    ) -> Decision:
+        """Take over the answer to a delivery, and return what follows.
+
+        Args:
+            retry_after_ms: how long the receiver asks to wait; None: it does not.
+        """
+        self.in_flight -= 1
+        delivery.attempts += 1
+        if verdict is Verdict.DELIVERED:
+            self.failing_since_ms = 0
+            if self.breaker.succeeded():
+                self.lanes.hurry(now_ms, HURRY_MS)
+            self.lanes.finish(delivery)
+            return Decision("delivered")
+        self.failing_since_ms = self.failing_since_ms or now_ms
+        if verdict is Verdict.GONE:
+            return self._disable("gone", "the endpoint answered 410 Gone")
+        if verdict is Verdict.THROTTLED:
+            self.breaker.throttled(now_ms, retry_after_ms, self._chance())
+        else:
+            self.breaker.failed(now_ms, self._chance())
+        if now_ms - self.failing_since_ms >= self._rules.disable_after_ms:
+            days = self._rules.disable_after_ms / 86_400_000
+            return self._disable("retry", f"every attempt failed for {days:g} days")
+        pause = pause_ms(self._rules.schedule_s, delivery.attempts, self._chance())
+        if pause is None:
+            self.lanes.finish(delivery)
+            return Decision("dead")
+        due = now_ms + (pause if retry_after_ms is None else retry_after_ms)
+        self.lanes.retry(delivery, due)
+        return Decision("retry", due)
+
+    def _disable(self, outcome: Outcome, reason: str) -> Decision:
+        self.is_disabled = True
+        return Decision(outcome, None, reason)

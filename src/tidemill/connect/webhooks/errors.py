@@ -1,0 +1,37 @@
+"""Errors of webhooks that go out.
+
+A runner tries again by itself after a ``WebhookError``. After a ``PermanentWebhookError`` it waits
+for the user.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import TidemillError
+
+
+class WebhookError(TidemillError):
+    """The runner of a webhook failed. It starts again from the committed position after a pause."""
+
+
+class PermanentWebhookError(WebhookError):
+    """The runner failed, and would fail in the same way without a change by the user."""
+
+
+class DefinitionError(PermanentWebhookError):
+    """The definition of a webhook is invalid. The user corrects it."""
+
+
+class FencedError(PermanentWebhookError):
+    """Another worker delivers the same webhook, so this one must stop."""
+
+
+class ExpressionError(DefinitionError):
+    """A filter or a path in it is invalid."""
+
+
+class MessageError(TidemillError):
+    """A record can't become a message, for example because it is not JSON. It is dead-lettered."""
+
+
+class WebhookExistsError(TidemillError):
+    """A webhook with this name already exists. The user takes another name, or replaces it."""
