@@ -31,6 +31,7 @@ from tidemill.cli.server.serve import dev, serve
 from tidemill.cli.source.commands import app as source_app
 from tidemill.cli.topic.commands import app as topic_app
 from tidemill.cli.transaction.commands import app as transaction_app
+from tidemill.cli.webhook.commands import app as webhook_app
 from tidemill.cli.worker.commands import app as worker_app
 from tidemill.errors import TidemillError
 
@@ -173,6 +174,7 @@ app.add_typer(
 )
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
+app.add_typer(webhook_app, name="webhook", short_help="Deliver topics to HTTP endpoints.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
 app.command(short_help="Serve topics over HTTP.")(gateway)

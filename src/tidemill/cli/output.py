@@ -14,12 +14,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from tidemill.connect.cdc.errors import (
-    DeclaredSourceError,
-    DefinitionError,
-    FencedError,
-    SourceExistsError,
-)
+from tidemill.connect.base.errors import DeclaredError
+from tidemill.connect.cdc.errors import DefinitionError, FencedError, SourceExistsError
+from tidemill.connect.webhooks import errors as webhooks
 from tidemill.errors import (
     SettingsError,
     TidemillError,
@@ -61,7 +58,7 @@ class AddressInUseError(TidemillError):
 
 
 _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
-    ((UsageError, SettingsError, DefinitionError), USAGE),
+    ((UsageError, SettingsError, DefinitionError, webhooks.DefinitionError), USAGE),
     (
         (
             UnknownTopicOrPartitionError,
@@ -86,8 +83,10 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             PipelineRunningError,
             AddressInUseError,
             SourceExistsError,
-            DeclaredSourceError,
+            DeclaredError,
             FencedError,
+            webhooks.FencedError,
+            webhooks.WebhookExistsError,
             WorkerNotNeededError,
         ),
         CONFLICT,

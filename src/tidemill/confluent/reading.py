@@ -55,12 +55,14 @@ class Follower:
         client: str,
         partitions: Iterable[Partition],
         isolation: str = "read_committed",
+        starts: Mapping[Partition, int] | None = None,
         **config: Any,
     ) -> Follower:
-        """Return a follower from the beginning of partitions.
+        """Return a follower of partitions, from their beginning or from given offsets.
 
         Args:
             isolation: ``read_committed`` or ``read_uncommitted``.
+            starts: the first offset of partitions; default: the beginning.
             config: more of librdkafka's configuration, with underscores for dots.
         """
         consumer = kafka.consumer(
@@ -70,7 +72,7 @@ class Follower:
             auto_offset_reset="earliest",
             **config,
         )
-        return cls(consumer, dict.fromkeys(partitions, 0))
+        return cls(consumer, {place: (starts or {}).get(place, 0) for place in partitions})
 
     def poll(self, timeout_s: float) -> Iterator[Message]:
         """Yield the records that have arrived. Wait for the first one only.
@@ -124,11 +126,19 @@ def read_table(
 
 
 def read_to_end(
-    kafka: Kafka, client: str, topic: str, *, committed: bool = True
+    kafka: Kafka,
+    client: str,
+    topic: str,
+    *,
+    committed: bool = True,
+    starts: Mapping[Partition, int] | None = None,
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield (key, value) of each record up to the end that the topic has now.
 
     With ``committed``, it waits until open transactions below that end are decided.
+
+    Args:
+        starts: the first offset of partitions; default: the beginning.
 
     Raises:
         UnreachableError: the topic can't be read to its end.
@@ -137,7 +147,7 @@ def read_to_end(
     if not ends:
         return
     isolation = "read_committed" if committed else "read_uncommitted"
-    follower = Follower.of(kafka, client, ends, isolation, fetch_wait_max_ms=50)
+    follower = Follower.of(kafka, client, ends, isolation, starts, fetch_wait_max_ms=50)
     deadline = time.monotonic() + READ_S
     with contextlib.closing(follower):
         while follower.behind(ends):

@@ -23,6 +23,7 @@ from tidemill.settings.broker import (
     Sources,
     Telemetry,
     Transactions,
+    Webhooks,
 )
 from tidemill.settings.definitions import ENV_PREFIX, SettingDef, keys_of
 from tidemill.settings.section import HOST, INT, Section
@@ -39,6 +40,7 @@ __all__ = [
     "Sources",
     "Telemetry",
     "Transactions",
+    "Webhooks",
     "definitions",
 ]
 
@@ -72,6 +74,7 @@ class Settings(Section):
     transactions: Transactions = Field(default_factory=Transactions)
     log: Log = Field(default_factory=Log)
     sources: Sources = Field(default_factory=Sources)
+    webhooks: Webhooks = Field(default_factory=Webhooks)
     telemetry: Telemetry = Field(default_factory=Telemetry)
     sections: tuple[Section, ...] = ()
 

@@ -282,6 +282,16 @@ class Telemetry(Section):
     )
 
 
+class Webhooks(Section):
+    """Webhooks that go out, in a process of its own beside the broker."""
+
+    run: bool = Field(
+        True,
+        description="Whether the broker starts a worker process that delivers webhooks, as soon as "
+        "the first one is created.",
+    )
+
+
 class Sources(Section):
     """Change data capture in a process of its own beside the broker."""
 

@@ -147,7 +147,8 @@ TestDelivery = DeliveryMachine.TestCase
 TestBatches = BatchMachine.TestCase
 TestUnordered = UnorderedMachine.TestCase
 for _case in (TestDelivery, TestBatches, TestUnordered):
-    _case.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+    _case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+del _case
 
 
 # --- lanes ---------------------------------------------------------------------------------------
@@ -205,7 +206,13 @@ def test_an_attempt_that_an_earlier_process_planned_keeps_its_time() -> None:
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [(200, "DELIVERED"), (299, "DELIVERED"), (301, "FAILED"), (400, "FAILED"), (410, "GONE")]
-    + [(429, "THROTTLED"), (502, "THROTTLED"), (504, "THROTTLED"), (503, "FAILED"), (None, "FAILED")],
+    + [
+        (429, "THROTTLED"),
+        (502, "THROTTLED"),
+        (504, "THROTTLED"),
+        (503, "FAILED"),
+        (None, "FAILED"),
+    ],
 )
 def test_a_status_has_the_meaning_of_standard_webhooks(status: int | None, verdict: str) -> None:
     assert judge(status) is Verdict[verdict]
@@ -248,7 +255,11 @@ def date(after_s: float) -> str:
     ("header", "ms"),
     [("120", 120_000), (" 0 ", 0), (date(60), 60_000), (date(-60), 0), ("99999999999", 3_600_000)]
     + [(None, None), ("", None), ("-1", None), ("1.5", None), ("soon", None), ("٣", None)]
-    + [("9" * 5000, None), ("Mon, 99 Foo 2026", None), ("Fri, 31 Dec 9999 23:59:59 GMT", 3_600_000)],
+    + [
+        ("9" * 5000, None),
+        ("Mon, 99 Foo 2026", None),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 3_600_000),
+    ],
 )
 def test_retry_after_is_seconds_or_a_date_and_is_capped(header: str | None, ms: int | None) -> None:
     assert retry_after_ms(header, NOW, 3_600_000) == ms
@@ -354,7 +365,7 @@ def test_a_rate_holds_over_time(per_s: float) -> None:
             taken += 1
         now += wait
     burst = per_s / 10
-    assert 10 * per_s - 1 <= taken <= 10 * per_s + burst + 2
+    assert 10 * per_s - 1 <= taken <= 10 * per_s + burst + per_s / 100 + 2
 
 
 def test_reading_stops_at_the_bounds() -> None:

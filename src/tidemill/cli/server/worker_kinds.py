@@ -17,6 +17,8 @@ from pydantic import Field
 
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import SOURCES
+from tidemill.connect.webhooks.definition import Webhook
+from tidemill.connect.webhooks.topics import WEBHOOKS
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.settings import Section, Settings
 from tidemill.workers.spec import WorkerSpec
@@ -109,6 +111,20 @@ def _sources(broker: Broker) -> Iterable[WorkerSpec]:
     )
 
 
+def _webhooks(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield the worker that delivers all webhooks, as for sources."""
+    settings = broker.settings
+    if not settings.webhooks.run:
+        return
+    file = os.devnull if broker.file is None else str(broker.file.absolute())
+    yield WorkerSpec(
+        "webhooks",
+        broker.command("webhook", "run", "--all", "--declared", file),
+        wanted=lambda: bool(settings.entries(Webhook)) or broker.has_topic(WEBHOOKS),
+        stop_s=30,
+    )
+
+
 def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
     data_dir = str(broker.settings.data_dir.absolute())
     for entry in broker.settings.entries(PipelineEntry):
@@ -135,6 +151,7 @@ def _text(value: object) -> str:
 KINDS = [
     Kind(GatewaySettings, _gateway),
     Kind(Definition, _sources),
+    Kind(Webhook, _webhooks),
     Kind(PipelineEntry, _pipelines),
 ]
 """All kinds, in the order in which their workers start."""

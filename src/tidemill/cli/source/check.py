@@ -62,10 +62,10 @@ def check(
 
 
 def _definition(what: str, servers: str, properties: list[str] | None) -> Definition:
-    from tidemill.connect.cdc.definition import read_file
+    from tidemill.connect.cdc.definition import Definition, read_file
 
     if Path(what).is_file() or what.endswith(".toml"):
         return read_file(Path(what))
     board = board_of(kafka_of(servers, properties))
     require(board, what)
-    return board.definition(what)
+    return Definition.decode(board.definitions[what])

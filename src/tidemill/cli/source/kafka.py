@@ -37,7 +37,7 @@ def require(board: Board, name: str) -> None:
 
 def require_changeable(board: Board, name: str) -> None:
     """Check that a source exists, and that no settings file declares it."""
-    from tidemill.connect.cdc.declared import check_not_declared
+    from tidemill.connect.base.declared import check_not_declared
 
     require(board, name)
-    check_not_declared(board, name)
+    check_not_declared(board, "source", name)

@@ -47,6 +47,7 @@ def run(
     import sys
 
     from tidemill import telemetry
+    from tidemill.connect.cdc.definition import Definition
     from tidemill.connect.cdc.manager import Manager
 
     if bool(names) == every:
@@ -59,12 +60,13 @@ def run(
         board = board_of(kafka)
         for name in names:
             require(board, name)
-            board.definition(name)
+            Definition.decode(board.definitions[name])
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
     if declared is not None:
-        from tidemill.connect.cdc.declared import apply_declared
+        from tidemill.connect.base.declared import apply_declared
+        from tidemill.connect.cdc.topics import SOURCES
 
-        apply_declared(kafka, definitions, str(declared.absolute()))
+        apply_declared(kafka, SOURCES, "source", definitions, str(declared.absolute()))
     # A batch is thousands of small objects without cycles: collections would only look at them.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -20,6 +20,10 @@ class RecordTooLargeError(TidemillError):
     """A record is larger than the topic or the producer allows."""
 
 
+class DeclaredError(TidemillError):
+    """A settings file declares it, so commands can't change it. The user edits the file."""
+
+
 def fenced(transactional_id: str) -> ProducerFencedError:
     """Return the error of a producer whose transactional id another one has taken."""
     return ProducerFencedError(

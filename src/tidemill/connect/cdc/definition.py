@@ -6,13 +6,12 @@ a particular database.
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from tidemill.connect.base import definitions
 from tidemill.connect.base.secrets import find_plain, resolve
 from tidemill.connect.cdc.errors import DefinitionError
 from tidemill.settings.section import Section
@@ -182,10 +181,10 @@ class Definition(Section):
         Raises:
             DefinitionError: it is invalid.
         """
-        try:
-            return parse(json.loads(value))
-        except ValueError as error:
-            raise DefinitionError(f"the stored definition is not JSON: {error}") from error
+        return definitions.decode(cls, value, DefinitionError, _DOCS)
+
+
+_DOCS = "docs/cdc.md"
 
 
 def parse(values: dict[str, Any]) -> Definition:
@@ -194,10 +193,7 @@ def parse(values: dict[str, Any]) -> Definition:
     Raises:
         DefinitionError: a key or a value is invalid, or a secret is in it as plain text.
     """
-    try:
-        return Definition.model_validate(values)
-    except ValidationError as error:
-        raise _invalid(error) from None
+    return definitions.parse(Definition, values, DefinitionError, _DOCS)
 
 
 def read_file(path: Path) -> Definition:
@@ -206,27 +202,4 @@ def read_file(path: Path) -> Definition:
     Raises:
         DefinitionError: the file can't be read, or is invalid.
     """
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise DefinitionError(f"can't read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{path} is not valid TOML: {error}") from error
-    try:
-        return parse(values).relative_to(path.parent)
-    except DefinitionError as error:
-        raise DefinitionError(f"{path}: {error}", hint=error.hint) from error
-
-
-def _invalid(error: ValidationError) -> DefinitionError:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        from difflib import get_close_matches  # this module is imported when a broker starts
-
-        close = get_close_matches(key, Definition.model_fields, n=1)
-        hint = f"Did you mean {close[0]}?" if close else "See docs/cdc.md for the keys."
-        return DefinitionError(f"unknown key {key}", hint=hint)
-    if first["type"] == "missing":
-        return DefinitionError(f"the key {key} is missing")
-    return DefinitionError(f"invalid {key}: {first['msg'][:1].lower()}{first['msg'][1:]}")
+    return definitions.read_file(Definition, path, DefinitionError, _DOCS)

@@ -42,7 +42,3 @@ class FencedError(PermanentCaptureError):
 
 class SourceExistsError(TidemillError):
     """A source with this name already exists. The user takes another name, or replaces it."""
-
-
-class DeclaredSourceError(TidemillError):
-    """A settings file declares the source, so commands can't change it. The user edits the file."""

@@ -13,6 +13,7 @@ import structlog
 
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import BoardFollower, BoardWriter
+from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import DefinitionError, FencedError
 from tidemill.connect.cdc.runner import Runner
 
@@ -80,7 +81,7 @@ class Manager:
     def _begin(self, name: str) -> None:
         board = self._follower.board
         try:
-            definition = board.definition(name)
+            definition = Definition.decode(board.definitions[name])
         except DefinitionError as error:
             log.error("source.invalid", source=name, error=str(error), hint=error.hint)
             return

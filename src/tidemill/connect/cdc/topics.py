@@ -14,7 +14,6 @@ SOURCES = "tidemill.sources"
 """Definitions, commands and statuses of all sources. Compacted, one partition."""
 
 _COMPACTED = {"cleanup.policy": "compact", "segment.ms": "3600000"}
-SOURCES_CONFIG: Mapping[str, str] = _COMPACTED
 STATE_CONFIG: Mapping[str, str] = {**_COMPACTED, "segment.bytes": "16777216"}
 TABLE_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",

@@ -93,7 +93,7 @@ class Endpoint:
         self.lanes.add(event)
 
     def next(self, now_ms: int) -> Delivery | None:
-        """Return a delivery to send now; None: nothing is to be sent now. Call ``done`` after it."""
+        """Return a delivery to send now, or None. Call ``done`` when it was answered."""
         if self.is_disabled or self.in_flight >= self._rules.concurrency:
             return None
         if not self.breaker.allows(now_ms) or self._rate.wait_ms(now_ms):

@@ -134,7 +134,7 @@ class Lanes:
             del self._lanes[delivery.lane]
 
     def evict(self) -> Delivery | None:
-        """Remove the lane that waits for a retry with the most events behind it, if there is one."""
+        """Remove the longest lane that waits for a retry, and return its events; None: none."""
         found = [each for _, _, each in self._retries if each.lane is not None]
         found = [each for each in found if not each.cancelled]
         if not found:

@@ -1,4 +1,4 @@
-"""Know which records of a partition are finished, so that the committed offset stays below the rest.
+"""Know which records of a partition are finished: the committed offset stays below all others.
 
 A committed offset is a low-water mark: every record below it is finished. What is finished above it
 is in the topic of attempts, and a new worker reads that from ``floor`` on. No I/O.
@@ -16,13 +16,15 @@ class Marks:
         position: the offset of the next record.
         floor: an offset in the topic of attempts. All attempts of records from ``position`` on are
             at or behind it.
+        known_to: the highest offset of which an earlier process has recorded an attempt.
     """
 
-    def __init__(self, position: int, floor: int) -> None:
+    def __init__(self, position: int, floor: int, known_to: int = -1) -> None:
         self._begun: deque[tuple[int, int]] = deque()
         self._finished: set[int] = set()
         self._next = position
         self._floor = floor
+        self._known_to = known_to
 
     def begin(self, offset: int, floor: int) -> None:
         """Note a record that is to be delivered. Offsets must ascend.
@@ -61,4 +63,7 @@ class Marks:
         Args:
             floor: the end of the topic of attempts, for the case that nothing is unfinished.
         """
-        return self._begun[0] if self._begun else (self._next, floor)
+        if self._begun:
+            return self._begun[0]
+        # Attempts of records that were not read again yet are still needed.
+        return self._next, floor if self._next > self._known_to else self._floor

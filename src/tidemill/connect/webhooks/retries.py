@@ -6,15 +6,14 @@ with any status), RFC 9110 (Retry-After: seconds or a date).
 
 from __future__ import annotations
 
-import email.utils
 import math
 from collections.abc import Sequence
 from enum import Enum
 
 STANDARD_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""The pauses between attempts that Standard Webhooks recommends: ten attempts in about 75 hours."""
+"""The pauses that Standard Webhooks recommends: ten attempts in about 75 hours."""
 JITTER = 0.2
-"""A pause is up to so much longer than the schedule says, or many deliveries would come together."""
+"""A pause is up to this share longer, or many deliveries would be retried together."""
 _LONGEST_HEADER = 64
 _THROTTLES = frozenset({429, 502, 504})
 
@@ -72,8 +71,10 @@ def retry_after_ms(header: str | None, now_ms: int, longest_ms: int) -> int | No
     if text.isdigit():
         wanted = int(text) * 1000
     else:
+        from email.utils import parsedate_to_datetime  # the broker imports this module
+
         try:
-            date = email.utils.parsedate_to_datetime(text)
+            date = parsedate_to_datetime(text)
             wanted = math.ceil(date.timestamp() * 1000) - now_ms
         except (ValueError, TypeError, IndexError, OverflowError):
             return None

@@ -1,0 +1,1 @@
+"""``tidemill webhook``: topics that are delivered to HTTP endpoints."""

@@ -1,0 +1,356 @@
+"""``tidemill webhook``: creates, lists, describes, tests and orders webhooks that go out."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    DryRun,
+    Json,
+    Property,
+    Yes,
+    command_group,
+)
+from tidemill.cli.source.kafka import kafka_of
+from tidemill.cli.webhook.kafka import board_of, cluster, order, require_changeable
+from tidemill.cli.webhook.run import run
+from tidemill.cli.webhook.view import (
+    as_dict,
+    emit_attempts,
+    emit_list,
+    fields_of,
+    last_attempts,
+)
+from tidemill.connect.webhooks.errors import WebhookExistsError
+from tidemill.connect.webhooks.topics import (
+    WEBHOOKS,
+    attempts_topic,
+    dead_letters_topic,
+    group_id,
+)
+from tidemill.errors import TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.confluent.clients import Kafka
+    from tidemill.connect.webhooks.definition import Webhook
+
+app = command_group("Deliver topics to HTTP endpoints, as signed webhooks.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the webhook.")]
+WAIT_S = 30.0
+"""How long ``test`` waits for the worker, and ``delete`` for the end of the group."""
+
+
+@app.command(short_help="Create a webhook from a TOML file.")
+def create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The definition, a TOML file.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the definition of a webhook that exists.")
+    ] = False,
+    dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Create a webhook from a TOML file. A running worker delivers it immediately.
+
+    Secrets in the file are references: ${env:NAME} or ${file:PATH}, which the worker resolves. With
+    start_at = "end", the default, it delivers what is written to the topic from now on.
+    """
+    from tidemill.connect.base.board import BoardWriter, create_topic
+    from tidemill.connect.webhooks.definition import read_file
+    from tidemill.connect.webhooks.intake import commit_start
+
+    webhook = read_file(file)
+    kafka = kafka_of(servers, properties)
+    board = board_of(kafka)
+    exists = webhook.name in board.definitions
+    if exists:
+        require_changeable(board, webhook.name)
+    if exists and not replace:
+        raise WebhookExistsError(
+            f"webhook {webhook.name} already exists",
+            hint="Use another name, or --replace to change its definition.",
+        )
+    verb = "replace" if exists else "create"
+    if dry_run:
+        print(f"would {verb} webhook {webhook.name}")
+        return
+    create_topic(kafka, WEBHOOKS)
+    if not exists:
+        commit_start(kafka, webhook)
+    writer = BoardWriter(kafka, WEBHOOKS)
+    writer.define(webhook)
+    writer.flush()
+    print(f"{verb}d webhook {webhook.name}")
+
+
+@app.command("list", short_help="List the webhooks with their state and lag.")
+def list_webhooks(
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """List the webhooks with their state and lag, as their workers last published them."""
+    board = board_of(kafka_of(servers, properties))
+    found = [as_dict(board, name) for name in sorted(board.definitions)]
+    if as_json:
+        output.emit_json(found)
+    else:
+        emit_list(found)
+    if not found:
+        output.note("There is no webhook. Create one: tidemill webhook create FILE")
+
+
+@app.command(short_help="Show a webhook: state, lag, what waits, last attempts.")
+def describe(
+    name: Name,
+    attempts: Annotated[
+        int, typer.Option("--attempts", metavar="N", min=0, help="Show the last N attempts.")
+    ] = 5,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Show a webhook: state, lag, what waits behind keys that fail, and the last attempts."""
+    kafka, board = cluster(servers, properties, name)
+    found = as_dict(board, name)
+    last = last_attempts(kafka, name, attempts) if attempts else []
+    if as_json:
+        output.emit_json({**found, "last_attempts": last})
+        return
+    output.emit_fields(fields_of(found))
+    if last:
+        print()
+        emit_attempts(last)
+
+
+@app.command("test", short_help="Send a test event, and show the answer.")
+def send_test(
+    name: Name,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Send an event of the type webhook.test, and show the answer.
+
+    The worker sends it, since it has the secrets, whatever state the webhook is in. The exit code
+    is 1 if the endpoint does not answer with a status from 200 to 299.
+    """
+    import uuid
+
+    kafka, _ = cluster(servers, properties, name)
+    number = uuid.uuid4().hex
+    order(kafka, name, f"test/{number}")
+    deadline = time.monotonic() + WAIT_S
+    while (found := _test_result(kafka, name, number)) is None:
+        if time.monotonic() > deadline:
+            raise TidemillError(
+                f"no worker has sent the test within {WAIT_S:g} s",
+                hint="Is one running? 'tidemill worker list', or 'tidemill webhook run --all'.",
+            )
+        time.sleep(0.1)
+    if as_json:
+        output.emit_json(found)
+    else:
+        shown = ("status", "error", "duration_ms", "answer")
+        output.emit_fields([(key, found.get(key)) for key in shown if found.get(key) is not None])
+    if found.get("outcome") != "delivered":
+        raise TidemillError(f"webhook {name} does not work")
+
+
+def _test_result(kafka: Kafka, name: str, number: str) -> dict[str, Any] | None:
+    found = last_attempts(kafka, name, 1000)
+    return next((each for each in found if each.get("job") == number), None)
+
+
+@app.command(short_help="Stop delivering for now. Nothing is lost.")
+def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+    """Stop delivering for now. Nothing is lost as long as the topic keeps its records."""
+    kafka, board = cluster(servers, properties, name)
+    require_changeable(board, name)
+    order(kafka, name, "pause", paused=True)
+    print(f"paused webhook {name}")
+
+
+@app.command(short_help="Continue a webhook that was paused, disabled or has failed.")
+def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+    """Continue a webhook that was paused, disabled or has failed, where it stopped."""
+    from tidemill.connect.base.board import BoardWriter
+
+    kafka, board = cluster(servers, properties, name)
+    writer = BoardWriter(kafka, WEBHOOKS)
+    if "disable" in board.commands.get(name, {}):
+        writer.done(name, "disable")
+    writer.command(name, "pause", paused=False)
+    writer.flush()
+    print(f"resumed webhook {name}")
+
+
+@app.command(short_help="Deliver records again: one, a range, or all that failed.")
+def redeliver(
+    name: Name,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="All records that became dead letters.")
+    ] = False,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", metavar="N", min=0, help="The record with this offset."),
+    ] = None,
+    first: Annotated[
+        int | None, typer.Option("--from", metavar="N", min=0, help="All from this offset on.")
+    ] = None,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", metavar="N", min=0, help="With --from: up to before this offset."),
+    ] = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Deliver records again, with the ids that they had, so that receivers can tell.
+
+    They are read from the topic, so it must still have them. They come beside new records, in any
+    order. A worker carries it out; see 'tidemill webhook describe NAME'.
+    """
+    import uuid
+
+    kinds = [failed, offset is not None, first is not None]
+    if sum(kinds) != 1:
+        raise output.UsageError("use one of --failed, --offset N and --from N")
+    if to is not None and first is None:
+        raise output.UsageError("--to is for --from")
+    if offset is not None and partition is None:
+        raise output.UsageError("--offset needs --partition")
+    wanted: dict[str, Any] = {"failed": True}
+    if not failed:
+        start = offset if first is None else first
+        end = to if offset is None else offset + 1
+        wanted = {"partition": partition, "from": start, "to": end}
+    kafka, _ = cluster(servers, properties, name)
+    order(kafka, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
+    print(f"ordered a redelivery of webhook {name}")
+
+
+@app.command("rotate-secret", short_help="Sign with a new secret, and with the old one too.")
+def rotate_secret(
+    name: Name,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="REFERENCE", help="The new secret: ${env:NAME} or ${file:PATH}."
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="PATH", help="Write a new secret to this file, and use it."),
+    ] = None,
+    drop_old: Annotated[
+        bool,
+        typer.Option("--drop-old", help="Stop signing with the old secrets. Needs no new one."),
+    ] = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Sign with a new secret, and with the old one too, until receivers know the new one.
+
+    Then run it again with --drop-old. The worker must be able to read the file.
+    """
+    from tidemill.connect.base.board import BoardWriter
+    from tidemill.connect.webhooks.definition import Webhook
+
+    if (reference is None) == (file is None) and not (drop_old and file is None):
+        raise output.UsageError("use --to REFERENCE, --file PATH or --drop-old")
+    kafka, board = cluster(servers, properties, name)
+    require_changeable(board, name)
+    webhook = Webhook.decode(board.definitions[name])
+    if file is not None:
+        reference = f"${{file:{_new_secret_file(file)}}}"
+    changed: Webhook = (
+        webhook.with_secret(webhook.secrets[0], keep=0)
+        if reference is None
+        else webhook.with_secret(reference, keep=0 if drop_old else 1)
+    )
+    writer = BoardWriter(kafka, WEBHOOKS)
+    writer.define(changed)
+    writer.flush()
+    print(f"webhook {name} signs with {output.plural(len(changed.secrets), 'secret')}")
+
+
+def _new_secret_file(file: Path) -> Path:
+    """Write a new secret to a file that does not exist yet, which only its owner can read."""
+    from tidemill.connect.webhooks.signatures import new_secret
+
+    path = file.absolute()
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(new_secret().reveal() + "\n")
+    except OSError as error:
+        raise output.UsageError(f"can't write {path}: {(error.strerror or '').lower()}") from error
+    return path
+
+
+@app.command(short_help="Delete a webhook, its position and its attempts.")
+def delete(
+    name: Name,
+    letters: Annotated[
+        bool, typer.Option("--dead-letters", help="Delete the topic of its dead letters too.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Delete a webhook, its position and the topic with its attempts.
+
+    The worker stops delivering it. Deleting its consumer group takes about ten seconds.
+    """
+    from tidemill.connect.base.board import BoardWriter
+
+    kafka, board = cluster(servers, properties, name)
+    require_changeable(board, name)
+    topics = [attempts_topic(name), *([dead_letters_topic(name)] if letters else [])]
+    if dry_run:
+        print(f"would delete webhook {name}")
+        for topic in topics:
+            print(f"would delete topic {topic}")
+        return
+    output.confirm(f"Delete webhook {name} and its position?", yes=yes)
+    writer = BoardWriter(kafka, WEBHOOKS)
+    writer.forget(name, board)
+    writer.flush()
+    _delete_group(kafka, name)
+    kafka.delete_topics("tidemill-cli", topics)
+    print(f"deleted webhook {name}")
+
+
+def _delete_group(kafka: Kafka, name: str) -> None:
+    """Delete the consumer group, as soon as the worker's session in it has ended."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    admin = kafka.admin("tidemill-cli")
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            admin.delete_consumer_groups([group_id(name)])[group_id(name)].result(WAIT_S)
+        except KafkaException as error:
+            failure: KafkaError = error.args[0]
+            if failure.code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            if failure.code() != KafkaError.NON_EMPTY_GROUP or time.monotonic() > deadline:
+                raise kafka.translate(failure, f"delete group {group_id(name)}") from error
+            time.sleep(0.5)
+        else:
+            return
+
+
+app.command()(run)

@@ -1,0 +1,144 @@
+"""Shows webhooks: lists, fields, and their last attempts. Must not know: a worker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tidemill.cli import output
+from tidemill.connect.webhooks.topics import attempts_topic
+
+if TYPE_CHECKING:
+    from tidemill.confluent.clients import Kafka
+    from tidemill.connect.base.board import Board
+
+_STALE_MS = 30_000
+_READ = 2000
+"""So many of the last records of the attempts are looked at."""
+
+
+def as_dict(board: Board, name: str) -> dict[str, Any]:
+    """Return what is known of a webhook."""
+    definition = json.loads(board.definitions[name])
+    status = board.statuses.get(name) or {}
+    phase = status.get("phase", "created")
+    age_ms = max(int(time.time() * 1000) - int(status.get("updated_ms", 0)), 0)
+    if status and age_ms > _STALE_MS and phase != "stopped":
+        phase = "no worker"
+    return {
+        "name": name,
+        "topic": definition.get("topic"),
+        "url": definition.get("url"),
+        "state": phase,
+        "status_age_ms": age_ms if status else None,
+        "declared": board.declared.get(name),
+        "definition": definition,
+        **{key: value for key, value in status.items() if key not in ("phase", "updated_ms")},
+    }
+
+
+def last_attempts(kafka: Kafka, name: str, count: int) -> list[dict[str, Any]]:
+    """Return the last attempts and events of a webhook, the oldest first."""
+    from tidemill.confluent.reading import end_offsets, read_to_end
+
+    topic = attempts_topic(name)
+    ends = end_offsets(kafka, "tidemill-cli", topic)
+    starts = {place: max(end - max(count, _READ), 0) for place, end in ends.items()}
+    found: deque[dict[str, Any]] = deque(maxlen=count)
+    for _, value in read_to_end(kafka, "tidemill-cli", topic, starts=starts):
+        try:
+            record = json.loads(value or b"")
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return list(found)
+
+
+def emit_list(webhooks: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line per webhook."""
+    rows = [
+        (
+            each["name"],
+            each["topic"],
+            each["state"],
+            each.get("lag"),
+            each.get("delivered"),
+            each.get("waiting"),
+            each.get("dead"),
+            each.get("error") or each.get("disabled") or each.get("last_error") or None,
+        )
+        for each in webhooks
+    ]
+    headers = ("NAME", "TOPIC", "STATE", "LAG", "DELIVERED", "WAITING", "DEAD", "ERROR")
+    output.emit_table(headers, rows)
+
+
+def fields_of(webhook: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """Return the fields of a webhook for people."""
+    age = output.duration_text(webhook.get("status_age_ms"))
+    fields: list[tuple[str, object]] = [
+        ("name", webhook["name"]),
+        ("topic", webhook["topic"]),
+        ("url", webhook["url"]),
+        ("state", webhook["state"]),
+        ("worker", webhook.get("worker")),
+        ("status from", None if age is None else f"{age} ago"),
+        ("lag", webhook.get("lag")),
+        ("delivered", webhook.get("delivered")),
+        ("failed attempts", webhook.get("failed")),
+        ("dead letters", webhook.get("dead")),
+        ("filtered out", webhook.get("filtered")),
+        ("waiting", webhook.get("waiting")),
+        ("waiting for a retry", webhook.get("retrying")),
+        ("next retry", _time(webhook.get("next_retry_ms"))),
+        ("circuit breaker", webhook.get("breaker")),
+    ]
+    if webhook["declared"]:
+        fields.append(("declared in", webhook["declared"]))
+    if webhook.get("is_full"):
+        fields.append(("reading", "waits: max_waiting is reached"))
+    fields += [
+        ("blocked key", f"{each['key']}: {output.plural(each['behind'], 'record')} behind it")
+        for each in webhook.get("blocked") or []
+    ]
+    fields += [
+        ("redelivery", f"{each['id']}: {output.plural(each['sent'], 'record')} so far")
+        for each in webhook.get("redeliveries") or []
+    ]
+    more = {
+        "failing since": _time(webhook.get("failing_since_ms")),
+        "last error": webhook.get("last_error"),
+        "disabled": webhook.get("disabled"),
+        "error": webhook.get("error"),
+        "hint": webhook.get("hint"),
+    }
+    return fields + [(name, value) for name, value in more.items() if value]
+
+
+def emit_attempts(attempts: Sequence[Mapping[str, Any]]) -> None:
+    """Print a line per attempt or event."""
+    rows = [
+        (
+            _time(each.get("at")),
+            each.get("id") or each.get("event"),
+            each.get("attempt"),
+            each.get("status"),
+            each.get("outcome"),
+            output.duration_text(each.get("duration_ms")),
+            each.get("error") or each.get("reason") or None,
+        )
+        for each in attempts
+    ]
+    headers = ("TIME", "ID", "ATTEMPT", "STATUS", "OUTCOME", "TOOK", "ERROR")
+    output.emit_table(headers, rows)
+
+
+def _time(ms: int | None) -> str | None:
+    if not ms:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

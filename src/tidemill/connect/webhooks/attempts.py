@@ -1,0 +1,181 @@
+"""The topic of attempts: each attempt is a record, and a new worker reads what was finished.
+
+An event counts as finished when the record that says so is on disk. Must not know: HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from confluent_kafka import KafkaError, Message
+
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import end_offsets, read_to_end
+from tidemill.connect.base.errors import MAX_RECORD_BYTES
+from tidemill.connect.webhooks.errors import WebhookError
+from tidemill.connect.webhooks.lanes import Event
+from tidemill.connect.webhooks.sender import Answer
+from tidemill.connect.webhooks.topics import attempts_topic
+
+_POLL_S = 0.002
+_CLIENT = "tidemill-webhooks"
+
+Headers = Sequence[tuple[str, bytes | None]]
+Written = Callable[[int], None]
+"""Called with the offset of a record that is on disk."""
+
+
+def encode_attempt(
+    events: Sequence[Event],
+    message_id: str,
+    attempt: int,
+    at_ms: int,
+    answer: Answer,
+    outcome: str,
+    due_ms: int | None = None,
+    job: str = "",
+) -> bytes:
+    """Return the record of an attempt.
+
+    Args:
+        job: the redelivery or the test that it belongs to; empty: none.
+    """
+    found: dict[str, Any] = {
+        "id": message_id,
+        "records": [(each.partition, each.offset) for each in events],
+        "attempt": attempt,
+        "at": at_ms,
+        "duration_ms": answer.duration_ms,
+        "status": answer.status,
+        "outcome": outcome,
+    }
+    more = {"next": due_ms, "error": answer.error, "answer": answer.body, "job": job}
+    found.update({key: value for key, value in more.items() if value})
+    return orjson.dumps(found)
+
+
+@dataclass
+class Restored:
+    """What earlier processes have done, as far as it is not below the committed offsets.
+
+    Attributes:
+        start: the offset in the topic of attempts from which it was read.
+        end: the end of that topic.
+        done: finished records, as (partition, offset).
+        dead: those of them that became dead letters.
+        planned: attempts so far and the time of the next one, of records that have failed.
+        redelivered: finished records by job.
+        highest: by partition, the highest offset of which there is an attempt.
+    """
+
+    start: int = 0
+    end: int = 0
+    done: set[tuple[int, int]] = field(default_factory=set)
+    dead: set[tuple[int, int]] = field(default_factory=set)
+    planned: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    redelivered: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
+    highest: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, kafka: Kafka, webhook: str, start: int) -> Restored:
+        """Read the attempts from an offset to the end.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        topic = attempts_topic(webhook)
+        ends = end_offsets(kafka, _CLIENT, topic)
+        made = cls(start, ends.get((topic, 0), 0))
+        for _, value in read_to_end(kafka, _CLIENT, topic, starts={(topic, 0): start}):
+            made.apply(value)
+        return made
+
+    def apply(self, value: bytes | None) -> None:
+        """Take over a record. Records of other programs are left out."""
+        try:
+            found = orjson.loads(value or b"")
+            outcome, job = found["outcome"], found.get("job", "")
+            places = [(int(partition), int(offset)) for partition, offset in found["records"]]
+            planned = int(found["attempt"]), int(found.get("next") or 0)
+        except (ValueError, TypeError, KeyError):
+            return
+        finished = outcome in ("delivered", "dead")
+        for place in places:
+            if job:
+                if finished:
+                    self.redelivered[job].add(place)
+                if outcome == "delivered":
+                    self.dead.discard(place)
+                continue
+            self.highest[place[0]] = max(self.highest.get(place[0], -1), place[1])
+            if finished:
+                self.done.add(place)
+                (self.dead.add if outcome == "dead" else self.dead.discard)(place)
+                self.planned.pop(place, None)
+            elif outcome == "retry":
+                self.planned[place] = planned
+
+
+def encode_event(event: str, reason: str, at_ms: int) -> bytes:
+    """Return the record of something that has happened to the webhook, such as ``disabled``."""
+    return orjson.dumps({"event": event, "reason": reason, "at": at_ms})
+
+
+class Recorder:
+    """Writes attempts and dead letters, for all webhooks. Its callbacks run on the event loop."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._producer: Any = kafka.producer(
+            _CLIENT,
+            linger_ms=2,
+            enable_idempotence=True,
+            compression_type="lz4",
+            message_max_bytes=MAX_RECORD_BYTES,
+            message_timeout_ms=0,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self.pending = 0
+
+    def write(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        written: Written,
+        failed: Callable[[WebhookError], None],
+        headers: Headers | None = None,
+    ) -> None:
+        """Write a record, and call ``written`` when it is on disk.
+
+        Args:
+            failed: called if it can't be written.
+        """
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            self.pending -= 1
+            if error is None:
+                written(int(message.offset() or 0))
+            else:
+                failed(WebhookError(f"can't write to topic {topic}: {error.str()}"))
+
+        given = {} if headers is None else {"headers": list(headers)}
+        try:
+            self._producer.produce(topic, value, key, on_delivery=report, **given)
+        except BufferError:
+            failed(WebhookError(f"can't write to topic {topic}: the brokers do not answer"))
+            return
+        self.pending += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(_POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        self._timer = None
+        self._producer.poll(0)
+        if self.pending and self._timer is None:
+            self._timer = self._loop.call_later(_POLL_S, self._poll)
