@@ -46,6 +46,7 @@ class Shop:
             "secrets": ["${env:WEBHOOK_SECRET}"],
             "start_at": "beginning",
             "allow_private": True,
+            "managed": False,
             "retries_s": [0.05] * 50,
             **more,
         }

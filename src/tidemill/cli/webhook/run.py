@@ -22,7 +22,7 @@ def run(
         list[str] | None, typer.Argument(metavar="NAME", help="Names of the webhooks.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Deliver all webhooks, also later ones.")
+        bool, typer.Option("--all", help="Deliver all webhooks that are managed, also later ones.")
     ] = False,
     declared: Annotated[
         Path | None,

@@ -52,6 +52,9 @@ class Webhook(Section):
         "`whsk_…` (v1a). Requests have a signature for each.",
     )
     signed: bool = Field(True, description="Whether requests are signed; false needs no secrets.")
+    managed: bool = Field(
+        True, description="Whether the worker of tidemill dev and tidemill serve delivers it."
+    )
     start_at: Literal["beginning", "end"] = Field(
         "end", description="Where a new webhook starts: beginning, or end: with new records."
     )

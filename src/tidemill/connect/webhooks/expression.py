@@ -32,6 +32,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _WORDS = {"true": True, "false": False, "null": None}
+_OPERATORS = frozenset({"and", "or", "not", "in"})
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -230,6 +231,8 @@ class _Parser:
 
     def path(self) -> Path:
         """Parse a path."""
+        if self._next[1] in _OPERATORS:
+            raise self._error(f"expected a name before {self._next[1]}")
         parts: list[str | int] = [self._name()]
         while sign := self._take(".", "["):
             if sign == ".":

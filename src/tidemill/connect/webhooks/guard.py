@@ -9,6 +9,7 @@ Source: IANA's registries of special-purpose addresses for IPv4 and IPv6, RFC 68
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -88,7 +89,8 @@ def check_address(text: str, *, allow_private: bool) -> None:
 
 
 def _refused(text: str, reason: str, more: str) -> RefusedAddressError:
-    return RefusedAddressError(f"refused to connect to {text} ({reason}): {more}")
+    problem = f"refused to connect to {text} ({reason}): {more}"
+    return RefusedAddressError(errno.EACCES, problem)
 
 
 def guarded_sockets(*, allow_private: bool) -> Callable[[Any], socket.socket]:

@@ -263,7 +263,7 @@ class Intake:
             consumer.commit(offsets=self._encode(changed), asynchronous=False)
         except KafkaException as error:
             failure: KafkaError = error.args[0]
-            if failure.fatal() or failure.code() in _FENCED:
+            if failure.fatal() or _is_fenced(failure):
                 raise
             return  # no answer, or a rebalance: the positions are committed at the next call
         self._committed.update(changed)
@@ -287,7 +287,7 @@ class Intake:
 
     def _translate(self, error: KafkaError) -> TidemillError:
         name, topic = self._webhook.name, self._webhook.topic
-        if error.code() in _FENCED:
+        if _is_fenced(error):
             return FencedError(
                 f"another worker delivers webhook {name}, so this one stops",
                 hint="One worker per webhook is enough. If the other one is not meant to run, stop "
@@ -301,7 +301,10 @@ class Intake:
         return WebhookError(str(found), hint=found.hint)
 
 
-_FENCED = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED)
+def _is_fenced(error: KafkaError) -> bool:
+    """Return whether another member has the identity. A fatal error has it in its text only."""
+    codes = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED)
+    return error.code() in codes or (error.code() == KafkaError._FATAL and "fenced" in error.str())
 
 
 def topic_identity(kafka: Kafka, topic: str) -> str:

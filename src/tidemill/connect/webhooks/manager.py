@@ -47,7 +47,7 @@ class Manager:
     """Delivers webhooks until it is stopped.
 
     Args:
-        only: names of the webhooks; None: all.
+        only: names of the webhooks; None: all that are ``managed``.
 
     Raises:
         UnreachableError: no broker answers.
@@ -60,7 +60,7 @@ class Manager:
         self._writer = BoardWriter(kafka, WEBHOOKS)
         self._kept: dict[str, _Kept] = {}
         self._ending: list[_Kept] = []
-        self._refused: dict[str, bytes] = {}
+        self._left_out: dict[str, bytes] = {}
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="webhooks", daemon=True)
 
@@ -94,17 +94,18 @@ class Manager:
             commands = {key: dict(each) for key, each in board.commands.get(name, {}).items()}
             if name in self._kept:
                 self._loop.call_soon_threadsafe(self._kept[name].keeper.order, commands)
-            elif name not in ending and self._refused.get(name) != encoded:
+            elif name not in ending and self._left_out.get(name) != encoded:
                 self._begin(name, encoded, commands, recorder)
 
     def _begin(self, name: str, encoded: bytes, commands: Commands, recorder: Recorder) -> None:
-        if self._only is not None and name not in self._only:
-            return
         try:
             webhook = Webhook.decode(encoded)
         except DefinitionError as error:
-            self._refused[name] = encoded
+            self._left_out[name] = encoded
             log.error("webhook.invalid", webhook=name, error=str(error), hint=error.hint)
+            return
+        if not (webhook.managed if self._only is None else name in self._only):
+            self._left_out[name] = encoded
             return
 
         async def make() -> Keeper:

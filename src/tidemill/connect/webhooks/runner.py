@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -169,8 +170,17 @@ class Run:
         self._loop.call_soon_threadsafe(self._begin, positions, restored)
 
     def take(self, events: list[Event]) -> None:
-        """Take over records."""
-        self._loop.call_soon_threadsafe(self._admit, events)
+        """Take over records, and return when they are counted: there is a bound on them."""
+        admitted = threading.Event()
+
+        def admit() -> None:
+            try:
+                self._admit(events)
+            finally:
+                admitted.set()
+
+        self._loop.call_soon_threadsafe(admit)
+        admitted.wait(STOP_S)
 
     def intake_failed(self, error: TidemillError) -> None:
         """Take over the error of the thread."""
