@@ -1,4 +1,4 @@
-"""What the ``webhook`` commands share: the board, checks, orders. Must not know: a command."""
+"""Parts of all ``webhook`` commands: the board, checks, orders. Must not know: a command."""
 
 from __future__ import annotations
 

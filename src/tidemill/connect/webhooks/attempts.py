@@ -61,7 +61,7 @@ def encode_attempt(
 
 @dataclass
 class Restored:
-    """What earlier processes have done, as far as it is not below the committed offsets.
+    """The work of earlier processes, as far as it is not below the committed offsets.
 
     Attributes:
         start: the offset in the topic of attempts from which it was read.

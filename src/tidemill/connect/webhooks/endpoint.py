@@ -58,7 +58,7 @@ class Decision:
 
 
 class Endpoint:
-    """What waits for an endpoint, what is sent to it, and how it does.
+    """An endpoint with the events that wait for it.
 
     Args:
         rules: of the endpoint.

@@ -44,7 +44,7 @@ Path = tuple[str | int, ...]
 
 
 class Scope(Protocol):
-    """What paths refer to."""
+    """A record, as paths refer to it."""
 
     def root(self, name: str) -> Any:
         """Return a JSON value: that of a ``$name``, or of a field of the record's value."""

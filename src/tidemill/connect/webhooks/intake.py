@@ -45,7 +45,7 @@ log = structlog.get_logger("tidemill.webhooks")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What is committed for a partition.
+    """The position that is committed for a partition.
 
     Attributes:
         offset: everything below it is finished.
@@ -72,7 +72,7 @@ class Position:
 
 
 class Taker(Protocol):
-    """What takes over records. The methods are called in the thread of the intake."""
+    """The receiver of records. The methods are called in the thread of the intake."""
 
     def is_full(self) -> bool:
         """Return whether no more records are to be read for now."""

@@ -31,7 +31,7 @@ _MISSING = object()
 
 @dataclass(slots=True)
 class Message:
-    """What is sent: without the signatures, which each attempt has of its own."""
+    """An id and a body. Each attempt has signatures of its own."""
 
     id: str
     body: bytes
