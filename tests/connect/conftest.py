@@ -55,12 +55,16 @@ class Orders:
         self.stop = False
         self.wanted: list[tuple[str, str, str]] = []
         self.again: str | None = None
+        self.accepted: str | None = None
 
     def should_stop(self) -> bool:
         return self.stop
 
     def snapshots(self, handled: dict[str, str]) -> list[tuple[str, str, str]]:
         return [each for each in self.wanted if handled.get(each[0]) != each[1]]
+
+    def accepted_row(self) -> str | None:
+        return self.accepted
 
     def resnapshot(self, handled: dict[str, str]) -> str | None:
         return None if handled.get("restart") == self.again else self.again

@@ -18,7 +18,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from tidemill.errors import SettingsError, TidemillError, UnreachableError
 from tidemill.kafka_client.who_answers import explain
@@ -148,6 +148,22 @@ class Kafka:
                 return []
             raise self.translate(error.args[0], f"describe topic {topic}") from error
         return [(topic, int(each.id)) for each in found.partitions]
+
+    def topic_configs(self, client: str, topic: str) -> dict[str, str]:
+        """Return the configs of a topic, also those that have their default.
+
+        Raises:
+            TidemillError: the topic does not exist, or the user must not see its configs.
+            UnreachableError: no broker answers.
+        """
+        admin = self.admin(client)  # a client that is collected gets no answers
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        (future,) = admin.describe_configs([asked], request_timeout=REQUEST_S).values()
+        try:
+            found = future.result(2 * REQUEST_S)
+        except KafkaException as error:
+            raise self.translate(error.args[0], f"describe topic {topic}") from error
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def create_topics(
         self, client: str, topics: Mapping[str, tuple[int, Mapping[str, str]]]

@@ -321,6 +321,10 @@ class TransactionalProducer:
         """Report records that were rejected. librdkafka sends in its own thread."""
         self.records.check()
 
+    def flush(self) -> None:
+        """Wait until all records of the transaction so far are acknowledged."""
+        self.records.flush()
+
     def commit(self, what: str = "commit a transaction") -> None:
         """Commit the transaction. When it returns, the records are durable and visible."""
         if not self.is_open:

@@ -105,6 +105,35 @@ def test_a_source_lives_in_the_brokers_worker(
     assert tidemill.run("source", "describe", "shop").returncode == 3
 
 
+def test_restart_gets_past_a_row_that_can_not_be_captured(
+    tidemill: CommandLine, make: Callable[..., Any]
+) -> None:
+    file, db = make("wide")
+    tidemill.ok("source", "create", str(file))
+    wait_for_state(tidemill, "wide", "running")
+    refused = tidemill.run("source", "restart", "wide", "--dead-letter")
+    assert refused.returncode == 2
+    assert "source wide has not stopped at a row" in refused.stderr
+
+    db.execute("INSERT INTO orders VALUES (3, ?), (4, 'd')", ("x" * (17 << 20),))
+    found = wait_for_state(tidemill, "wide", "failed")
+    assert found["bad_row"]["table"] == "main.orders"
+    assert found["bad_row"]["key"] == '{"id":3}'
+    assert list(found["bad_row"]["position"]) == ["change_id"]
+    assert 'its place {"change_id": ' in found["error"]
+    assert "`tidemill source restart wide --dead-letter`" in found["hint"]
+
+    tidemill.ok("source", "restart", "wide", "--dead-letter")
+    # The two rows of the snapshot, the delete of key 3 with its tombstone, and row 4.
+    poll_until(lambda: len(values(tidemill, "wide.main.orders")) == 5, 60, "row 4", 0.2)
+    assert len(values(tidemill, "wide.dlq")) == 1
+    found = wait_for_state(tidemill, "wide", "running")
+    assert (found["bad_row"], found["dead_letters"]) == (None, 1)
+    assert "dead letters" in tidemill.ok("source", "describe", "wide")
+    tidemill.ok("source", "delete", "wide", "--topics", "--yes")
+    assert "wide.dlq" not in {each["topic"] for each in tidemill.json("topic", "list")}
+
+
 def test_a_source_that_is_not_managed_runs_by_hand_and_a_second_worker_fences_it(
     tidemill: CommandLine, make: Callable[..., Any]
 ) -> None:

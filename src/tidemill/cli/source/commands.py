@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -152,13 +153,31 @@ def restart(
             "tables do not have any more.",
         ),
     ] = False,
+    dead_letter: Annotated[
+        bool,
+        typer.Option(
+            "--dead-letter",
+            help="Write the row at which the source has stopped to its dead-letter topic, delete "
+            "its key from the topic of its table, and continue behind it.",
+        ),
+    ] = False,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
     """Start the worker of a source again, e.g. after it failed or was fenced."""
     kafka = kafka_of(servers, properties)
-    require(board_of(kafka), name)
-    _order(kafka, name, "restart", resnapshot=resnapshot)
+    board = board_of(kafka)
+    require(board, name)
+    payload: dict[str, Any] = {"resnapshot": resnapshot}
+    if dead_letter:
+        row = board.statuses.get(name, {}).get("bad_row")
+        if not row:
+            raise output.UsageError(
+                f"source {name} has not stopped at a row that can't be captured",
+                hint=f"`tidemill source describe {name}` says why it has stopped.",
+            )
+        payload["bad_row"] = row["id"]
+    _order(kafka, name, "restart", **payload)
     print(f"restarted source {name}")
 
 
@@ -226,7 +245,7 @@ def delete(
     A worker does that, since it has the credentials. Its topics stay without --topics.
     """
     from tidemill.connect.cdc.board import BoardWriter
-    from tidemill.connect.cdc.topics import state_topic, transactional_id
+    from tidemill.connect.cdc.topics import dead_letter_topic, state_topic, transactional_id
 
     kafka = kafka_of(servers, properties)
     board = board_of(kafka)
@@ -242,8 +261,9 @@ def delete(
     if force:
         writer.forget(name, board)
         writer.flush()
+        letters = dead_letter_topic(json.loads(board.definitions[name]).get("prefix") or name)
         kafka.delete_topics(
-            transactional_id(name), [state_topic(name), *(captured if topics else [])]
+            transactional_id(name), [state_topic(name), *([*captured, letters] if topics else [])]
         )
         output.warn("what the source has created in the database was left there")
     else:
@@ -276,7 +296,7 @@ def _pause(servers: str, properties: list[str] | None, name: str, *, paused: boo
     _order(kafka, name, "pause", paused=paused)
 
 
-def _order(kafka: Kafka, name: str, command: str, **payload: bool) -> None:
+def _order(kafka: Kafka, name: str, command: str, **payload: Any) -> None:
     from tidemill.connect.cdc.board import BoardWriter
 
     writer = BoardWriter(kafka)

@@ -79,6 +79,8 @@ def fields_of(source: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("lag", ", ".join(lag) or None),
         ("records written", source.get("written")),
     ]
+    if source.get("dead_letters"):
+        fields.append(("dead letters", source["dead_letters"]))
     if source["declared"]:
         fields.append(("declared in", source["declared"]))
     fields += [

@@ -24,6 +24,10 @@ class DeclaredError(TidemillError):
     """A settings file declares it, so commands can't change it. The user edits the file."""
 
 
+class RecordRefusedError(TidemillError):
+    """A broker refuses a record for what is in it, for example its time."""
+
+
 def fenced(transactional_id: str) -> ProducerFencedError:
     """Return the error of a producer whose transactional id another one has taken."""
     return ProducerFencedError(

@@ -14,6 +14,7 @@ from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProd
 from tidemill.connect.base.errors import (
     MAX_RECORD_BYTES,
     DeliveryError,
+    RecordRefusedError,
     RecordTooLargeError,
     fenced,
     too_large,
@@ -22,6 +23,7 @@ from tidemill.errors import TidemillError, UnreachableError
 from tidemill.kafka_client.errors import text_of
 from tidemill.kafka_client.producing import failures
 from tidemill.kafka_client.producing.cluster import Cluster
+from tidemill.kafka_client.producing.record_batch import HEADER_SIZE, compressed
 from tidemill.kafka_client.producing.settings import understand
 from tidemill.kafka_client.producing.transactional import TransactionalProducer
 
@@ -41,14 +43,21 @@ _SETTINGS = {
     "transaction.timeout.ms": "300000",
 }
 
+_OF_RECORDS = frozenset({32, 87})
+"""INVALID_TIMESTAMP, INVALID_RECORD: another attempt would be refused in the same way."""
+
 Producer = TransactionalProducer | LibrdkafkaProducer
 
 
-def open_producer(kafka: Kafka, transactional_id: str) -> Producer:
+def open_producer(
+    kafka: Kafka, transactional_id: str, most_batch_bytes: int | None = None
+) -> Producer:
     """Return a producer that has fenced all others with its transactional id.
 
     Args:
         transactional_id: the identity that survives restarts.
+        most_batch_bytes: the most bytes of a batch, unless one record is larger; None for the
+            producer's default.
 
     Raises:
         UnreachableError: no broker answers.
@@ -57,6 +66,8 @@ def open_producer(kafka: Kafka, transactional_id: str) -> Producer:
     errors = ConnectorErrors(kafka, transactional_id)
     config = kafka.config(transactional_id)
     config = {**_SETTINGS, "transactional.id": transactional_id, **config}
+    if most_batch_bytes is not None:
+        config["batch.size"] = str(most_batch_bytes)
     made = _own(config, errors) or LibrdkafkaProducer(
         config,
         errors,
@@ -97,6 +108,8 @@ class ConnectorErrors:
             return UnreachableError(f"can't write to topic {topic}: {cause}")
         if code == failures.TOO_LARGE:
             return too_large(f"write {records} records to topic {topic}", cause)
+        if code in _OF_RECORDS:
+            return RecordRefusedError(f"can't write {records} records to topic {topic}: {cause}")
         return self.refused(f"write to topic {topic}", cause, code)
 
     def unsendable(self, topic: str, cause: str) -> TidemillError:
@@ -128,3 +141,15 @@ class ConnectorErrors:
 def record_too_large(topic: str, size: int) -> RecordTooLargeError:
     """Return the error of a record of so many bytes, which the producer does not send."""
     return too_large(f"write {size:,} bytes to topic {topic}", text_of(failures.TOO_LARGE))
+
+
+def batch_bytes(producer: Producer, enough: int, key: bytes | None, value: bytes | None) -> int:
+    """Return at least how many bytes a batch with only this record has, as a broker counts them.
+
+    Args:
+        enough: a number of bytes from which on it must be counted exactly.
+    """
+    size = HEADER_SIZE + len(key or b"") + len(value or b"")
+    if size <= enough or isinstance(producer, LibrdkafkaProducer):
+        return min(size, enough)
+    return min(size, HEADER_SIZE + len(compressed((key or b"") + (value or b""), producer.codec)))

@@ -96,6 +96,7 @@ class Change:
         ts_ms: time of the commit, in milliseconds since the epoch.
         source: what the envelope's ``source`` block says in addition (lsn, txId, change_id, ...).
         transaction: the transaction's id, unique in the source; None if the database has none.
+        error: why values of the row can't be decoded. ``before`` and ``after`` lack them.
     """
 
     table: Table | None
@@ -105,6 +106,7 @@ class Change:
     ts_ms: int
     source: dict[str, Any]
     transaction: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,11 @@ class Definition(Section):
     on_lost_position: Literal["stop", "resnapshot"] = Field(
         "stop", description="stop and wait for the user, or resnapshot without asking."
     )
+    on_bad_row: Literal["stop", "dead-letter"] = Field(
+        "stop",
+        description="What happens to a row that is too large, not decodable or refused: stop and "
+        "name it, or write it to the topic PREFIX.dlq and continue.",
+    )
     partitions: int = Field(1, ge=1, le=10_000, description="Partitions of the tables' topics.")
     topic_configs: dict[str, str] = Field({}, description="More configs of the tables' topics.")
     chunk_rows: int = Field(

@@ -122,7 +122,7 @@ class Rules:
         if prepared is None:
             return change
         op, before, after = change.op, change.before, change.after
-        if prepared.conditions:
+        if prepared.conditions and change.error is None:
             was = before is None or all(test(before) for test in prepared.conditions)
             now = after is not None and all(test(after) for test in prepared.conditions)
             if op == "u" and not now:
@@ -141,6 +141,7 @@ class Rules:
             change.ts_ms,
             change.source,
             change.transaction,
+            change.error,
         )
 
     def key_row(self, table: Table, row: Row) -> tuple[Table, Row]:

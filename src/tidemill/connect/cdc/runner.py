@@ -16,13 +16,13 @@ from typing import Any, Literal
 import structlog
 
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.base.errors import RecordTooLargeError
+from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.cdc.contract import Capture, Source
 from tidemill.connect.cdc.definition import Definition
-from tidemill.connect.cdc.errors import FencedError, PermanentCaptureError
+from tidemill.connect.cdc.errors import FencedError, PermanentCaptureError, RowError
 from tidemill.connect.cdc.registry import source_class
-from tidemill.connect.cdc.topics import state_topic, transactional_id
+from tidemill.connect.cdc.topics import dead_letter_topic, state_topic, transactional_id
 from tidemill.connect.cdc.worker import Worker
 from tidemill.errors import SettingsError, TidemillError
 
@@ -49,6 +49,8 @@ class SourceStatus:
         error: the last error, or an empty string.
         hint: what to do about it.
         attempts: failures in a row.
+        bad_row: the row at which the source has stopped, as ``BadRow.values`` has it.
+        dead_letters: rows that were written to the dead-letter topic.
     """
 
     source: str
@@ -66,6 +68,8 @@ class SourceStatus:
     error: str = ""
     hint: str = ""
     attempts: int = 0
+    bad_row: dict[str, Any] | None = None
+    dead_letters: int = 0
 
     def values(self) -> dict[str, Any]:
         """Return the status as JSON values."""
@@ -140,12 +144,14 @@ class Runner:
             error=" ".join(redact(str(error)).split()) if error else "",  # one line
             hint=self._hint(error) if error else "",
             attempts=self._attempts,
+            bad_row=error.row.values() if isinstance(error, RowError) else None,
         )
         if worker is not None:
             state, lag = worker.state, worker.lag
             status.position = state.position
             status.lag_bytes, status.lag_ms, status.lag_changes = lag.bytes, lag.ms, lag.changes
             status.written = worker.written
+            status.dead_letters = state.dead_letters
             status.snapshots = [
                 {
                     "table": each.table,
@@ -184,6 +190,12 @@ class Runner:
         number = str(order.get("id"))
         return number if order.get("resnapshot") and handled.get("restart") != number else None
 
+    def accepted_row(self) -> str | None:
+        """Return the id of the bad row that the user has last accepted as a dead letter."""
+        with self._lock:
+            row = self._commands.get("restart", {}).get("bad_row")
+        return None if row is None else str(row)
+
     def running(self, source: Source, worker: Worker) -> None:
         """Take note of the tables of a source that has started."""
         if worker.writer is not None:
@@ -218,7 +230,12 @@ class Runner:
             self.fenced = error
             self._failed(error, "failed")
             self._wait_for_order()
-        except (PermanentCaptureError, SettingsError, RecordTooLargeError) as error:
+        except (
+            PermanentCaptureError,
+            SettingsError,
+            RecordTooLargeError,
+            RecordRefusedError,
+        ) as error:
             self._failed(error, "failed")
             self._wait_for_order()
         except Exception as error:
@@ -275,6 +292,7 @@ class Runner:
             source = self._make_source(self.definition.capture())
             try:
                 topics = [f"{self.definition.topic_prefix}.{t.id}" for t in source.tables()]
+                topics.append(dead_letter_topic(self.definition.topic_prefix))
                 source.drop()
             finally:
                 source.close()

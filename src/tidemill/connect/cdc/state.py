@@ -17,6 +17,7 @@ from tidemill.connect.cdc.errors import CaptureError
 VERSION = 1
 KEY = b"state"
 _NOTE = b"note/"
+_MOST_ACCEPTED = 1000
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ class WorkerState:
         snapshot_rows: rows that all snapshots together have written.
         handled: by command, the id of the last one that was carried out.
         transaction: counters of the transaction that is in progress, for its metadata.
+        accepted: ids of bad rows that the user has accepted as dead letters, the latest last.
+        dead_letters: rows that were written to the dead-letter topic.
     """
 
     position: Position | None = None
@@ -59,6 +62,8 @@ class WorkerState:
     snapshot_rows: int = 0
     handled: dict[str, str] = field(default_factory=dict)
     transaction: dict[str, Any] | None = None
+    accepted: list[str] = field(default_factory=list)
+    dead_letters: int = 0
 
     def encode(self) -> bytes:
         """Return the state as a record's value."""
@@ -81,6 +86,13 @@ class WorkerState:
             return cls(**values)
         except (ValueError, KeyError, TypeError) as error:
             raise CaptureError(f"the stored state of the source is damaged: {error}") from error
+
+    def accept(self, row: str | None) -> bool:
+        """Take note that the user has accepted a bad row, and return whether that is new."""
+        if row is None or row in self.accepted:
+            return False
+        self.accepted = [*self.accepted[1 - _MOST_ACCEPTED :], row]
+        return True
 
     def request(self, table: str, *, resync: bool = False, why: str = "") -> None:
         """Put a table into the queue of snapshots. One that is there starts again."""

@@ -29,6 +29,11 @@ def state_topic(source: str) -> str:
     return f"tidemill.source.{source}"
 
 
+def dead_letter_topic(prefix: str) -> str:
+    """Return the topic with the rows of a source that can't be captured."""
+    return f"{prefix}.dlq"
+
+
 def transactional_id(source: str) -> str:
     """Return the transactional id of a source's worker. A second worker fences the first."""
     return f"tidemill-source-{source}"

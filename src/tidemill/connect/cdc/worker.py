@@ -13,10 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+import structlog
+
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_table, read_to_end
 from tidemill.connect.base.errors import ProducerFencedError
 from tidemill.connect.base.producer import Producer, open_producer
+from tidemill.connect.base.secrets import redact
+from tidemill.connect.cdc.bad_rows import CAREFUL_BATCH_BYTES, ROW_ERRORS, Care, Level
 from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
@@ -37,6 +41,8 @@ LINGER_S = 0.005
 """A transaction with many changes waits a moment for more: the source is probably behind, and what
 it sends during a commit waits. One with few changes does not wait, which would delay them."""
 
+log = structlog.get_logger("tidemill.cdc")
+
 
 class Control(Protocol):
     """Orders to a running worker, from another thread."""
@@ -51,6 +57,10 @@ class Control(Protocol):
 
     def resnapshot(self, handled: dict[str, str]) -> str | None:
         """Return the id of an order to forget the position, if it is not in ``handled``."""
+        ...
+
+    def accepted_row(self) -> str | None:
+        """Return the id of the bad row that the user has last accepted as a dead letter."""
         ...
 
 
@@ -90,19 +100,41 @@ class Worker:
     def run(self) -> None:
         """Capture until ``should_stop``.
 
+        After a row that can't be captured it starts again by itself, and writes row by row.
+
         Raises:
             FencedError: another worker of this source has started.
+            RowError: a row can't be captured, and the policy of the source is to stop.
             TidemillError: anything else; a new worker continues from the stored position.
         """
+        care = Care()
+        while True:
+            try:
+                self._attempt(care)
+                if self._control.should_stop():
+                    return
+                care = Care()
+            except ROW_ERRORS as error:
+                if not care.learn(error):
+                    raise
+                log.warning(
+                    "source.row_failed", source=self._definition.name, error=redact(str(error))
+                )
+
+    def _attempt(self, care: Care) -> None:
+        """Capture until ``should_stop``, or until less care is enough."""
         producer = None
         source = None
         try:
-            producer = open_producer(self._kafka, self._client)
+            is_fast = care.level is Level.FAST
+            producer = open_producer(
+                self._kafka, self._client, None if is_fast else CAREFUL_BATCH_BYTES
+            )
             stored = read_table(self._kafka, self._client, state_topic(self._definition.name))
             self.state = WorkerState.decode(stored.get(KEY))
             capture = replace(self._definition.capture(), notes=notes_of(stored))
             source = self._make_source(capture)
-            self._capture(source, producer)
+            self._capture(source, producer, care)
         except ProducerFencedError as error:
             raise FencedError(
                 f"another worker of source {self._definition.name} has started, so this one stops",
@@ -115,9 +147,12 @@ class Worker:
             if source is not None:
                 source.close()
 
-    def _capture(self, source: Source, producer: Producer) -> None:
+    def _capture(self, source: Source, producer: Producer, care: Care) -> None:
         state = self.state
-        writer = self.writer = Writer(self._kafka, producer, self._definition, state)
+        before = self.written
+        writer = self.writer = Writer(self._kafka, producer, self._definition, state, care)
+        writer.written = before
+        is_accepted = state.accept(self._control.accepted_row())
         order = self._control.resnapshot(state.handled)
         forget = order is not None
         if order is not None:
@@ -138,12 +173,12 @@ class Worker:
         )
         try:
             snapshots.know(source.tables())
-            if first:
+            if first or is_accepted:  # a crash at the next bad row must not forget this one
                 writer.commit()
                 source.confirm(state.position or {})
             self.phase = "running"
             self.on_running(source)
-            self._loop(source, writer, snapshots)
+            self._loop(source, writer, snapshots, care)
         finally:
             snapshots.close()
 
@@ -179,7 +214,7 @@ class Worker:
                 writer.write_rows(table, rows, read)
             self.state.position = read.position
 
-    def _loop(self, source: Source, writer: Writer, snapshots: Snapshots) -> None:
+    def _loop(self, source: Source, writer: Writer, snapshots: Snapshots, care: Care) -> None:
         opened = 0.0
         heartbeat = time.monotonic() + self._definition.heartbeat_s
         measure = 0.0
@@ -206,6 +241,8 @@ class Worker:
                 if self.state.position is not None:
                     source.confirm(self.state.position)
                 heartbeat = now + self._definition.heartbeat_s
+                if care.is_calm() and not snapshots.active:
+                    return
             if now >= measure:
                 self.lag = source.lag()
                 measure = now + LAG_S

@@ -15,12 +15,13 @@ import orjson
 
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.producer import Producer, record_too_large
+from tidemill.connect.cdc.bad_rows import Care, CarefulWriter, Level, Limits
 from tidemill.connect.cdc.contract import Batch, Change, Chunk, ConsistentRead, Row, Table
 from tidemill.connect.cdc.definition import Definition
-from tidemill.connect.cdc.envelope import Encoder, source_tail
-from tidemill.connect.cdc.errors import DefinitionError
+from tidemill.connect.cdc.envelope import Encoder, Record, source_tail
+from tidemill.connect.cdc.errors import DefinitionError, UndecodableRowError
 from tidemill.connect.cdc.packed import Changes, ColumnRule, PackedChanges, PackedRows
-from tidemill.connect.cdc.routing import OutboxRouter, Rules, TransactionCounter
+from tidemill.connect.cdc.routing import Event, OutboxRouter, Rules, TransactionCounter
 from tidemill.connect.cdc.state import KEY, WorkerState, note_key
 from tidemill.connect.cdc.topics import (
     EVENT_CONFIG,
@@ -84,6 +85,7 @@ class Writer:
 
     Args:
         state: the worker's state, which ``commit`` stores.
+        care: what earlier attempts have found out about rows that can't be captured.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Writer:
         producer: Producer,
         definition: Definition,
         state: WorkerState,
+        care: Care | None = None,
     ) -> None:
         self._kafka = kafka
         self._producer = producer
@@ -107,7 +110,8 @@ class Writer:
         self._transactions = (
             TransactionCounter(definition.topic_prefix, state) if definition.transactions else None
         )
-        self._is_plain_stream = not (
+        is_fast = care is None or care.level is Level.FAST
+        self._is_plain_stream = is_fast and not (
             definition.table or definition.outbox or definition.transactions
         )
         self._compiled: CompiledEncoders | None = None
@@ -115,6 +119,19 @@ class Writer:
             self._compiled = CompiledEncoders(producer, self._encoder, self._create_table_topic)
         self._topics: dict[str, str] = {}
         self._known: set[str] = set()
+        self._careful: CarefulWriter | None = None
+        if care is not None and not is_fast:
+            limits = Limits(kafka, self._client)
+            self._careful = CarefulWriter(
+                care,
+                limits,
+                definition,
+                producer,
+                self._encoder,
+                state,
+                self._create_table_topic,
+                self._create_event_topic,
+            )
         self._rekeyed: dict[tuple[str, tuple[str, ...]], Table] = {}
         self._notes: dict[str, str | None] = {}
         self.pending = 0
@@ -199,6 +216,8 @@ class Writer:
         """Add changes that no rule, router or counter has to see."""
         encode, send, known, sent = self._encoder.encode, self._producer.send, self._known, 0
         for change in changes:
+            if change.error is not None:
+                raise UndecodableRowError(change.error)
             for topic, key, value, ts_ms in encode(change):
                 if topic not in known:
                     self._create({topic: (self._definition.partitions, TABLE_CONFIG)})
@@ -252,18 +271,24 @@ class Writer:
         self._producer.send(self._state_topic, KEY, self._state.encode())
         self._producer.commit()
         self._notes.clear()
+        if self._careful is not None:
+            self._careful.report()
         self.written += self.pending
         self.pending = 0
 
     def _write(self, change: Change, snapshot: str) -> None:
         table = change.table
+        if change.error is not None and self._careful is None:
+            raise UndecodableRowError(change.error)
         if table is not None and self._outbox is not None and self._outbox.takes(table):
+            if change.error is not None and self._careful is not None:
+                self.pending += self._careful.write_event(change, None, [])
+                return
             event = self._outbox.route(change)
             if event is not None:
                 if event.topic not in self._known:
                     self._create({event.topic: (self._definition.partitions, EVENT_CONFIG)})
-                self._producer.send(event.topic, event.key, event.value, event.ts_ms, event.headers)
-                self.pending += 1
+                self._send_event(change, event)
             return
         kept = self._rules.apply(change)
         if kept is None:
@@ -271,14 +296,25 @@ class Writer:
         block = None
         if self._transactions is not None and change.transaction is not None:
             block = self._transactions.count(change)
+        if self._careful is not None:
+            self.pending += self._careful.write(kept, snapshot, block)
+            return
         send = self._producer.send
         for topic, key, value, ts_ms in self._encoder.encode(
             kept, snapshot=snapshot, transaction=block
         ):
-            if topic not in self._known:
-                self._create({topic: (self._definition.partitions, TABLE_CONFIG)})
+            self._create_table_topic(topic)
             send(topic, key, value, ts_ms)
             self.pending += 1
+
+    def _send_event(self, change: Change, event: Event) -> None:
+        """Add an event of the outbox to the transaction."""
+        if self._careful is not None:
+            record = Record(event.topic, event.key, event.value, event.ts_ms)
+            self.pending += self._careful.write_event(change, record, event.headers)
+            return
+        self._producer.send(event.topic, event.key, event.value, event.ts_ms, event.headers)
+        self.pending += 1
 
     def _send_to_known(self, topic: str, key: bytes, value: bytes | None, ts_ms: int) -> None:
         self._producer.send(topic, key, value, ts_ms)
@@ -287,6 +323,10 @@ class Writer:
     def _create_table_topic(self, topic: str) -> None:
         if topic not in self._known:
             self._create({topic: (self._definition.partitions, TABLE_CONFIG)})
+
+    def _create_event_topic(self, topic: str) -> None:
+        if topic not in self._known:
+            self._create({topic: (1, EVENT_CONFIG)})
 
     def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
         if topics:

@@ -198,6 +198,21 @@ class TransactionalProducer:
         if self._producer is not None:
             self._producer.post()
 
+    @property
+    def codec(self) -> int:
+        """The number of the codec of batches."""
+        return self._settings.codec
+
+    def flush(self) -> None:
+        """Wait until all records of the transaction so far are acknowledged.
+
+        Raises:
+            TidemillError: By the error factory: a record was rejected, or not acknowledged in
+                time.
+        """
+        if self.is_open:
+            self._records().flush()
+
     def commit(self, what: str = "commit a transaction") -> None:
         """Commit the transaction. When it returns, the records are durable and visible.
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.connect.cdc.binlog.decoding import table_map as types
 from tidemill.connect.cdc.binlog.decoding.character_sets import SUPPORTED, text_decoder
 from tidemill.connect.cdc.binlog.decoding.columns import shortest_float
 from tidemill.connect.cdc.binlog.decoding.compression import uncompress_value
@@ -111,11 +112,11 @@ def test_rows_are_decoded() -> None:
     inserted = RowDecoder(SMALL, {}).decode(
         RowsEvent(0, 1, 0, RowsKind.INSERT, 1, 2, (b"\x03",), rows)
     )
-    assert inserted == [(None, {"i": -5, "s": "hi"}), (None, {"i": 6, "s": None})]
+    assert inserted == [(None, {"i": -5, "s": "hi"}, None), (None, {"i": 6, "s": None}, None)]
     (updated,) = RowDecoder(SMALL, {}).decode(
         RowsEvent(0, 1, 0, RowsKind.UPDATE, 1, 2, (b"\x03", b"\x03"), rows)
     )
-    assert updated == ({"i": -5, "s": "hi"}, {"i": 6, "s": None})
+    assert updated == ({"i": -5, "s": "hi"}, {"i": 6, "s": None}, None)
 
 
 @pytest.mark.parametrize(
@@ -217,3 +218,22 @@ def test_no_text_fails(character_set: str, raw: bytes) -> None:
     decode = text_decoder(character_set)
     assert decode is not None
     decode(raw).encode()
+
+
+def test_a_value_that_can_not_be_decoded_takes_only_its_row() -> None:
+    columns = [
+        ColumnMap(types.LONG, name="i"),
+        ColumnMap(types.ENUM, size=1, name="e", labels=["x", "y"]),
+        ColumnMap(types.VARCHAR, size=40, name="s", character_set="utf8mb4"),
+    ]
+    rows = b"".join(
+        b"\0" + struct.pack("<iB", number, label) + b"\x02hi"
+        for number, label in [(1, 1), (2, 9), (3, 2)]
+    )
+    found = RowDecoder(TableMap(1, "d", "t", columns, [0]), {}).decode(
+        RowsEvent(0, 1, 0, RowsKind.INSERT, 1, 3, (b"\x07",), rows)
+    )
+    for row, number, label in ((found[0], 1, "x"), (found[2], 3, "y")):
+        assert row == (None, {"i": number, "e": label, "s": "hi"}, None)
+    assert found[1][:2] == (None, {"i": 2, "s": "hi"})
+    assert found[1][2] == "column e can't be decoded: list index out of range"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.connect.cdc.binlog_servers import Execute, MakeSource, poll_all
+from tests.contracts.bad_rows import BadRowsContract
 from tests.contracts.binlog import BinlogContract, KeptPosition
 from tests.contracts.character_sets import CharacterSetsContract
 from tidemill.connect.cdc.errors import SetupError
@@ -17,6 +18,12 @@ UUID_0 = "00000000-0000-0000-0000-000000000000"
 
 class TestSource(KeptPosition):
     pass
+
+
+class TestBadRows(BadRowsContract):
+    """Rows that can't be captured."""
+
+    KIND = "mariadb"
 
 
 class TestCharacterSets(CharacterSetsContract):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.connect.cdc.binlog_servers import Execute
+from tests.contracts.bad_rows import BadRowsContract
 from tests.contracts.binlog import BinlogContract, KeptPosition
 from tests.contracts.character_sets import CharacterSetsContract
 from tidemill.connect.cdc.mysql import MySqlSource
@@ -12,6 +13,12 @@ from tidemill.connect.cdc.mysql import MySqlSource
 
 class TestSource(KeptPosition):
     pass
+
+
+class TestBadRows(BadRowsContract):
+    """Rows that can't be captured."""
+
+    KIND = "mysql"
 
 
 class TestCharacterSets(CharacterSetsContract):

@@ -142,10 +142,10 @@ def test_a_table_map_has_names_keys_signs_and_character_sets() -> None:
 
 def test_rows_of_all_operations() -> None:
     decode = decoder().decode
-    assert decode(parse(INSERT)) == [(None, ROW)]
+    assert decode(parse(INSERT)) == [(None, ROW, None)]
     changed = {**ROW, "s": None}
-    assert decode(parse(UPDATE)) == [(ROW, changed)]
-    assert decode(parse(DELETE)) == [(changed, None)]
+    assert decode(parse(UPDATE)) == [(ROW, changed, None)]
+    assert decode(parse(DELETE)) == [(changed, None, None)]
 
 
 def events_of(payload: Payload, begin: int, end: int) -> list[Any]:
@@ -162,7 +162,7 @@ def test_a_compressed_transaction(in_memory: int, monkeypatch: pytest.MonkeyPatc
     begin, end = event.end_position - len(PAYLOAD), event.end_position
     found = events_of(event.payload, begin, end)
     assert [type(each) for each in found] == [QueryEvent, TableMapEvent, RowsEvent, XidEvent]
-    assert decoder().decode(found[2]) == [(None, {**ROW, "id": 2})]
+    assert decoder().decode(found[2]) == [(None, {**ROW, "id": 2}, None)]
     places = [each.end_position for each in found]
     assert places == [begin + 1, begin + 2, begin + 3, end]
 
@@ -173,7 +173,7 @@ def test_a_transaction_in_the_format_without_compression() -> None:
     size = len(whole).to_bytes(2, "little")
     payload = parse_payload(b"\1\3\xfc" + size + b"\2\3\xfc\xff\0" + b"\0" + whole)
     assert payload.compression == 255
-    assert decoder().decode(events_of(payload, 5, 7)[2]) == [(None, ROW)]
+    assert decoder().decode(events_of(payload, 5, 7)[2]) == [(None, ROW, None)]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import orjson
 
 from tidemill.connect.cdc.binlog.decoding.events import EventParser, RowsEvent, RowsKind
-from tidemill.connect.cdc.binlog.decoding.rows import UNDECODABLE, undecodable
+from tidemill.connect.cdc.binlog.decoding.rows import UNDECODABLE
 from tidemill.connect.cdc.binlog.shapes import Packable, Shape
 from tidemill.connect.cdc.contract import Change, Operation, Table
+from tidemill.connect.cdc.errors import UndecodableRowError
 from tidemill.connect.cdc.packed import Encoders
 from tidemill.native import extension
 
@@ -86,8 +87,8 @@ def decode_rows(event: RowsEvent, shape: Shape, transaction: Transaction) -> lis
         "pos": event.end_position,
     }
     return [
-        Change(table, op, before, after, ts_ms, {**source, "row": row}, transaction.gtid)
-        for row, (before, after) in enumerate(shape.decoder.decode(event))
+        Change(table, op, before, after, ts_ms, {**source, "row": row}, transaction.gtid, error)
+        for row, (before, after, error) in enumerate(shape.decoder.decode(event))
     ]
 
 
@@ -142,4 +143,5 @@ class Run:
         except OverflowError:
             raise  # a record is too large
         except UNDECODABLE as error:
-            raise undecodable(" or ".join(each.id for each in self.tables()), error) from error
+            names = " or ".join(each.id for each in self.tables())
+            raise UndecodableRowError(f"rows of {names} can't be decoded: {error}") from error

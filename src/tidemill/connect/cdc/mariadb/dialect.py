@@ -183,14 +183,40 @@ class MariaDb:
         MariaDB says for a transaction WITH CONSISTENT SNAPSHOT which position of the binary log it
         corresponds to. So the rows are exactly those of that position, for tables of InnoDB.
         """
-        with read_view(connection):
-            status = dict(query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
-            file = status.get("Binlog_snapshot_file")
-            if not file:
-                raise SetupError(
-                    "the server has no binary log",
-                    hint="Set log_bin in the server's configuration, and start the server again.",
+        deadline = time.monotonic() + SNAPSHOT_WAIT_S
+        while True:
+            ((before,),) = query(connection, "SELECT @@global.gtid_binlog_pos")
+            with read_view(connection):
+                gtid = _snapshot_gtid(connection, before)
+                if gtid is not None:
+                    yield GtidPosition(parse_gtid(gtid))
+                    return
+            if time.monotonic() > deadline:
+                raise SourceUnavailableError(
+                    "the server can't say at which transaction a snapshot was taken. It can't if "
+                    "its binary log has an event above max_allowed_packet, while it commits often: "
+                    "try again, raise max_allowed_packet, or FLUSH BINARY LOGS"
                 )
-            end = int(status.get("Binlog_snapshot_position") or 0)
-            ((gtid,),) = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", file, end)
-            yield GtidPosition(parse_gtid(gtid or ""))
+
+
+def _snapshot_gtid(connection: pymysql.Connection[Any], before: str | None) -> str | None:
+    """Return the ids of the transactions that a read view sees; None if it is not known.
+
+    Args:
+        before: the ids of the binary log from before the read view was opened.
+    """
+    status = dict(query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    file = status.get("Binlog_snapshot_file")
+    if not file:
+        raise SetupError(
+            "the server has no binary log",
+            hint="Set log_bin in the server's configuration, and start the server again.",
+        )
+    end = int(status.get("Binlog_snapshot_position") or 0)
+    last = [(str(each[0]), int(each[1])) for each in query(connection, "SHOW MASTER STATUS")]
+    ((after,),) = query(connection, "SELECT @@global.gtid_binlog_pos")
+    if before == after and last == [(file, end)]:
+        return str(after or "")  # nothing was written in between: the view is of the log's end
+    # The server reads the whole file for it, and gives up at an event above max_allowed_packet.
+    ((gtid,),) = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", file, end)
+    return None if gtid is None else str(gtid)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tidemill.connect.cdc.binlog.decoding.columns import Codec, Convert, codec_of
@@ -58,8 +59,14 @@ class RowDecoder:
             )
         return f"{name}.{column.name}"
 
-    def decode(self, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
-        """Return (before, after) of each row of an event."""
+    def decode(self, event: RowsEvent) -> list[tuple[Row | None, Row | None, str | None]]:
+        """Return (before, after, error) of each row of an event.
+
+        The error says which values can't be decoded; the row lacks them.
+
+        Raises:
+            BinlogError: the event is damaged, so that it is not known where its rows are.
+        """
         count = len(self._columns)
         if event.column_count != count:
             raise BinlogError(
@@ -79,22 +86,52 @@ class RowDecoder:
         except UNDECODABLE as error:
             raise undecodable(f"{self._table.database}.{self._table.name}", error) from error
 
-    def _rows(self, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
+    def _rows(self, event: RowsEvent) -> list[tuple[Row | None, Row | None, str | None]]:
         data, position, end = event.rows, 0, len(event.rows)
-        rows: list[tuple[Row | None, Row | None]] = []
-        row: Row
-        before: Row | None
+        rows: list[tuple[Row | None, Row | None, str | None]] = []
         while position < end:
-            before = None
-            if event.kind is RowsKind.UPDATE:
-                before, position = self._row(data, position)
-            row, position = self._row(data, position)
-            rows.append((row, None) if event.kind is RowsKind.DELETE else (before, row))
+            start = position
+            try:
+                before, after, position = self._images(self._row, event.kind, data, start)
+                error = None
+            except UNDECODABLE:
+                errors: list[str] = []
+                before, after, position = self._images(
+                    partial(self._partial_row, errors), event.kind, data, start
+                )
+                error = ", ".join(dict.fromkeys(errors))
+            rows.append((before, after, error))
         if position != end:
             raise BinlogError(
                 f"the last row of {self._table.database}.{self._table.name} is cut off"
             )
         return rows
+
+    def _images(
+        self, read: Read, kind: RowsKind, data: bytes, position: int
+    ) -> tuple[Row | None, Row | None, int]:
+        """Return the images before and after a change, and the place behind them."""
+        before = None
+        if kind is RowsKind.UPDATE:
+            before, position = read(data, position)
+        row, position = read(data, position)
+        return (row, None, position) if kind is RowsKind.DELETE else (before, row, position)
+
+    def _partial_row(self, errors: list[str], data: bytes, position: int) -> tuple[Row, int]:
+        """Read a row without the values that can't be decoded, and add their errors."""
+        nulls = int.from_bytes(data[position : position + self._null_bytes], "little")
+        position += self._null_bytes
+        row: Row = {}
+        for index, (name, codec) in enumerate(self.codecs):
+            if nulls >> index & 1:
+                row[name] = None
+                continue
+            raw, position = _reader(codec._replace(convert=bytes))(data, position)
+            try:
+                row[name] = codec.convert(raw)
+            except UNDECODABLE as error:
+                errors.append(f"column {name} can't be decoded: {error}")
+        return row, position
 
     def _row(self, data: bytes, position: int) -> tuple[Row, int]:
         nulls = int.from_bytes(data[position : position + self._null_bytes], "little")
