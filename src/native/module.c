@@ -3,7 +3,7 @@
  * Each other file in this folder implements functions for one purpose and declares them in native.h.
  * All of them take bytes from outside, so every length is checked before it is used, in slices that
  * the caller bounds, and a fault is reported with its position. Only append.c, journal.c
- * and sync.c write to files or sync them, and only send.c writes to a socket; Python has opened them.
+ * and sync.c write to files or sync them, and only send.c writes to a socket and statsd.c reads from one; Python has opened them.
  */
 #include "native.h"
 
@@ -63,6 +63,7 @@ static int add_types(PyObject *module)
     if (tm_add_json_parser(module) < 0) return -1;
     if (tm_add_record_encoder(module) < 0) return -1;
     if (tm_add_change_encoder(module) < 0) return -1;
+    if (tm_add_statsd(module) < 0) return -1;
     return 0;
 }
 

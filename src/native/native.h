@@ -121,4 +121,7 @@ PyObject *tm_py_encode_binlog(PyObject *module, PyObject *args);
 /* json_type.c */
 int tm_add_json_parser(PyObject *module);
 
+/* statsd.c */
+int tm_add_statsd(PyObject *module);
+
 #endif

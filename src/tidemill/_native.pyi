@@ -610,3 +610,69 @@ def encode_binlog(
         OverflowError: A record is too large; the message is its size in bytes.
         ValueError: A row is damaged, or a text is not valid UTF-8.
     """
+
+class StatsdTable:
+    """Receives packets of StatsD, and aggregates them by series.
+
+    Args:
+        dialect: ``tidemill.direct.statsd.Dialect``.
+        name_tags: ``tidemill.direct.statsd.NameTags``.
+        series: Most series.
+        values: Most values of timers, and members of sets, in total.
+        raw_bytes: Most bytes of raw lines; 0 to keep none.
+        notice_bytes: Most bytes of events and service checks.
+        seed, other_seed: Random numbers of 64 bits, for keyed hashes.
+
+    Raises:
+        MemoryError: There is no memory for it.
+    """
+
+    def __init__(
+        self,
+        dialect: int,
+        name_tags: int,
+        series: int,
+        values: int,
+        raw_bytes: int,
+        notice_bytes: int,
+        seed: int,
+        other_seed: int,
+        /,
+    ) -> None: ...
+    def feed(self, packet: Buffer, /) -> None:
+        """Take the lines of a packet."""
+
+    def cut(self, start: Buffer, /) -> None:
+        """Count a line that is too long, of which this is the start."""
+
+    def receive(self, fd: int, timeout_ms: int, /) -> tuple[int, int | None]:
+        """Receive packets from a datagram socket until the time is over, or a signal comes.
+
+        Returns:
+            The number of packets, and how many the kernel has dropped since the socket was made,
+            modulo 2**32; None if no packet said so (SO_RXQ_OVFL).
+
+        Raises:
+            OSError: The socket has failed.
+        """
+
+    def take(
+        self, counter: int, gauge: int, timer: int, histogram: int, distribution: int, set_: int, /
+    ) -> list[tuple[int, bytes, int, int, int, float, float, float, float, float, int, bytes]]:
+        """End the interval, and return its series (``tidemill.direct.statsd.series.Native``).
+
+        The arguments are, for each kind, the intervals for which a series without samples is kept.
+
+        Raises:
+            MemoryError: There is no memory for the copies. The interval goes on.
+        """
+
+    def take_lines(self) -> tuple[bytes, bytes]:
+        """Return the raw lines, and the events with the service checks, since the last call."""
+
+    def counts(self) -> tuple[int, int, int, int, int, int, list[tuple[int, bytes]]]:
+        """Return what was counted since the start.
+
+        It is lines, samples of excess series, notices, lost notices, lost raw lines, series, and
+        for each reason the malformed lines and the last of them.
+        """
