@@ -30,7 +30,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was counted since the start.
+    """Counts since the start.
 
     Attributes:
         lines: Lines, malformed ones and notices among them.

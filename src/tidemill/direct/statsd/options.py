@@ -9,7 +9,7 @@ from tidemill.direct.statsd.errors import StatsdError
 
 
 class Dialect(IntEnum):
-    """What lines mean, because the same bytes differ. The numbers are those of the C code.
+    """The meaning of lines, because the same bytes differ. The numbers are those of the C code.
 
     ``g:-5|g`` is a change in etsy's StatsD and a value in Datadog's. ``a:1:2|c`` has a bad part in
     the first, and two values in the second.
@@ -65,7 +65,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How lines are parsed and aggregated.
+    """The options of parsing and aggregating lines.
 
     Attributes:
         percentiles: Percentages in (0, 100]; what is reported of timers, by etsy's definition.

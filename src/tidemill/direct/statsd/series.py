@@ -36,7 +36,7 @@ Native = tuple[int, bytes, int, int, int, float, float, float, float, float, int
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What an interval has of one series.
+    """The samples of one series in an interval.
 
     Attributes:
         kind: One of ``KINDS``.

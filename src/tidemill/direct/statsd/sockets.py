@@ -33,7 +33,7 @@ CONNECTIONS = 1000
 
 @dataclass(slots=True)
 class Traffic:
-    """What the sockets of a listener have counted since its start.
+    """Counts of a listener's sockets since its start.
 
     Attributes:
         packets: Received datagrams.
@@ -301,7 +301,7 @@ def _receive_buffer(receiver: socket.socket, wanted: int) -> int:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens at any more. Another file stays."""
+    """Remove a socket that has no listener any more. Another file stays."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return
