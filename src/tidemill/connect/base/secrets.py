@@ -63,6 +63,11 @@ def resolve(value: Any) -> Any:
     return Secret(_REFERENCE.sub(_value_of, value))
 
 
+def is_reference(text: str) -> bool:
+    """Return whether a text is nothing but a reference."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
 def _value_of(reference: re.Match[str]) -> str:
     kind, name = reference[1], reference[2].strip()
     if kind == "env":

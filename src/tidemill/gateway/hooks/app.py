@@ -1,0 +1,176 @@
+"""Answers requests to ``/hooks/NAME``: 200 when the record is durable, and an error otherwise.
+
+Must not know: how records are stored or verified. The guard of the gateway answers the errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.errors import RecordTooLargeError
+from tidemill.connect.webhooks.signatures import SignatureError
+from tidemill.errors import TidemillError
+from tidemill.gateway.errors import HttpError, unavailable
+from tidemill.gateway.guard import Budget, read_body
+from tidemill.gateway.hooks.cloudevents import EventError, allowed
+from tidemill.gateway.hooks.errors import (
+    HookFencedError,
+    HookOverloadedError,
+    HookUnavailableError,
+)
+from tidemill.gateway.hooks.hook import Challenge, DeliveryIdError, Hook
+from tidemill.gateway.hooks.mapping import Delivery
+from tidemill.gateway.hooks.settings import HookEntry, HooksSection
+from tidemill.gateway.hooks.writer import Writer
+
+DUPLICATE = "webhook-duplicate"
+"""The header of an answer that says how many records the topic had already."""
+BODY_S = 10.0
+"""How long a sender can take for a body."""
+INFLIGHT_BYTES = 128 << 20
+"""Bytes of all bodies that are in memory."""
+_FENCED_RETRY_S = 30.0
+_LOG_EVERY_S = 10.0
+_STOP_S = 5.0
+
+log = structlog.get_logger("tidemill.gateway")
+
+
+class HooksApp:
+    """An ASGI application that serves all hooks.
+
+    Args:
+        kafka: the cluster that has the topics.
+        section: the settings of the listener.
+        entries: the hooks.
+
+    Raises:
+        SettingsError: a secret is missing or invalid.
+    """
+
+    def __init__(self, kafka: Kafka, section: HooksSection, entries: Iterable[HookEntry]) -> None:
+        self._section = section
+        self._hooks = {entry.name: Hook(entry) for entry in entries}
+        self._writers = {name: Writer(kafka, hook.entry) for name, hook in self._hooks.items()}
+        self._budget = Budget(INFLIGHT_BYTES)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._logged: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Take over the hooks. Requests wait until their hook is ready."""
+        self._tasks = [
+            asyncio.create_task(writer.run(), name=f"hook {name}")
+            for name, writer in self._writers.items()
+        ]
+
+    async def stop(self) -> None:
+        """Store what waits, for a few seconds, and end."""
+        for writer in self._writers.values():
+            writer.stop()
+        if not self._tasks:
+            return
+        _, pending = await asyncio.wait(self._tasks, timeout=_STOP_S)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except HttpError:
+            raise
+        except TidemillError as error:
+            raise _http_error(error) from error
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        """Return the answer to a request.
+
+        Raises:
+            TidemillError: it is refused, or not stored.
+        """
+        hook, parameters = self._find(request)
+        entry = hook.entry
+        headers: dict[str, str] = {}
+        for name, value in request.headers.items():
+            headers.setdefault(name, value)
+        if request.method == "OPTIONS" and entry.format == "cloudevents":
+            return Response(headers=allowed(headers, entry.allowed_origins, entry.allowed_rate))
+        if request.method not in entry.methods:
+            methods = ", ".join(entry.methods)
+            message = f"hook {entry.name} accepts {methods}"
+            raise HttpError(405, "method_not_allowed", message, headers={"allow": methods})
+        with self._budget.taken() as take:
+            body = await read_body(request, self._section.max_body_bytes, BODY_S, take)
+            query = request.url.query
+            raw = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+            url = (self._section.public_url or str(request.base_url).rstrip("/")) + raw
+            delivery = Delivery(request.method, url, headers, body, parameters, query)
+            return await self._store(hook, delivery)
+
+    async def _store(self, hook: Hook, delivery: Delivery) -> Response:
+        name = hook.entry.name
+        try:
+            found = hook.accept(delivery, time.time())
+        except SignatureError as error:
+            self._log_refused(name, str(error))
+            raise
+        if isinstance(found, Challenge):
+            return PlainTextResponse(found.text)
+        writer = self._writers[name]
+        try:
+            async with asyncio.timeout(hook.entry.timeout_s):
+                stored = await asyncio.gather(*(writer.store(record) for record in found))
+        except TimeoutError:
+            raise unavailable(f"hook {name}: not stored in time") from None
+        duplicates = stored.count(False)
+        return Response(headers={DUPLICATE: str(duplicates)} if duplicates else None)
+
+    def _find(self, request: Request) -> tuple[Hook, dict[str, str]]:
+        """Return the hook of a request, and the parameters of its path."""
+        raw = request.scope["raw_path"].decode("latin-1")
+        parts = [unquote(part) for part in raw.split("/")[1:]]
+        hook = self._hooks.get(parts[1]) if len(parts) > 1 and parts[0] == "hooks" else None
+        parameters = None if hook is None else hook.parameters(parts[2:])
+        if hook is None or parameters is None:
+            raise HttpError(404, "unknown_hook", "there is no such hook")
+        return hook, parameters
+
+    def _log_refused(self, name: str, reason: str) -> None:
+        """Log that a request was refused, but not each of many."""
+        now = time.monotonic()
+        if now - self._logged.get(name, -_LOG_EVERY_S) >= _LOG_EVERY_S:
+            self._logged[name] = now
+            log.warning("hook.refused", hook=name, reason=reason)
+
+
+def _http_error(error: TidemillError) -> TidemillError:
+    """Return the answer for an error of a hook."""
+    message, hint = str(error), error.hint
+    match error:
+        case SignatureError():
+            return HttpError(401, "invalid_signature", message)
+        case EventError():
+            return HttpError(400, "invalid_event", message, hint=hint)
+        case DeliveryIdError():
+            return HttpError(400, "invalid_delivery_id", message)
+        case RecordTooLargeError():
+            return HttpError(413, "record_too_large", message, hint=hint)
+        case HookFencedError():
+            return HttpError(503, "fenced", message, retry_after_s=_FENCED_RETRY_S)
+        case HookOverloadedError():
+            return HttpError(503, "busy", message, retry_after_s=1.0)
+        case HookUnavailableError():
+            return unavailable(message)
+    return error
