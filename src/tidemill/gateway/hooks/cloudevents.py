@@ -1,9 +1,9 @@
 """Read CloudEvents 1.0 from requests: binary, structured and batched mode.
 
-Each event becomes a record by Kafka's protocol binding. An event in binary mode has its attributes
-in headers (``ce_type``). One in structured mode, or in a batch, keeps its JSON as it was sent, and
-has its attributes in headers as well. Must not know: how a request is verified or stored. Sources:
-CloudEvents 1.0.2, its HTTP, JSON and Kafka bindings, and HTTP 1.1 Web Hooks for Event Delivery.
+Each event becomes a record in the binary mode of Kafka's protocol binding, however it was sent: its
+attributes are headers (``ce_type``), and its data is the value. Must not know: how a request is
+verified or stored. Sources: CloudEvents 1.0.2, its JSON format, its bindings of HTTP and Kafka, and
+HTTP 1.1 Web Hooks for Event Delivery.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from tidemill.connect.webhooks.signatures import decode_base64
 from tidemill.errors import TidemillError
 from tidemill.gateway.hooks.mapping import Delivery, encode, text_at
 
@@ -25,6 +26,8 @@ _MAX_ATTRIBUTES = 100
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,100}", re.ASCII)
 _SOURCE = re.compile(r"[^\s\x00-\x1f]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
+_JSON = re.compile(r"[/+]json$", re.I)
+_DATA, _BASE64 = "data", "data_base64"
 _DECODER = json.JSONDecoder(parse_float=str)
 
 
@@ -39,7 +42,7 @@ class Event:
     Attributes:
         id: what identifies it: its source and its id. A source contains no space.
         key: the attribute ``partitionkey``, or None.
-        value: the data, or in structured mode the JSON of the event.
+        value: the data, as it was sent.
         headers: the headers of its record.
     """
 
@@ -57,13 +60,11 @@ def read_events(delivery: Delivery) -> list[Event]:
     """
     kind = delivery.headers.get("content-type", "")
     media = kind.partition(";")[0].strip().lower()
-    if media == STRUCTURED:
-        text = _text(delivery.body)
-        event, end = _value(text, 0)
-        _require(_SPACE.fullmatch(text, end) is not None, "something follows the event")
-        return [_structured(event, delivery.body)]
-    if media == BATCH:
-        return [_structured(event, raw.encode()) for event, raw in _elements(delivery.body)]
+    if media in (STRUCTURED, BATCH):
+        scanner = _Scanner(delivery.body)
+        objects = [scanner.members()] if media == STRUCTURED else list(scanner.objects())
+        scanner.end()
+        return [_structured(each) for each in objects]
     if media.startswith("application/cloudevents"):
         raise EventError(f"the format {media} is not supported", hint=f"Use {STRUCTURED}.")
     attributes = {
@@ -71,8 +72,7 @@ def read_events(delivery: Delivery) -> list[Event]:
         for name, value in delivery.headers.items()
         if name.startswith("ce-")
     }
-    more = (("content-type", kind.encode("latin-1", "replace")),) if kind else ()
-    return [_event(attributes, delivery.body, more)]
+    return [_event(attributes, delivery.body, kind)]
 
 
 def allowed(headers: Mapping[str, str], origins: list[str], rate: int | None) -> dict[str, str]:
@@ -94,21 +94,31 @@ def allowed(headers: Mapping[str, str], origins: list[str], rate: int | None) ->
     return answer
 
 
-def _structured(event: Any, raw: bytes) -> Event:
-    _require(isinstance(event, dict), "an event must be a JSON object")
+def _structured(members: dict[str, tuple[Any, str]]) -> Event:
+    """Return the event of a JSON object, given the value and the text of each member."""
     attributes: dict[str, str] = {}
-    for name, value in event.items():
-        if name in ("data", "data_base64") or value is None:
+    for name, (value, _) in members.items():
+        if name in (_DATA, _BASE64) or value is None:
             continue
         plain = isinstance(value, str | int)
         _require(plain, f"the attribute {name[:100]!r} must be text, a number, true or false")
         attributes[name] = text_at(value, []) or ""
-    return _event(attributes, raw, (("content-type", f"{STRUCTURED}; charset=UTF-8".encode()),))
+    kind = attributes.pop("datacontenttype", "")
+    value, text = members.get(_DATA, (None, ""))
+    encoded, _ = members.get(_BASE64, (None, ""))
+    if encoded is not None:
+        _require(not text, "an event has data or data_base64, and not both")
+        found = decode_base64(encoded) if isinstance(encoded, str) else None
+        _require(found is not None, "data_base64 is not base64")
+        data = found or b""
+    elif isinstance(value, str) and kind and not _JSON.search(kind.partition(";")[0].strip()):
+        data = encode(value)  # the text is the data, and not JSON
+    else:
+        kind, data = kind or ("application/json" if text else ""), text.encode()
+    return _event(attributes, data, kind)
 
 
-def _event(
-    attributes: Mapping[str, str], value: bytes, more: tuple[tuple[str, bytes], ...]
-) -> Event:
+def _event(attributes: Mapping[str, str], value: bytes, kind: str) -> Event:
     _require(len(attributes) <= _MAX_ATTRIBUTES, f"more than {_MAX_ATTRIBUTES} attributes")
     for name in ("specversion", "id", "source", "type"):
         _require(bool(attributes.get(name)), f"the attribute {name} is missing")
@@ -118,47 +128,72 @@ def _event(
     _require(version == "1.0", f"the version {version[:20]!r} of CloudEvents is not supported")
     _require(_SOURCE.fullmatch(source) is not None, "the attribute source is not a URI")
     headers = tuple((f"ce_{name}", encode(text)) for name, text in attributes.items())
+    more = (("content-type", encode(kind)),) if kind else ()
     key = attributes.get("partitionkey")
     return Event(f"{source} {attributes['id']}", key, value, (*more, *headers))
 
 
-def _elements(body: bytes) -> Iterator[tuple[Any, str]]:
-    """Yield the elements of a JSON array, each with its text."""
-    text = _text(body)
-    place = _skip(text, 0)
-    _require(text[place : place + 1] == "[", "a batch must be a JSON array")
-    place, count = _skip(text, place + 1), 0
-    is_open = text[place : place + 1] != "]"
-    while is_open:
-        value, end = _value(text, place)
-        yield value, text[place:end]
-        count += 1
-        _require(count <= MAX_EVENTS, f"more than {MAX_EVENTS} events")
-        place = _skip(text, end)
-        is_open = text[place : place + 1] == ","
-        if is_open:
-            place = _skip(text, place + 1)
-    _require(text[place : place + 1] == "]", "the array is malformed")
-    _require(_SPACE.fullmatch(text, place + 1) is not None, "something follows the array")
+class _Scanner:
+    """Reads JSON, and keeps the text of what it reads: numbers would not survive a conversion."""
 
+    def __init__(self, body: bytes) -> None:
+        try:
+            self._text = body.decode()
+        except UnicodeDecodeError:
+            raise EventError("the body is not UTF-8") from None
+        self._place = 0
+        self._skip()
 
-def _value(text: str, place: int) -> tuple[Any, int]:
-    try:
-        return _DECODER.raw_decode(text, _skip(text, place))
-    except (ValueError, RecursionError) as error:
-        raise EventError(f"the body is not JSON: {str(error)[:100]}") from None
+    def objects(self) -> Iterator[dict[str, tuple[Any, str]]]:
+        """Yield the objects of an array."""
+        _require(self._take("["), "a batch must be a JSON array")
+        count, is_open = 0, not self._take("]")
+        while is_open:
+            yield self.members()
+            count += 1
+            _require(count <= MAX_EVENTS, f"more than {MAX_EVENTS} events")
+            is_open = self._take(",")
+            _require(is_open or self._take("]"), "the body is not JSON: expected a comma or ]")
 
+    def members(self) -> dict[str, tuple[Any, str]]:
+        """Return the members of an object: value and text by name."""
+        _require(self._take("{"), "an event must be a JSON object")
+        found: dict[str, tuple[Any, str]] = {}
+        is_open = not self._take("}")
+        while is_open:
+            name, _ = self._value()
+            _require(isinstance(name, str) and self._take(":"), "the body is not JSON: no name")
+            _require(name not in found, f"{name[:100]!r} occurs twice")
+            _require(len(found) < _MAX_ATTRIBUTES, f"more than {_MAX_ATTRIBUTES} attributes")
+            found[name] = self._value()
+            is_open = self._take(",")
+            _require(is_open or self._take("}"), "the body is not JSON: expected a comma or }")
+        return found
 
-def _text(body: bytes) -> str:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        raise EventError("the body is not UTF-8") from None
+    def end(self) -> None:
+        """Check that nothing follows."""
+        _require(self._place == len(self._text), "something follows the event or the batch")
 
+    def _value(self) -> tuple[Any, str]:
+        start = self._place
+        try:
+            value, self._place = _DECODER.raw_decode(self._text, start)
+        except (ValueError, RecursionError) as error:
+            raise EventError(f"the body is not JSON: {str(error)[:100]}") from None
+        text = self._text[start : self._place]
+        self._skip()
+        return value, text
 
-def _skip(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
+    def _take(self, character: str) -> bool:
+        if not self._text.startswith(character, self._place):
+            return False
+        self._place += 1
+        self._skip()
+        return True
+
+    def _skip(self) -> None:
+        found = _SPACE.match(self._text, self._place)
+        self._place = found.end() if found else self._place
 
 
 def _require(valid: bool, message: str) -> None:

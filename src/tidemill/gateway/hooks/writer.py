@@ -49,6 +49,8 @@ _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _OVERHEAD = 200
 """Bytes that a batch needs besides its records."""
 _CLIENT = "tidemill-gateway-hooks"
+_NEW = Stored(-1, -1, 0)
+"""The place of a record that this process has stored: no request asks for it."""
 
 log = structlog.get_logger("tidemill.gateway")
 Result = TypeVar("Result")
@@ -61,6 +63,7 @@ class _Waiting:
     record: Record
     future: asyncio.Future[Stored]
     deadline: float
+    is_attempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,8 @@ class Writer:
         if record.id is None:
             await self._append(record)
             return True
-        _, is_new = await self._once.store(record.id, lambda: self._append(record))
-        return is_new
+        stored, is_own = await self._once.store(record.id, lambda: self._append(record))
+        return is_own and stored == _NEW
 
     async def _append(self, record: Record) -> Stored:
         if self.is_fenced:
@@ -151,9 +154,10 @@ class Writer:
                 await self._write_all(opened.producer)
             except ProducerFencedError:
                 self._fence()
-            except TidemillError as error:
+            except Exception as error:
                 self.is_ready = False
-                log.warning("hook.unavailable", hook=self._entry.name, error=str(error))
+                cause = str(error) if isinstance(error, TidemillError) else repr(error)
+                log.warning("hook.unavailable", hook=self._entry.name, error=cause)
                 await asyncio.sleep(next(pause, _PAUSES_S[-1]))
         self.is_ready = False
         self._fail_waiting(self._fenced() if self.is_fenced else self._unavailable("it stops"))
@@ -193,7 +197,7 @@ class Writer:
         began = time.monotonic()
         try:
             await _in_thread(lambda: self._commit(producer, [each.record for each in batch]))
-        except TidemillError as error:
+        except Exception as error:
             if isinstance(error, RecordTooLargeError):
                 if len(batch) == 1:
                     _fail(batch.pop(), error)
@@ -206,10 +210,9 @@ class Writer:
                 raise self._unavailable("the transaction took too long") from None
             raise
         self._alone = max(self._alone - len(batch), 0)
-        stored = Stored(-1, -1, self._clock.now_ms())
         for each in batch:
             if not each.future.done():
-                each.future.set_result(stored)
+                each.future.set_result(_NEW)
 
     def _next_batch(self) -> list[_Waiting]:
         """Return records for one transaction, without those that are in the topic."""
@@ -222,7 +225,7 @@ class Writer:
             # The outcome of an earlier attempt is known since the ids were read again.
             if stored := self._find(waiting.record):
                 if not waiting.future.done():
-                    waiting.future.set_result(stored)
+                    waiting.future.set_result(_NEW if waiting.is_attempted else stored)
             elif not waiting.future.done():  # or the request was cancelled
                 batch.append(waiting)
                 size += waiting.record.size
@@ -236,6 +239,7 @@ class Writer:
     def _return(self, batch: list[_Waiting]) -> None:
         """Let a batch wait whose outcome is not known. Without an id, it stays unknown."""
         for each in batch:
+            each.is_attempted = True
             if each.record.id is None:
                 _fail(each, self._unavailable("the outcome is not known"))
         kept = [each for each in batch if each.record.id is not None]
@@ -294,6 +298,7 @@ class Writer:
         properties = {
             **kafka.properties,
             "transaction.timeout.ms": str(TRANSACTION_S * 1000),
+            "message.timeout.ms": str(TRANSACTION_S * 1000),
             "batch.size": str(min(1_000_000, most_bytes)),
         }
         producer = open_producer(
@@ -310,9 +315,9 @@ class Writer:
 
     def _commit(self, producer: Producer, records: list[Record]) -> None:
         for record in records:
-            headers = record.headers
+            headers: list[tuple[str, bytes | None]] = [*record.headers]
             if record.id is not None:
-                headers = ((ID_HEADER, record.id), *headers)
+                headers.insert(0, (ID_HEADER, record.id))
             producer.send(self._entry.topic, record.key, record.value, headers=headers)
         producer.commit()
 
