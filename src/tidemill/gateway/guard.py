@@ -308,7 +308,11 @@ def slow() -> HttpError:
 
 
 async def read_body(
-    request: Request, most: int, seconds: float, take: Callable[[int], None]
+    request: Request,
+    most: int,
+    seconds: float,
+    take: Callable[[int], None],
+    setting: str = "gateway.body_bytes",
 ) -> bytes:
     """Return the whole body of a request.
 
@@ -316,6 +320,7 @@ async def read_body(
         most: The most bytes.
         seconds: How long the client can take.
         take: Takes memory from a budget.
+        setting: The setting with the limit, for the error.
 
     Raises:
         HttpError: the body is too large (413) or too slow (408), or memory is short (503).
@@ -323,13 +328,13 @@ async def read_body(
     """
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced[:20]) > most:
-        raise too_large(most)
+        raise too_large(most, setting)
     parts: list[bytes] = []
     size, deadline = 0, time.monotonic() + seconds
     async for part in chunks(request, seconds):
         size += len(part)
         if size > most:
-            raise too_large(most)
+            raise too_large(most, setting)
         if time.monotonic() > deadline:
             raise slow()
         take(len(part))
@@ -337,12 +342,12 @@ async def read_body(
     return b"".join(parts) if len(parts) != 1 else parts[0]
 
 
-def too_large(most: int) -> HttpError:
+def too_large(most: int, setting: str = "gateway.body_bytes") -> HttpError:
     """Return the error for a body that is too large."""
     return HttpError(
         413,
         "body_too_large",
         f"the body is larger than {most} bytes",
-        hint="gateway.body_bytes is the limit.",
+        hint=f"{setting} is the limit.",
         headers={"connection": "close"},
     )

@@ -14,6 +14,8 @@ import structlog
 from tidemill import system
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.app import listeners
+from tidemill.gateway.hooks.app import HooksApp
+from tidemill.gateway.hooks.settings import DeclaredHooks
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.server import bind, serve
 from tidemill.gateway.settings import GatewaySettings
@@ -28,25 +30,30 @@ Ready = Callable[[Mapping[str, tuple[str, int]]], None]
 log = structlog.get_logger("tidemill.gateway")
 
 
-def run(kafka: Kafka, settings: GatewaySettings, ready: Ready) -> None:
+def run(kafka: Kafka, settings: GatewaySettings, hooks: DeclaredHooks, ready: Ready) -> None:
     """Serve HTTP until SIGINT or SIGTERM.
 
     Raises:
         PortInUseError: another process listens on a port.
-        SettingsError: an address can't be used, or librdkafka rejects a property.
+        SettingsError: an address can't be used, librdkafka rejects a property, or the secret of a
+            hook is missing.
     """
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # errors are answered and logged here
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     sys.setswitchinterval(SWITCH_SECONDS)
     system.allow_open_files(settings.connections + _SPARE_FILES)
     with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
-        runner.run(_serve(kafka, settings, ready))
+        runner.run(_serve(kafka, settings, hooks, ready))
 
 
-async def _serve(kafka: Kafka, settings: GatewaySettings, ready: Ready) -> None:
+async def _serve(
+    kafka: Kafka, settings: GatewaySettings, hooks: DeclaredHooks, ready: Ready
+) -> None:
+    incoming = HooksApp(kafka, hooks)
     parts = Parts.start(kafka, settings)
     try:
-        served = [(each, bind(each.host, each.port)) for each in listeners(parts)]
+        wanted = [*listeners(parts), *incoming.listeners()]
+        served = [(each, bind(each.host, each.port)) for each in wanted]
         for listener, bound in served:
             bound.listen(1024)
             host, port = bound.getsockname()[:2]
@@ -55,8 +62,10 @@ async def _serve(kafka: Kafka, settings: GatewaySettings, ready: Ready) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
+        incoming.start()
         ready({each.name: bound.getsockname()[:2] for each, bound in served})
         await serve(served, stop)
     finally:
         with contextlib.suppress(asyncio.CancelledError):
+            await incoming.stop()
             await parts.close()

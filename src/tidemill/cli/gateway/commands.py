@@ -36,6 +36,7 @@ def gateway(
     from tidemill.cli.options import pairs
     from tidemill.cli.server.settings_file import load
     from tidemill.confluent.clients import Kafka
+    from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSection
     from tidemill.gateway.run import run
     from tidemill.gateway.settings import GatewaySettings
 
@@ -44,7 +45,8 @@ def gateway(
     }
     given = {"gateway.host": ("--host", host), "gateway.port": ("--port", port)}
     flags.update({key: each for key, each in given.items() if each[1] is not None})
-    loaded = load(config, flags=flags).settings.section(GatewaySettings)
+    loaded = load(config, flags=flags).settings
+    hooks = DeclaredHooks(loaded.section(HooksSection), loaded.entries(HookEntry))
     cluster = Cluster.at(servers, properties)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
 
@@ -60,5 +62,6 @@ def gateway(
         event = {"event": "ready", **urls, "pid": os.getpid()}
         print(json.dumps(event, separators=(",", ":")), flush=True)
 
-    run(Kafka(cluster.servers, cluster.properties), loaded, ready)
+    kafka = Kafka(cluster.servers, cluster.properties)
+    run(kafka, loaded.section(GatewaySettings), hooks, ready)
     output.note("Stopped.")

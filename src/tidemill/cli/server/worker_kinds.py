@@ -19,6 +19,7 @@ from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import SOURCES
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.topics import WEBHOOKS
+from tidemill.gateway.hooks.settings import HookEntry, HooksSection
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.settings import Section, Settings
 from tidemill.workers.spec import WorkerSpec
@@ -139,9 +140,18 @@ def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
     if not settings.enabled:
         return
     file = os.devnull if broker.file is None else str(broker.file.absolute())
-    values = settings.model_dump(mode="json").items()
-    given = [f"--set={settings.key}.{name}={_text(value)}" for name, value in values if value != ""]
+    given = [
+        f"--set={section.key}.{name}={_text(value)}"
+        for section in (settings, broker.settings.section(HooksSection))
+        for name, value in section.model_dump(mode="json").items()
+        if value != ""
+    ]
     yield WorkerSpec("gateway", broker.command("gateway", "--config", file, *given))
+
+
+def _none(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield nothing: the gateway serves these."""
+    return ()
 
 
 def _text(value: object) -> str:
@@ -150,6 +160,8 @@ def _text(value: object) -> str:
 
 KINDS = [
     Kind(GatewaySettings, _gateway),
+    Kind(HooksSection, _none),
+    Kind(HookEntry, _none),
     Kind(Definition, _sources),
     Kind(Webhook, _webhooks),
     Kind(PipelineEntry, _pipelines),

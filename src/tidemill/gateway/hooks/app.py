@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from urllib.parse import unquote
 
 import structlog
@@ -18,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.errors import RecordTooLargeError
 from tidemill.connect.webhooks.signatures import SignatureError
-from tidemill.errors import TidemillError
+from tidemill.errors import SettingsError, TidemillError
 from tidemill.gateway.errors import HttpError, unavailable
-from tidemill.gateway.guard import Budget, read_body
+from tidemill.gateway.guard import Budget, Guard, Rates, read_body
 from tidemill.gateway.hooks.cloudevents import EventError, allowed
 from tidemill.gateway.hooks.errors import (
     HookFencedError,
@@ -29,8 +28,9 @@ from tidemill.gateway.hooks.errors import (
 )
 from tidemill.gateway.hooks.hook import Challenge, DeliveryIdError, Hook
 from tidemill.gateway.hooks.mapping import Delivery
-from tidemill.gateway.hooks.settings import HookEntry, HooksSection
+from tidemill.gateway.hooks.settings import DeclaredHooks
 from tidemill.gateway.hooks.writer import Writer
+from tidemill.gateway.server import Listener
 
 DUPLICATE = "webhook-duplicate"
 """The header of an answer that says how many records the topic had already."""
@@ -50,20 +50,34 @@ class HooksApp:
 
     Args:
         kafka: the cluster that has the topics.
-        section: the settings of the listener.
-        entries: the hooks.
+        declared: the hooks, and the settings of their listener.
 
     Raises:
         SettingsError: a secret is missing or invalid.
     """
 
-    def __init__(self, kafka: Kafka, section: HooksSection, entries: Iterable[HookEntry]) -> None:
-        self._section = section
-        self._hooks = {entry.name: Hook(entry) for entry in entries}
+    def __init__(self, kafka: Kafka, declared: DeclaredHooks) -> None:
+        self._section = section = declared.section
+        self._hooks = {entry.name: Hook(entry) for entry in declared.entries}
+        twilio = [each.name for each in declared.entries if each.verifier == "twilio"]
+        if twilio and not section.public_url:
+            raise SettingsError(
+                f"hook {twilio[0]}: Twilio signs the URL, and hooks.public_url is not set",
+                hint="Set it to what Twilio calls, without /hooks/NAME: https://hooks.example.com",
+            )
         self._writers = {name: Writer(kafka, hook.entry) for name, hook in self._hooks.items()}
         self._budget = Budget(INFLIGHT_BYTES)
         self._tasks: list[asyncio.Task[None]] = []
         self._logged: dict[str, float] = {}
+
+    def listeners(self) -> list[Listener]:
+        """Return the listener of hooks; none if there is no hook."""
+        section = self._section
+        rates = Rates(section.requests_per_second)
+        # Senders are elsewhere, and no web page: what they send is verified.
+        app = Guard(self, allow_remote=True, names=None, origins=None, rates=rates)
+        listener = Listener("hooks", app, section.host, section.port, section.connections)
+        return [listener] if self._hooks else []
 
     def start(self) -> None:
         """Take over the hooks. Requests wait until their hook is ready."""
@@ -112,7 +126,8 @@ class HooksApp:
             message = f"hook {entry.name} accepts {methods}"
             raise HttpError(405, "method_not_allowed", message, headers={"allow": methods})
         with self._budget.taken() as take:
-            body = await read_body(request, self._section.max_body_bytes, BODY_S, take)
+            most = self._section.body_bytes
+            body = await read_body(request, most, BODY_S, take, "hooks.body_bytes")
             query = request.url.query
             raw = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
             url = (self._section.public_url or str(request.base_url).rstrip("/")) + raw

@@ -7,12 +7,13 @@ a hook is verified or stored.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from tidemill.connect.base.secrets import is_reference
-from tidemill.settings.section import HOST, ListenerPort, Section
+from tidemill.settings.section import HOST, INT, ListenerPort, Section
 
 _FIELD = r"[^.\s\x00-\x1f]{1,100}"
 SELECTOR = rf"method|(header|query|path):[!-~]{{1,100}}|json:{_FIELD}(\.{_FIELD}){{0,15}}"
@@ -28,14 +29,22 @@ class HooksSection(Section):
 
     host: Annotated[str, HOST] = Field("127.0.0.1", description="Address to listen on.")
     port: ListenerPort = 8081
+    body_bytes: int = Field(
+        1 << 20, ge=1, le=16 << 20, description="Largest body of a request in bytes."
+    )
+    connections: int = Field(1000, ge=1, le=INT, description="Largest number of open connections.")
+    requests_per_second: int = Field(
+        0,
+        ge=0,
+        le=INT,
+        description="Most requests of one client address in a second, on average over ten seconds. "
+        "Above it, requests are answered with status 429. 0: no limit.",
+    )
     public_url: str = Field(
         "",
         pattern=r"^(https?://[^\s?#]+[^\s?#/])?$",
         description="What senders put before /hooks/NAME, e.g. https://hooks.example.com. Twilio "
         "signs the URL, so a hook of Twilio needs it.",
-    )
-    max_body_bytes: int = Field(
-        1 << 20, ge=1, le=16 << 20, description="Most bytes of the body of a request."
     )
 
 
@@ -192,3 +201,11 @@ class HookEntry(Section):
         if reserved:
             raise ValueError(f"the header {min(reserved)} is written by the gateway itself")
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredHooks:
+    """The hooks that a settings file declares, and their listener."""
+
+    section: HooksSection
+    entries: list[HookEntry]
