@@ -250,12 +250,15 @@ def test_topics_are_not_served_where_hooks_are(client: httpx.Client, url: str) -
 
 
 def test_settings_of_a_hook_that_are_invalid_stop_the_start(tmp_path: Path) -> None:
-    def error(hook: str, section: str = "") -> str:
-        file = write_settings(tmp_path, 0, f"{section}\n[[hook]]\nname='a'\ntopic='t'\n{hook}")
+    def start(file: Path) -> None:
+        loaded = load(file, environ={}).settings
+        declared = DeclaredHooks(loaded.section(HooksSection), loaded.entries(HookEntry))
+        HooksApp(Kafka("127.0.0.1:1"), declared)
+
+    def error(hook: str) -> str:
+        file = write_settings(tmp_path, 0, f"[[hook]]\nname='a'\ntopic='t'\n{hook}")
         with pytest.raises(SettingsError) as raised:
-            loaded = load(file, environ={}).settings
-            declared = DeclaredHooks(loaded.section(HooksSection), loaded.entries(HookEntry))
-            HooksApp(Kafka("127.0.0.1:1"), declared)
+            start(file)
         return str(raised.value)
 
     assert "plain text" in error("verifier = 'github'\nsecrets = ['x']")
