@@ -281,12 +281,14 @@ topic = "again-events"
 verifier = "none"
 delivery_id = "header:x-id"
 """
+
+    def post(at: GatewayProcess, id_: str) -> httpx.Response:
+        url = f"{at.ready_event['hooks']}/hooks/again"
+        return httpx.post(url, headers={"x-id": id_}, timeout=60, trust_env=False)
+
     (tmp_path / "a").mkdir()
     file = write_settings(tmp_path / "a", reserve_port(), text)
     with GatewayProcess(tmp_path / "a", broker.bootstrap, config=file) as gateway:
-        post = lambda at, id_: httpx.post(  # noqa: E731
-            f"{at.ready_event['hooks']}/hooks/again", headers={"x-id": id_}, trust_env=False
-        )
         assert post(gateway, "1").status_code == 200
         gateway.kill()
         gateway.start()

@@ -79,12 +79,14 @@ def test_each_delivery_is_stored_once_when_gateway_and_broker_are_killed(tmp_pat
         file = write_settings(tmp_path, port, HOOKS)
         url = f"http://127.0.0.1:{port}/hooks/kills"
         with GatewayProcess(tmp_path / "gateway", broker.bootstrap, config=file) as gateway:
+            victims: list[list[GatewayProcess | BrokerProcess]]
+            victims = [[gateway], [gateway], [broker], [gateway, broker]]
             senders = [Sender(number, url) for number in range(SENDERS)]
             for sender in senders:
                 sender.start()
             for _ in range(rounds("HOOK_KILLS", 10, 100)):
                 _await_more(senders, chance.randrange(40))
-                for victim in chance.choice([[gateway], [gateway], [broker], [gateway, broker]]):
+                for victim in chance.choice(victims):
                     victim.kill()
                     victim.start()
             _await_more(senders, 20)
