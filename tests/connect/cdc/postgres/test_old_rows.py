@@ -53,6 +53,7 @@ READ_AGAIN = {
 }
 NOT_READ_AGAIN = {
     "a column": "ALTER TABLE t ADD b int",
+    "a column of a new type": "CREATE TYPE fresh AS ENUM ('a'); ALTER TABLE t ADD b fresh",
     "a column less": "ALTER TABLE t DROP v",
     "a label more": "ALTER TYPE mood ADD VALUE 'angry' BEFORE 'ok'",
     "a privilege": "GRANT SELECT ON t TO public",
@@ -101,11 +102,11 @@ def test_old_rows_follow_ddl(sql: Sql, reading: Make, state: str) -> None:
 
 def assert_all_equal(folded: Folded, sql: Sql) -> None:
     sql.execute("SET search_path = public")
-    again = [each for each, _ in folded.reasons]
+    again = {each for each, _ in folded.reasons}
     for number, (case, _) in enumerate(ALL):
         assert_equal(folded, sql, f"s{number}.t")
         assert_equal(folded, sql, f"s{number}.e")
-        assert again.count(f"s{number}.t") == (case in READ_AGAIN), (case, folded.reasons)
+        assert (f"s{number}.t" in again) == (case in READ_AGAIN), (case, folded.reasons)
 
 
 def test_a_row_filter_that_was_changed_is_followed(sql: Sql, reading: Make) -> None:

@@ -50,7 +50,10 @@ class CatalogTable:
         identity_index: The columns of the index that is the replica identity.
         rows: The planner's estimate of the number of rows; -1 if it was never analysed.
         is_deferrable: Whether two rows can have one primary key within a transaction.
+        constraint: The OID of the primary key, which keeps it also if its index is built again.
         filenode: The number of its file, which a rewrite of all rows changes.
+        last_number: The highest number of a column that was ever there.
+        last_dropped: The highest number of a column that is not there any more, or 0.
         tree: A digest of its partitions, of their files and of when each was attached; an empty
             string without partitions.
         leaves: The replica identities of the partitions that have rows, each once.
@@ -68,7 +71,10 @@ class CatalogTable:
     identity_index: tuple[str, ...]
     rows: float
     is_deferrable: bool = False
+    constraint: int = 0
     filenode: int = 0
+    last_number: int = 0
+    last_dropped: int = 0
     tree: str = ""
     leaves: str = ""
     row_filter: str | None = None
@@ -167,7 +173,9 @@ SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples
       AND a.attrelid = c.oid AND a.attnum = k.number),
   EXISTS (SELECT FROM pg_index i
     WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
-  c.relfilenode::int8, {tree}
+  coalesce((SELECT k.oid::int8 FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p'),
+    0), c.relfilenode::int8, c.relnatts, (SELECT coalesce(max(a.attnum), 0) FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attisdropped), {tree}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE {condition} ORDER BY n.nspname, c.relname
 """
@@ -214,7 +222,8 @@ WITH RECURSIVE used (relation, type) AS (
     UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid{multirange}
   ) AS part (type))
 SELECT t.oid::int8, t.oid::regtype::text,
-  CASE t.typtype WHEN 'e' THEN (SELECT json_object_agg(e.oid::text, e.enumlabel)
+  CASE t.typtype WHEN 'e' THEN
+    (SELECT json_object_agg(e.oid::text, concat_ws(' ', e.xmin, e.enumlabel))
       FROM pg_enum e WHERE e.enumtypid = t.oid)
     ELSE (SELECT json_object_agg(a.attnum::text, concat_ws(' ', a.atttypid, a.attisdropped))
       FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0) END,
@@ -228,7 +237,8 @@ class UsedType:
     """An enum or a composite type.
 
     Attributes:
-        form: Its labels by OID, or the types of its columns by number.
+        form: Its labels by OID, each with the transaction that changed it last, because two can be
+            renamed there and back; or the types of its columns by number.
         relations: OIDs of the tables with columns that contain it.
         is_composite: Whether it is a composite type. Another column changes the text of its values.
     """
@@ -380,10 +390,10 @@ class Catalog:
                 oid, schema, name, partitioned, _char(identity),
                 tuple(CatalogColumn(*each) for each in columns),
                 tuple(primary or ()), tuple(index or ()), rows, deferrable,
-                filenode, tree[0] or "", tree[1] or "",
+                constraint, filenode, last, dropped, tree[0] or "", tree[1] or "",
             )
             for oid, schema, name, partitioned, identity, rows, columns, primary, index, deferrable,
-            filenode, tree
+            constraint, filenode, last, dropped, tree
             in self.rows(query, parameters, doing="can't read the tables of the catalog")
         ]  # fmt: skip
 

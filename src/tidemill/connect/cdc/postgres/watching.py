@@ -44,6 +44,7 @@ class Watch:
         self._capture = capture
         self._name = name
         self._notes: dict[str, str] = dict(capture.notes)
+        self._types: dict[str, dict[str, str]] = {}  # the forms that are known, by OID
         self._listed: set[int] = set()  # OIDs of the tables that are captured
         self._roots: list[int] = []  # those of them that can have partitions
         self._published: set[tuple[int, str]] = set()
@@ -77,7 +78,12 @@ class Watch:
                 shapes.expect(each)
             if each.oid in changed:
                 shapes.news.resync[each.id] = changed[each.oid]
-        self._look_at_types(shapes, captured)
+        has_lost_types = False
+        if position is not None and _TYPES in self._notes:
+            self._types = json.loads(self._notes[_TYPES])
+        elif position is not None:
+            has_lost_types = self._catalog().has_changed_types(self.horizon)
+        self._look_at_types(shapes, captured, has_lost_types=has_lost_types)
         self._note(shapes, captured)
         if self._notes.get(_FORMAT) != _PRESENT:
             shapes.news.notes[_FORMAT] = _PRESENT
@@ -126,23 +132,38 @@ class Watch:
             return {}
         if self._notes.get(_FORMAT) == _PRESENT:
             return {each.oid: "it is new" for each in unknown}
+        # An earlier version has stored the position, or a source that crashed at its start.
         changed = self._catalog().changed_since(self.horizon, self._name)
-        return {each.oid: "it was changed" for each in unknown if each.oid in changed}
+        return {
+            each.oid: "it was possibly changed"
+            for each in unknown
+            if each.oid in changed or each.is_partitioned
+        }
 
-    def _look_at_types(self, shapes: Shapes, captured: list[CatalogTable]) -> None:
-        """Read tables again whose values have another text, because a type was changed."""
+    def _look_at_types(
+        self, shapes: Shapes, captured: list[CatalogTable], *, has_lost_types: bool = False
+    ) -> None:
+        """Read tables again whose values have another text, because a type was changed.
+
+        Args:
+            has_lost_types: Whether types that are not known were possibly changed.
+        """
         used = self._catalog().used_types([each.oid for each in captured])
-        before: dict[str, dict[str, str]] = json.loads(self._notes.get(_TYPES, "{}"))
         now = {str(each.oid): each.form for each in used}
         names = {each.oid: each.id for each in captured}
         for each in used:
-            known = before.get(str(each.oid), each.form)
-            is_other = any(known[part] != form for part, form in each.form.items() if part in known)
-            if is_other or (each.is_composite and known.keys() != each.form.keys()):
+            known = self._types.get(str(each.oid))
+            is_other = has_lost_types
+            if known is not None:
+                is_other = any(known.get(part, form) != form for part, form in each.form.items())
+                is_other |= each.is_composite and known.keys() != each.form.keys()
+            if is_other:
                 for oid in each.relations & names.keys():
-                    shapes.news.resync[names[oid]] = f"the type {each.name} was changed"
-        if now != before:
+                    why = f"the type {each.name} was changed"
+                    shapes.news.resync.setdefault(names[oid], why)
+        if now != self._types:
             shapes.news.notes[_TYPES] = json.dumps(now)
+        self._types = now
 
     def _note(self, shapes: Shapes, captured: list[CatalogTable]) -> None:
         """Take note of what is captured now."""

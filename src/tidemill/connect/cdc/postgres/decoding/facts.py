@@ -38,7 +38,10 @@ class Facts:
     id: str
     key: tuple[str, ...]
     columns: Mapping[str, ColumnFacts]
+    constraint: int
     filenode: int
+    last_number: int
+    last_dropped: int
     tree: str
     row_filter: str | None
     membership: str
@@ -52,8 +55,10 @@ class Facts:
         }
         key = found.key if set(found.key) <= columns.keys() else ()
         return cls(
-            found.id, key, columns, found.filenode, found.tree, found.row_filter, found.membership
-        )
+            found.id, key, columns, found.constraint, found.filenode, found.last_number,
+            found.last_dropped,
+            found.tree, found.row_filter, found.membership,
+        )  # fmt: skip
 
     def encode(self) -> str:
         """Return the facts as a note."""
@@ -94,12 +99,33 @@ class Facts:
                 return f"the type of column {name} was changed"
             if is_rewritten and before.version != column.version:
                 return f"column {name} was altered, and the table was rewritten"
+        if (self.key, self.constraint) != (now.key, now.constraint):
+            return "its primary key was changed"
+        if now.last_dropped > self.last_number:  # its name can be that of another one now
+            return "a column was added and dropped"
         if self.tree != now.tree:
             return "a partition was attached, detached, dropped, truncated or rewritten"
         if self.row_filter != now.row_filter:
             return "the row filter of the publication was changed"
         if self.membership != now.membership:
             return "it was added to the publication again"
+        return ""
+
+    def undescribed(self, described: Mapping[str, int], fills: Mapping[str, bool]) -> str:
+        """Return why rows of a description in the stream are others now, or an empty string.
+
+        A table can have been altered there and back, so that only the stream shows it.
+
+        Args:
+            described: The types of the columns by name.
+            fills: See ``difference``.
+        """
+        has_gone = any(name not in self.columns for name in described)
+        for name, column in self.columns.items():
+            if name not in described and (has_gone or fills.get(name, True)):
+                return f"column {name} was renamed, or added with values"
+            if described.get(name, column.type_oid) != column.type_oid:
+                return f"the type of column {name} was changed"
         return ""
 
 

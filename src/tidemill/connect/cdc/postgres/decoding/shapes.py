@@ -327,7 +327,8 @@ class Shapes:
         elif has_new_key:
             why = "its primary key was changed"
         elif known is not None and found is not None and now is not None:
-            why = known.difference(now, {each.name: each.fills_old_rows for each in found.columns})
+            fills = {each.name: each.fills_old_rows for each in found.columns}
+            why = known.difference(now, fills) or now.undescribed(columns, fills)
         self._oid_of[table.id] = oid
         self._described[oid] = columns
         if table.key:
