@@ -266,6 +266,9 @@ def test_settings_of_a_hook_that_are_invalid_stop_the_start(tmp_path: Path) -> N
     assert "unknown key verifer" in error("verifer = 'github'")
     secret = "secrets = ['${{file:{folder}/secret}}']"
     assert "public_url" in error(f"verifier = 'twilio'\n{secret}")
+    file = write_settings(tmp_path, 0, "[hooks]\npublic_url = 'hooks.example.com'\n")
+    with pytest.raises(SettingsError, match="invalid hooks"):
+        start(file)
     assert "invalid secret" in error(f"verifier = 'standard'\n{secret}")
 
 

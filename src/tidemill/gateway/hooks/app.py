@@ -6,6 +6,7 @@ Must not know: how records are stored or verified. The guard of the gateway answ
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from urllib.parse import unquote
 
@@ -41,6 +42,7 @@ INFLIGHT_BYTES = 128 << 20
 _FENCED_RETRY_S = 30.0
 _LOG_EVERY_S = 10.0
 _STOP_S = 5.0
+_URL = re.compile(r"https?://[^\s?#/][^\s?#]*")
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -59,6 +61,11 @@ class HooksApp:
     def __init__(self, kafka: Kafka, declared: DeclaredHooks) -> None:
         self._section = section = declared.section
         self._hooks = {entry.name: Hook(entry) for entry in declared.entries}
+        if section.public_url and not _URL.fullmatch(section.public_url):
+            raise SettingsError(
+                f"invalid hooks.public_url = {section.public_url[:100]!r}",
+                hint="Use a URL without a query, like https://hooks.example.com",
+            )
         twilio = [each.name for each in declared.entries if each.verifier == "twilio"]
         if twilio and not section.public_url:
             raise SettingsError(
@@ -130,7 +137,7 @@ class HooksApp:
             body = await read_body(request, most, BODY_S, take, "hooks.body_bytes")
             query = request.url.query
             raw = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-            url = (self._section.public_url or str(request.base_url).rstrip("/")) + raw
+            url = (self._section.public_url.rstrip("/") or str(request.base_url).rstrip("/")) + raw
             delivery = Delivery(request.method, url, headers, body, parameters, query)
             return await self._store(hook, delivery)
 

@@ -42,7 +42,6 @@ class HooksSection(Section):
     )
     public_url: str = Field(
         "",
-        pattern=r"^(https?://[^\s?#]+[^\s?#/])?$",
         description="What senders put before /hooks/NAME, e.g. https://hooks.example.com. Twilio "
         "signs the URL, so a hook of Twilio needs it.",
     )

@@ -68,7 +68,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """What a writer has while it can store records.
+    """The state of a writer that can store records.
 
     Attributes:
         window: the ids that are in the topic.
