@@ -5,6 +5,7 @@ Must not know the stream of the binary log, or positions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -24,6 +25,8 @@ _NUMERIC = frozenset(
     {"tinyint", "smallint", "mediumint", "int", "bigint", "year", "decimal"}
     | {"enum", "set", "bit"}
 )
+_DIGITS_BEFORE = re.compile(r"^0+(?=\d)")
+"""Zeros that ZEROFILL puts before a number."""
 
 
 @contextmanager
@@ -120,7 +123,7 @@ def _value(field: Field) -> str:
     name = quoted(field.name)
     if field.data_type == "vector":
         return f"CAST({name} AS BINARY)"
-    return f"{name} + 0e0" if field.data_type == "float" else name
+    return f"{name} * 1e0" if field.data_type == "float" else name  # keeps the sign of zero
 
 
 def _order_value(field: Field) -> str:
@@ -177,6 +180,8 @@ def _converter(field: Field) -> Any:
         if field.data_type == "float":
             return lambda value: float_value(shortest_float(float(value)))
         return lambda value: float_value(float(value))
+    if kind == "decimal" and "zerofill" in field.column_type:
+        return lambda value: _DIGITS_BEFORE.sub("", _text(value))
     if kind == "timestamp":
         return lambda value: _text(value).replace(" ", "T")
     if kind == "timestamptz":

@@ -32,6 +32,7 @@ from tidemill.connect.cdc.binlog.decoding.scalars import (
     decode_time,
     decode_timestamp,
     fraction_bytes,
+    inet6_text,
 )
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap
 from tidemill.connect.cdc.packed import VALUE_RULE
@@ -262,6 +263,6 @@ def _uuid(raw: bytes) -> str:
 
 _SPECIAL: dict[str, Convert] = {
     "uuid": _uuid,
-    "inet6": lambda raw: str(ipaddress.IPv6Address(raw.ljust(16, b"\0"))),
+    "inet6": lambda raw: inet6_text(raw.ljust(16, b"\0")),
     "inet4": lambda raw: str(ipaddress.IPv4Address(raw.ljust(4, b"\0"))),
 }

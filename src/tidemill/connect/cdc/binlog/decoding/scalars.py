@@ -10,8 +10,10 @@ the highest bit of the first byte is the inverted sign.
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from ipaddress import IPv4Address
 
 _BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _DIGITS = 9
@@ -66,6 +68,28 @@ def _short(data: bytes, decimals: int) -> str:
         sign, value = "-", value ^ (1 << bits) - 1
     size = 8 * _BYTES[decimals]
     return f"{sign}{value >> size}.{value & (1 << size) - 1:0{decimals}d}"
+
+
+def inet6_text(raw: bytes) -> str:
+    """Return an INET6 as the server writes it: IPv4 addresses in it have dots.
+
+    RFC 5952 never shortens a single group of zeros, which MariaDB does. Source: MariaDB source,
+    "sql/sql_type_inet.cc", ``Inet6::to_string``.
+    """
+    words = struct.unpack(">8H", raw)
+    gap, size = 8, 0  # the longest sequence of zeros, the first of those
+    start = 0
+    for index, word in enumerate((*words, 1)):
+        if word:
+            if index - start > size:
+                gap, size = start, index - start
+            start = index + 1
+    if gap == 0 and (size == 6 or (size == 5 and words[5] == 0xFFFF)):
+        return ("::" if size == 6 else "::ffff:") + str(IPv4Address(raw[12:]))
+    groups = [f"{word:x}" for word in words]
+    if not size:
+        return ":".join(groups)
+    return ":".join(groups[:gap]) + "::" + ":".join(groups[gap + size :])
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
