@@ -21,7 +21,7 @@ from tidemill.connect.base.errors import ProducerFencedError
 from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.cdc.bad_rows import CAREFUL_BATCH_BYTES, ROW_ERRORS, Care, Level
-from tidemill.connect.cdc.contract import Capture, Lag, Source, Table
+from tidemill.connect.cdc.contract import Batch, Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
 from tidemill.connect.cdc.snapshots import Snapshots
@@ -173,6 +173,10 @@ class Worker:
         )
         try:
             snapshots.know(source.tables())
+            if first:
+                batch = source.poll(0.0)  # its notes are stored together with the first position
+                if batch is not None:
+                    _take(batch, writer, snapshots)
             if first or is_accepted:  # a crash at the next bad row must not forget this one
                 writer.commit()
                 source.confirm(state.position or {})
@@ -228,11 +232,8 @@ class Worker:
             batch = source.poll(LINGER_S if lingers else 0.0 if busy else IDLE_S)
             now = time.monotonic()
             if batch is not None:
-                if batch.schemas:
-                    writer.prepare(batch.schemas)
-                snapshots.see(batch)
                 opened = opened if writer.pending else now
-                writer.write(batch)
+                _take(batch, writer, snapshots)
             full = writer.pending >= MAX_CHANGES or now - opened >= MAX_OPEN_S
             due = now >= heartbeat  # an idle worker learns here that it is fenced
             noted = batch is not None and bool(batch.notes or batch.resync)
@@ -246,3 +247,11 @@ class Worker:
             if now >= measure:
                 self.lag = source.lag()
                 measure = now + LAG_S
+
+
+def _take(batch: Batch, writer: Writer, snapshots: Snapshots) -> None:
+    """Take a batch into the open transaction."""
+    if batch.schemas:
+        writer.prepare(batch.schemas)
+    snapshots.see(batch)
+    writer.write(batch)

@@ -187,10 +187,12 @@ class Shapes:
         type_names = self._known.types(table.database, table.name)
         type_names |= {name: field.data_type for name, field in fields.items()}
         decoder = RowDecoder(table, type_names)
-        if found is not None:
-            self._known.look(found)
         columns = tuple(_column(each, fields.get(each.name)) for each in table.columns)
         key = tuple(table.columns[index].name for index in table.key)
+        if found is not None and found.key != key:
+            self._known.changed(found, "its primary key changed")
+        elif found is not None:
+            self._known.look(found)
         return shape_of(Table(table.database, table.database, table.name, columns, key), decoder)
 
 
