@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ from tidemill.kafka_client.who_answers import explain
 
 REQUEST_S = 15.0
 """How long a request can take."""
+_LOOK_S = 1.0
+"""How often a client that ends looks for a broker, and how long it waits for its answer."""
 
 _UNREACHABLE = frozenset(
     {
@@ -262,3 +265,27 @@ class Kafka:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self.translate(error.args[0], f"delete topic {name}") from error
+
+
+def flush_while_reachable(client: Producer, topic: str, timeout_s: float) -> bool:
+    """Wait until a producer's records are written, as long as a broker answers.
+
+    For a process that ends: it does not wait for a broker that is gone.
+
+    Args:
+        client: the producer.
+        topic: a topic that exists, to ask a broker for.
+        timeout_s: the longest wait, in seconds.
+
+    Returns:
+        Whether all records are written.
+    """
+    deadline = time.monotonic() + timeout_s
+    while client.flush(_LOOK_S):
+        if time.monotonic() > deadline:
+            return False
+        try:
+            client.list_topics(topic, timeout=_LOOK_S)
+        except KafkaException:
+            return False
+    return True

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 from confluent_kafka import KafkaException
 
-from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.clients import REQUEST_S, Kafka, flush_while_reachable
 from tidemill.confluent.reading import Follower, end_offsets, read_table
 from tidemill.errors import UnreachableError
 
@@ -167,9 +167,21 @@ class BoardWriter:
             UnreachableError: it was not written in time.
         """
         if self._producer.flush(_FLUSH_S):
-            raise UnreachableError(
-                f"topic {self._topic} can't be written: no answer from {self._kafka.servers}"
-            )
+            raise self._unreachable()
+
+    def close(self) -> None:
+        """Wait until everything is written, as long as a broker answers.
+
+        Raises:
+            UnreachableError: no broker answers, or it was not written in time.
+        """
+        if not flush_while_reachable(self._producer, self._topic, _FLUSH_S):
+            raise self._unreachable()
+
+    def _unreachable(self) -> UnreachableError:
+        return UnreachableError(
+            f"topic {self._topic} can't be written: no answer from {self._kafka.servers}"
+        )
 
     def _put(self, key: str, value: bytes | None) -> None:
         self._producer.produce(self._topic, value, key.encode())

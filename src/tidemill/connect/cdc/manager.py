@@ -135,4 +135,4 @@ class Manager:
         for runner in self._ending:
             runner.join(max(deadline - time.monotonic(), 0.1))
         self._follower.close()
-        self._writer.flush()
+        self._writer.close()

@@ -148,4 +148,4 @@ class Manager:
         self._follower.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_S)
-        self._writer.flush()
+        self._writer.close()

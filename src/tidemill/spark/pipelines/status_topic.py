@@ -13,7 +13,7 @@ from typing import Self
 
 from confluent_kafka import Producer
 
-from tidemill.confluent.clients import Kafka
+from tidemill.confluent.clients import Kafka, flush_while_reachable
 from tidemill.confluent.reading import read_table
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.spark.errors import PipelineError
@@ -43,7 +43,7 @@ class StatusTopic:
 
     def __exit__(self, *error: object) -> None:
         if self._producer is not None:
-            self._producer.flush(_FLUSH_S)
+            flush_while_reachable(self._producer, TOPIC, _FLUSH_S)
 
     def create(self, topics: Sequence[tuple[str, bool]]) -> list[str]:
         """Create the topics that are missing, with the broker's defaults; changelogs compacted.
