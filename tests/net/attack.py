@@ -5,6 +5,8 @@ It prints a line when the attack has begun. An attacker whose connection is clos
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import sys
 import time
@@ -52,6 +54,32 @@ def trickle() -> Iterator[bytes]:
         yield b"\0"
 
 
+def hold_idle_connections(*ports: int) -> None:
+    """Open as many connections as the broker takes, replace those that it closes, say nothing."""
+    held: dict[int, socket.socket] = {}
+    poll = select.poll()
+    tried = 0
+    while True:
+        with contextlib.suppress(OSError):
+            client = socket.create_connection(("127.0.0.1", ports[tried % len(ports)]), 30)
+            client.setblocking(False)
+            held[client.fileno()] = client
+            poll.register(client, select.POLLIN)
+        tried += 1
+        for number, _ in poll.poll(0):
+            try:
+                is_open = bool(held[number].recv(4096))
+            except OSError:
+                is_open = False
+            if not is_open:
+                poll.unregister(number)
+                held.pop(number).close()
+        if tried == IDLE:
+            print("attacking", flush=True)
+        if tried > IDLE:
+            time.sleep(0.01)
+
+
 AMQP: dict[str, Callable[[], Iterator[bytes]]] = {
     "2000-channels": bodies_on_2000_channels,
     "tiny-frames": lambda: repeated(part(1, b"xy")),
@@ -59,11 +87,15 @@ AMQP: dict[str, Callable[[], Iterator[bytes]]] = {
     "heartbeats": lambda: repeated(HEARTBEAT),
 }
 KAFKA: dict[str, Callable[[], Iterator[bytes]]] = {"trickle": trickle}
-KINDS = (*AMQP, *KAFKA)
+IDLE = 900
+"""Connections that the attacker tries to open before it says so. Then it continues slowly."""
+KINDS = (*AMQP, *KAFKA, "idle-connections")
 
 
 def main(kind: str, kafka_port: str, amqp_port: str) -> None:
     """Attack until killed."""
+    if kind == "idle-connections":
+        hold_idle_connections(int(kafka_port), int(amqp_port))
     port, hello = (amqp_port, AMQP_LOGIN) if kind in AMQP else (kafka_port, b"")
     while True:
         try:

@@ -29,6 +29,15 @@ MORE_MS = effort.bound(100, normal=5000)
 TRIES = 3
 """A broker that is delayed is delayed every time. A machine is busy now and then."""
 
+FILES = 1024
+"""The usual hard limit of a login session."""
+LIMITED = (
+    f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))"
+)
+LIMITED += "; os.execv(sys.executable, [sys.executable, '-m', 'tidemill', *sys.argv[1:]])"
+LINES = 100
+"""An attacker who is refused again and again must not fill the disk with log lines."""
+
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from /proc"
 )
@@ -86,7 +95,9 @@ def test_one_hostile_connection_stays_within_its_bound_and_delays_no_one(
     tmp_path: Path, kind: str
 ) -> None:
     settings = {"limits.connection_inflight_bytes": str(CONNECTION_BOUND)}
-    with BrokerProcess(tmp_path, settings=settings) as broker:
+    limited = (sys.executable, "-c", LIMITED)
+    command = limited if kind == "idle-connections" else (sys.executable, "-m", "tidemill")
+    with BrokerProcess(tmp_path, settings=settings, command=command) as broker:
         with closing(connect(broker)) as client:
             topic = {"name": "t", "num_partitions": 2, "replication_factor": 1}
             call(client, CREATE_TOPICS, 2, {"topics": [topic], "timeout": 5000})
@@ -101,5 +112,9 @@ def test_one_hostile_connection_stays_within_its_bound_and_delays_no_one(
                 break
         else:
             pytest.fail(f"{kind}: {found}")
-        bound = CONNECTION_BOUND if kind in attack.AMQP else REQUEST_BOUND
+        bound = REQUEST_BOUND if kind in attack.KAFKA else CONNECTION_BOUND
         assert memory(broker, "VmHWM") - before < bound + MARGIN
+        with closing(connect(broker)) as client:  # the attacker is gone
+            call(client, PRODUCE, 7, two_megabytes())
+        refused = broker.log(10_000_000).count("connection.refused")
+        assert (kind == "idle-connections") <= refused < LINES

@@ -26,6 +26,8 @@ log = structlog.get_logger("tidemill.listener")
 
 RELIEF_SECONDS = 0.1
 """How often clients are measured while memory is short."""
+REPORT_SECONDS = 1.0
+"""Shortest time between two reports of refused connections."""
 OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
 """Loopback addresses of the other IP version: clients that connect to localhost try one first."""
 
@@ -63,6 +65,9 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._refused = 0
+        """Connections that were refused since the last report."""
+        self._next_report = 0.0
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -153,18 +158,28 @@ class Listener:
     def admit(self, link: Link) -> bool:
         """Count a new connection; return False if there are too many."""
         if self.budget.connections >= self.limits.connections:
-            log.warning(
-                "connection.refused",
-                listener=self.name,
-                peer=link.peer,
-                why=f"{self.limits.connections} connections are open",
-                hint="Raise limits.connections, and the limit of open files (ulimit -Hn) with it.",
-            )
+            self._report_refused(link)
             return False
         self._links.add(link)
         self.budget.connections += 1
         self._empty.clear()
         return True
+
+    def _report_refused(self, link: Link) -> None:
+        """Log that connections were refused, once in a while: clients can try again and again."""
+        self._refused += 1
+        now = self.now()
+        if now < self._next_report:
+            return
+        log.warning(
+            "connection.refused",
+            listener=self.name,
+            peer=link.peer,
+            count=self._refused,
+            why=f"{self.limits.connections} connections are open",
+            hint="Raise limits.connections, and the limit of open files (ulimit -Hn) with it.",
+        )
+        self._refused, self._next_report = 0, now + REPORT_SECONDS
 
     def dismiss(self, link: Link) -> None:
         """Forget a closed connection."""
