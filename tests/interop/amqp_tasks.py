@@ -1,6 +1,7 @@
 """Celery and Dramatiq programs that ``test_amqp_workers`` starts as workers.
 
-``TIDEMILL_TEST_AMQP`` is the broker's URL, ``TIDEMILL_TEST_FILE`` the file to which tasks write.
+``TIDEMILL_TEST_AMQP`` is the broker's URL, ``TIDEMILL_TEST_RESULTS`` that of Celery's results,
+``TIDEMILL_TEST_FILE`` the file to which tasks write.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from celery import Celery
 URL = os.environ.get("TIDEMILL_TEST_AMQP", "amqp://guest:guest@127.0.0.1:5672//")
 OUTPUT = Path(os.environ.get("TIDEMILL_TEST_FILE", "tasks.txt"))
 
-app = Celery("amqp_tasks", broker=URL, backend="rpc://")
+RESULTS = os.environ.get("TIDEMILL_TEST_RESULTS", "rpc://")
+
+app = Celery("amqp_tasks", broker=URL, backend=RESULTS)
 app.conf.update(
     task_acks_late=True,
     task_reject_on_worker_lost=True,
@@ -48,9 +51,16 @@ def flaky(self: object, name: str) -> str:
 
 
 @app.task  # type: ignore[untyped-decorator]
-def noted(name: str) -> str:
+def total(numbers: list[int]) -> int:
+    """Return the sum of the results of a chord."""
+    note("total")
+    return sum(numbers)
+
+
+@app.task  # type: ignore[untyped-decorator]
+def noted(name: object) -> object:
     """Note that it ran."""
-    note(name)
+    note(str(name))
     return name
 
 

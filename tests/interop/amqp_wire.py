@@ -9,11 +9,15 @@ import socket
 import time
 from typing import Any, NamedTuple, Self
 
-from pamqp import body, commands, frame, header, heartbeat
+from pamqp import body, commands, encode, frame, header, heartbeat
 
 DEADLINE_S = 20.0
 QUIET_S = 0.3
 """How long a broker is listened to that is expected to say nothing."""
+
+_TABLE = encode.field_table({"LOGIN": "guest", "PASSWORD": "guest"})[4:]
+LOGIN = {"PLAIN": "\x00guest\x00guest", "AMQPLAIN": _TABLE.decode()}
+"""The answer of each mechanism."""
 
 
 class Message(NamedTuple):
@@ -31,10 +35,22 @@ class WireClient:
         port: the broker's, on loopback.
         frame_max: the largest frame that the client agrees to, in bytes.
         heartbeat_s: the interval of heartbeats; 0 for none.
+        mechanism: how the client logs in: PLAIN or AMQPLAIN.
+        virtual_host: the one to open; None: the caller opens it.
     """
 
-    def __init__(self, port: int, *, frame_max: int = 131_072, heartbeat_s: int = 0) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        frame_max: int = 131_072,
+        heartbeat_s: int = 0,
+        mechanism: str = "PLAIN",
+        virtual_host: str | None = "/",
+    ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+        # A frame does not wait for the acknowledgement of the one before: 40 ms each.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received = b""
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
         assert self.read(DEADLINE_S)[1].name == "Connection.Start"
@@ -46,12 +62,14 @@ class WireClient:
             "publisher_confirms": True,
         }
         answer = commands.Connection.StartOk(
-            {"capabilities": capabilities, "product": "test"}, "PLAIN", "\x00guest\x00guest"
+            {"capabilities": capabilities, "product": "test"}, mechanism, LOGIN[mechanism]
         )
         self.tune = self.ask(0, answer)
         assert self.tune.name == "Connection.Tune", self.tune
         self.send(0, commands.Connection.TuneOk(100, frame_max, heartbeat_s))
-        assert self.ask(0, commands.Connection.Open()).name == "Connection.OpenOk"
+        if virtual_host is not None:
+            opened = self.ask(0, commands.Connection.Open(virtual_host))
+            assert opened.name == "Connection.OpenOk"
 
     def open(self, *channels: int) -> Self:
         """Open channels."""

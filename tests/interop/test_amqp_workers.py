@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -14,13 +15,15 @@ from typing import Any
 
 import dramatiq
 import pytest
-from celery import chain, group
+from celery import Celery as CeleryApp
+from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
 from tests.interop import amqp_tasks
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import ServerProcess
+from tests.support.processes import ServerProcess, skip_if_missing
+from tests.support.redis import redis_server
 
 ROOT = Path(__file__).parents[2]
 _numbers = itertools.count(1)
@@ -54,7 +57,7 @@ class Celery:
         amqp_tasks.app.amqp.queues.clear()
         amqp_tasks.app.amqp.queues.add(self.queue, max_priority=9)
 
-    def start_worker(self, prefetch: int = 1) -> ServerProcess:
+    def start_worker(self, prefetch: int = 1, results: str = "rpc://") -> ServerProcess:
         """Start a worker with one process, which prefetches so many tasks."""
         name = f"w{len(self.workers)}"
         worker = ServerProcess(
@@ -69,6 +72,7 @@ class Celery:
                 **os.environ,
                 "TIDEMILL_TEST_AMQP": self.url,
                 "TIDEMILL_TEST_FILE": str(self.output),
+                "TIDEMILL_TEST_RESULTS": results,
                 "TIDEMILL_TEST_PREFETCH": str(prefetch),
                 "TIDEMILL_TEST_QUEUE": self.queue,
             },
@@ -81,6 +85,15 @@ class Celery:
     def lines(self) -> list[str]:
         """Return what tasks have noted."""
         return self.output.read_text().splitlines() if self.output.exists() else []
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[str]:
+    """The URL of a Redis server."""
+    with contextlib.ExitStack() as stack:
+        with skip_if_missing():
+            url = stack.enter_context(redis_server(tmp_path / "redis.log"))
+        yield url
 
 
 @pytest.fixture
@@ -138,6 +151,29 @@ def test_celery_chains_groups_and_priorities(celery: Celery) -> None:
     assert tasks.apply_async().get(timeout=120) == [0, 2, 4, 6, 8]
     chained = chain(amqp_tasks.add.s(1, 2), amqp_tasks.add.s(3), amqp_tasks.add.s(4))
     assert chained.apply_async().get(timeout=120) == 10
+
+
+@pytest.mark.slow
+def test_celery_chords_count_their_tasks_in_redis(celery: Celery, redis: str) -> None:
+    results = redis.replace("unix://", "redis+socket://").replace("db=", "virtual_host=")
+    app = CeleryApp("chords", broker=celery.url, backend=results)
+    app.conf.update(task_default_queue=celery.queue, task_queue_max_priority=9)
+    # With a prefetch of 1, Celery itself pauses for 10 s now and then, with RabbitMQ too.
+    celery.start_worker(prefetch=50, results=results)
+    tasks = "tests.interop.amqp_tasks"
+    header = [app.signature(f"{tasks}.add", (n, n)) for n in range(20)]
+    for callback in (f"{tasks}.total", f"{tasks}.noted"):
+        found = chord(header, app=app)(app.signature(callback))
+        expected = 380 if callback.endswith("total") else [2 * n for n in range(20)]
+        assert found.get(timeout=120) == expected
+    assert celery.lines() == ["total", str([2 * n for n in range(20)])]
+
+
+def test_celery_says_that_results_over_the_broker_have_no_chords(celery: Celery) -> None:
+    """RabbitMQ has none either: rpc:// can't count the results that have arrived."""
+    header = [amqp_tasks.add.s(n, n) for n in range(3)]
+    with pytest.raises(NotImplementedError, match="does not support chords"):
+        chord(header)(amqp_tasks.total.s())
 
 
 @pytest.mark.crash

@@ -383,7 +383,8 @@ def new_queue_name() -> str:
 
 
 def _info(live: LiveQueue) -> QueueInfo:
-    return QueueInfo(live.name, live.ready, len(live.all_consumers))
+    # A client expects basic.get to find the messages that this counts.
+    return QueueInfo(live.name, live.on_disk, len(live.all_consumers))
 
 
 def _check_not_reserved(kind: str, name: str) -> None:

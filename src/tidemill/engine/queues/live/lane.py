@@ -100,6 +100,12 @@ class Lane:
         return self._waiting + self.incoming
 
     @property
+    def on_disk(self) -> int:
+        """The number of messages that wait and are on disk, so that they can be delivered."""
+        self.follow_start()
+        return max(0, self.end - self.window.next) + self.window.returned
+
+    @property
     def _waiting(self) -> int:
         return self.log.log_end_offset - self.window.next + self.window.returned
 

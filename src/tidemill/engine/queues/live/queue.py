@@ -96,6 +96,11 @@ class LiveQueue:
         return sum(lane.ready for lane in self.lanes) + self._dispatcher.delayed
 
     @property
+    def on_disk(self) -> int:
+        """The number of messages that wait and can be delivered, and of those with a delay."""
+        return sum(lane.on_disk for lane in self.lanes) + self._dispatcher.delayed
+
+    @property
     def unacknowledged(self) -> int:
         """The number of messages that are out to consumers."""
         return sum(lane.window.acquired for lane in self.lanes) - self._dispatcher.withheld
