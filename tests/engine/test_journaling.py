@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.engine.transactions.support import Producer, cut_power, is_noted, noted
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
@@ -29,15 +30,17 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.flusher import ACCEPTED_PER_TURN, LARGE_APPEND, LONG_TURN_S
 from tidemill.engine.journaling import WRITTEN_BYTES, Journaling
 from tidemill.errors import TidemillError
-from tidemill.log.errors import SyncFailedError
+from tidemill.log.errors import JournalDamagedError, SyncFailedError
 from tidemill.log.format.records import NewRecord, encode_batch
-from tidemill.log.journal.entry import CHECKPOINT
+from tidemill.log.journal.checkpoint import CHECKPOINT, decode_journal_checkpoint
+from tidemill.log.journal.extent import EXTENT, Extent, read_extent
 from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.settings import Log, Settings
 
 PARTITIONS = 12
+NO_EXTENT = Extent(bytes(16), 0, 0, 1)
 
 
 async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
@@ -52,6 +55,17 @@ async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
         while not (fs.capacity or is_noted(engine)):
             await asyncio.sleep(0.001)
     return engine
+
+
+@pytest.fixture(autouse=True)
+def no_extents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test count the sync of the second place that knows the last entry."""
+    monkeypatch.setattr(journaling_module, "EXTENT_S", 3600.0)
+
+
+def is_discarded(fs: FaultyFileSystem) -> bool:
+    """Return whether the next start ignores the journal."""
+    return decode_journal_checkpoint(bytes(fs.content(f"/data/{CHECKPOINT}"))).journal == b""
 
 
 def journaling_of(engine: Engine) -> Journaling:
@@ -162,7 +176,7 @@ async def test_a_full_disk_in_the_journal_closes_it_and_fails_no_write() -> None
     await write(engine, b"third")
     assert ends(engine) == {3}
     async with asyncio.timeout(300):
-        while fs.exists(f"/data/{CHECKPOINT}"):  # the next start must not trust the journal
+        while not is_discarded(fs):  # the next start must not trust the journal
             await asyncio.sleep(0.001)
     assert not engine._store.journal.is_open
     await engine.stop()
@@ -181,8 +195,8 @@ async def test_a_write_behind_a_refused_entry_of_notes_is_synced() -> None:
     await engine.stop()
 
 
-@pytest.mark.parametrize("is_discarded", [False, True])
-async def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_a_closed_journal_has_survives_a_power_cut(waits: bool) -> None:
     """Most partitions get nothing more, so nothing but the journal has their last record."""
     engine, fs = await started()
     await write(engine, b"second")
@@ -190,7 +204,7 @@ async def test_what_a_closed_journal_has_survives_a_power_cut(is_discarded: bool
     await write(engine, b"third", partitions=2)
     assert not engine._store.journal.is_open
     async with asyncio.timeout(300):
-        while is_discarded and fs.exists(f"/data/{CHECKPOINT}"):
+        while waits and not is_discarded(fs):
             await asyncio.sleep(0.001)
     await cut_power(engine, fs, Unlucky())
     fs.clear_faults()
@@ -230,11 +244,89 @@ async def test_a_clean_stop_leaves_no_journal_to_be_read() -> None:
     engine, fs = await started()
     await write(engine, b"second")
     await engine.stop()
-    assert not fs.exists(f"/data/{CHECKPOINT}")
+    assert is_discarded(fs)
     again = await broker(fs)
     assert again._store.clean_start
     assert again._store.reports == []
     await again.stop()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
+async def test_a_journal_that_can_not_be_opened_is_opened_by_a_later_write(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journaling_module, "OPEN_AGAIN_S", 0.0)
+    fs = FaultyFileSystem()
+    fs.fail("create", code, times=4, path="/data/journal/")
+    engine = Engine(Settings(data_dir=Path("/data")), fs=fs)
+    with capture_logs() as logs:
+        await engine.start()
+        await engine.topics.create([NewTopic("t", PARTITIONS)])
+        async with asyncio.timeout(60):
+            while not engine._store.journal.is_open:
+                await write(engine, b"first")
+    assert [each["event"] for each in logs if each["event"].startswith("journal.")] == [
+        "journal.unavailable",
+        "journal.available",
+    ]
+    async with asyncio.timeout(60):
+        while not is_noted(engine):
+            await asyncio.sleep(0.001)
+    await write(engine, b"second")
+    high = ends(engine)
+    again = await after_a_power_cut(engine, fs)
+    assert {end - 1 for end in ends(again)} == high
+    await again.stop()
+
+
+async def test_a_moment_after_a_write_a_second_place_knows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journaling_module, "EXTENT_S", 0.0)
+    engine, fs = await started()
+    await write(engine, b"second", partitions=3)
+    journal = engine._store.journal
+
+    def known() -> dict[int, int]:
+        found = read_extent(fs, "/data")
+        return {each.partition: each.end_offset for each in found.promises} if found else {}
+
+    await until(lambda: known().get(2) == 2)
+    found = read_extent(fs, "/data")
+    assert found is not None
+    assert (found.sequence, found.is_complete) == (journal.next_sequence - 1, True)
+    # A power cut, and the newest file of the journal is lost.
+    await cut_power(engine, fs, Unlucky())
+    fs.remove("/data/journal/00000001.journal")
+    with pytest.raises(JournalDamagedError, match=r"00000001\.journal is missing"):
+        await Engine(Settings(data_dir=Path("/data")), fs=fs).start()
+
+
+async def test_a_second_place_that_can_not_be_written_fails_no_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journaling_module, "EXTENT_S", 0.0)
+    engine, fs = await started()
+    with capture_logs() as logs:
+        fs.fail("write", errno.EIO, path=EXTENT)
+        await write(engine, b"second")
+        await until(lambda: any(each["event"] == "journal.extent_not_written" for each in logs))
+    await write(engine, b"third")
+    await until(lambda: (read_extent(fs, "/data") or NO_EXTENT).sequence > 2)
+    again = await after_a_power_cut(engine, fs)
+    assert ends(again) == {4}
+    await again.stop()
+
+
+async def test_a_failed_sync_of_the_second_place_stops_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journaling_module, "EXTENT_S", 0.0)
+    engine, fs = await started()
+    fs.fail("sync", path=EXTENT)
+    await write(engine, b"second")
+    assert isinstance(await engine.failed, SyncFailedError)
+    await engine.stop()
 
 
 # --- on the disk of this machine, where the journal has its native thread -------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.clock import ManualClock
+from tidemill.engine.journaling import promises_of
 from tidemill.log.disk.files import FileSystem
+from tidemill.log.journal.journal import Journal
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.rounds import finish_pieces, take_pieces
 from tidemill.log.store import LogStore
@@ -17,12 +19,18 @@ ROUND = 1 << 30
 
 
 def open_journaled(
-    path: str, clock: ManualClock, fs: FileSystem, *, max_open_files: int = 512
+    path: str,
+    clock: ManualClock,
+    fs: FileSystem,
+    *,
+    max_open_files: int = 512,
+    file_bytes: int = JOURNAL_BYTES // 2,
 ) -> LogStore:
     """Open a store with a small journal that can be used."""
     store = LogStore.open(
         path, clock=clock, fs=fs, max_open_files=max_open_files, journal_bytes=JOURNAL_BYTES
     )
+    store.journal = Journal(store.environment, path, JOURNAL_BYTES, file_bytes)
     store.journal.prepare()
     return store
 
@@ -49,6 +57,13 @@ def commit(store: LogStore, logs: Iterable[PartitionLog]) -> list[PartitionLog]:
     store.journal.finish(write, [log for log, _, _ in shares])
     finish_pieces([log for log, _, _ in shares], [(piece, segment) for _, piece, segment in shares])
     return direct
+
+
+def witness(store: LogStore) -> None:
+    """Store how far the journal reaches, as it is done a moment after each entry."""
+    journal = store.journal
+    logs = [log for log in journal.unsynced_owners() if isinstance(log, PartitionLog)]
+    journal.extent_write(lambda: promises_of(logs))()
 
 
 def store_segments(store: LogStore, log: PartitionLog, *, in_background: bool = True) -> None:

@@ -5,7 +5,8 @@ thread of its own (``threads.entries``). The segments of the logs in it are sync
 thread: when half of the journal is in use, when a log's oldest entry is ``STORED_AFTER`` ticks old,
 or when nothing was written for ``IDLE_AFTER`` ticks. The system begins to write them before that.
 An append never waits for that, and never fails because of the journal: where it has no space, the
-flusher syncs the segments.
+flusher syncs the segments. A tenth of a second after a round, a second file says which entry was
+the last one, and what it promised (``log.journal.extent``).
 
 Knows logs, the journal and the event loop. The requests that wait are the flusher's business.
 """
@@ -23,6 +24,7 @@ from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
 from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.extent import Promise
 from tidemill.log.journal.journal import Journal, JournalWrite
 from tidemill.log.journal.ring import RingFile
 from tidemill.log.partition.partition import PartitionLog
@@ -40,6 +42,10 @@ STORED_BYTES = 2 << 20
 WRITTEN_BYTES = 1 << 20
 """Bytes of a log in the journal for which the system is asked to begin to write its segment. A sync
 that has to write many megabytes makes the journal wait for the disk."""
+EXTENT_S = 0.1
+"""How long after a round the second place says that it was written, and how often at most."""
+OPEN_AGAIN_S = 2.0
+"""How long after a failed attempt the next write opens the files of the journal again."""
 RETRY_S = 0.25
 """How long a sync waits for other files to be closed, if too many are open."""
 MEASURED_PARTS = 64
@@ -87,6 +93,8 @@ class Journaling:
         self._notes_timer: asyncio.TimerHandle | None = None
         self._notes_written = 0.0
         self._notes_wait = False
+        self._extent_timer: asyncio.TimerHandle | None = None
+        self._is_unavailable = False
         self.is_busy = False
 
     @property
@@ -95,7 +103,7 @@ class Journaling:
         return self._journal.is_open
 
     def open(self) -> None:
-        """Prepare the journal on its thread, at the first call."""
+        """Prepare the journal on its thread, at the first call, and again if that has failed."""
         if self._asked:
             return
         self._asked = True
@@ -108,15 +116,23 @@ class Journaling:
         if isinstance(error, SyncFailedError):
             self._on_failure(error)
         elif error is not None:
-            logger.warning("journal.unavailable", error=str(error))
+            if not self._is_unavailable:
+                logger.warning("journal.unavailable", error=str(error))
+            self._is_unavailable = True
+            self._loop.call_later(OPEN_AGAIN_S, self._allow_open)
         else:
+            if self._is_unavailable:
+                logger.info("journal.available")
             self._tick_later()
             self._write_notes_soon()
 
+    def _allow_open(self) -> None:
+        self._asked = False
+
     def close(self) -> None:
-        """Stop the threads and the timer."""
+        """Stop the threads and the timers."""
         self._closed = True
-        for timer in (self._timer, self._notes_timer):
+        for timer in (self._timer, self._notes_timer, self._extent_timer):
             if timer is not None:
                 timer.cancel()
         self._entries.close()
@@ -189,6 +205,8 @@ class Journaling:
             return
         self._journal.finish(write, logs)
         finished(True)
+        if self._extent_timer is None:
+            self._extent_timer = self._loop.call_later(EXTENT_S, self._write_extent)
         self._unseen_bytes += write.size
         if self._unseen_bytes >= WRITTEN_BYTES:
             self._unseen_bytes = 0
@@ -200,6 +218,27 @@ class Journaling:
         self._on_free()
         if self._notes_wait:  # behind the next round, which takes the notes too
             self._loop.call_soon(self._write_notes)
+
+    def _write_extent(self) -> None:
+        """Store how far the journal reaches, in its second place."""
+        if self._closed or not self._journal.is_open:
+            return
+        logs = cast("list[PartitionLog]", self._journal.unsynced_owners())
+        write = self._journal.extent_write(lambda: promises_of(logs))
+        sequence = self._journal.next_sequence
+
+        def written(result: Outcome[None]) -> None:
+            self._extent_timer = None
+            error = result.exception()
+            is_refused = isinstance(error, StorageError) and not isinstance(error, SyncFailedError)
+            if is_refused:
+                logger.warning("journal.extent_not_written", error=str(error))
+            elif error is not None:
+                self._on_failure(error)
+            if self._journal.next_sequence > sequence:  # rounds that were finished meanwhile
+                self._extent_timer = self._loop.call_later(EXTENT_S, self._write_extent)
+
+        self._run(self._writer, write, written)
 
     def _give_up(self, error: OSError) -> None:
         logger.error("journal.closed", error=str(error))
@@ -394,3 +433,12 @@ class Journaling:
         self._discard_when_stored()
         if self._journal.is_half_full or self._journal.head < self._until:
             self._store_soon()
+
+
+def promises_of(logs: Sequence[PartitionLog]) -> list[Promise]:
+    """Return what was promised of logs. It can be called in any thread."""
+    return [
+        Promise(log.topic_id.bytes, log.tp.partition, log.high_watermark)
+        for log in logs
+        if log.topic_id is not None
+    ]

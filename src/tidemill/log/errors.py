@@ -56,6 +56,19 @@ class JournalRestoreError(StorageError):
     """
 
 
+class JournalDamagedError(StorageError):
+    """The journal has lost entries, and nothing shows which. The broker must not start.
+
+    Records of any partition can be missing that were acknowledged, and their offsets would be used
+    again.
+    """
+
+    default_hint = (
+        "Nothing was changed. Restore the files of the journal from a copy of the disk. To start "
+        "with what is left: tidemill doctor --repair journal. It shows first what can be lost."
+    )
+
+
 class CorruptLogError(StorageError):
     """A stored file is damaged. The log never repairs this by itself.
 

@@ -23,7 +23,12 @@ from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_er
 from tidemill.log.disk.index import MapCache, most_maps
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.disk.segment import Segment
-from tidemill.log.errors import DiskFullError, FormatVersionError, StorageError, SyncFailedError
+from tidemill.log.errors import (
+    DiskFullError,
+    JournalDamagedError,
+    StorageError,
+    SyncFailedError,
+)
 from tidemill.log.journal.journal import Journal
 from tidemill.log.journal.reading import JournalContent, read_journal
 from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
@@ -38,59 +43,11 @@ from tidemill.log.recovery.clean_stop import (
     take_manifest,
     write_manifest,
 )
+from tidemill.log.versions import FORMAT_VERSION, check_format, write_format
 
 LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
-FORMAT_VERSION = 2
-"""Version 2 has a journal, without which acknowledged records can be missing after a power cut. A
-version of tidemill that ignores the journal knows version 1 only."""
-OLDER_VERSIONS = (1,)
-"""Versions that can be read. The folder gets the present one when it has been opened."""
-FORMAT_FILE = "tidemill.format"
-NEWER_HINT = (
-    "Nothing was changed. A newer tidemill wrote the folder: install that version, or a newer one."
-)
-_KAFKA_FILES = ("meta.properties", "bootstrap.checkpoint")
-
-
-def check_format(fs: FileSystem, folder: str) -> int:
-    """Return the format version of a folder; write the present one into a new folder.
-
-    Raises:
-        FormatVersionError: this version of tidemill can't read the folder.
-    """
-    path = f"{folder}/{FORMAT_FILE}"
-    if not fs.exists(path):
-        names = fs.files(folder)
-        if any(parse_folder_name(name) for name in fs.folders(folder)) or any(
-            name in names for name in _KAFKA_FILES
-        ):
-            raise FormatVersionError(
-                f"{folder} has logs but no {FORMAT_FILE}: it is not a tidemill data folder",
-                hint="Choose an empty --data-dir.",
-            )
-        write_format(fs, folder)
-        return FORMAT_VERSION
-    text = fs.read_bytes(path).decode(errors="replace").strip()
-    version = known_version(text)
-    if version is None:
-        raise FormatVersionError(
-            f"{folder} has format version {text!r}, this tidemill supports up to {FORMAT_VERSION}",
-            hint=NEWER_HINT,
-        )
-    return version
-
-
-def known_version(text: str) -> int | None:
-    """Return the version in a format file; None if this version of tidemill can't read it."""
-    known = {str(version): version for version in (FORMAT_VERSION, *OLDER_VERSIONS)}
-    return known.get(text)
-
-
-def write_format(fs: FileSystem, folder: str) -> None:
-    """Write the present version into a folder, durably."""
-    fs.write_atomic(f"{folder}/{FORMAT_FILE}", f"{FORMAT_VERSION}\n".encode())
 
 
 class LogStore:
@@ -150,6 +107,7 @@ class LogStore:
             DataDirLockedError: another process uses the folder.
             FormatVersionError: the folder has another format version, or other data.
             InvalidConfigError: ``defaults`` are invalid.
+            JournalDamagedError: acknowledged records can be missing in any partition.
             SyncFailedError, StorageError: a file operation failed. Damage to a single partition is
                 not an error: see ``offline``.
         """
@@ -233,7 +191,12 @@ class LogStore:
         self._checkpoints.load(found)
         proven = JournalContent()
         if found - set(manifest or ()):
-            proven = read_journal(self._env, self.path)
+            proven = read_journal(self._env, self.path, is_clean=self.clean_start)
+            if proven.unproven:
+                raise JournalDamagedError(
+                    "the journal is damaged, and records that it has lost can be missing in any "
+                    f"partition: {'; '.join(proven.unproven)}"
+                )
         for tp in sorted(found):
             entry = None if manifest is None else manifest.get(tp)
             folder = f"{self.path}/{folder_name(tp)}"
@@ -413,14 +376,7 @@ class LogStore:
         It can be called in any thread; see ``OffsetCheckpoints.writes``.
         """
         self._drop_notes()
-        offsets = self._checkpoints.writes(self._partitions)
-        journal = self.journal.checkpoint_write()
-
-        def write() -> None:
-            offsets()
-            journal()
-
-        return write
+        return self._checkpoints.writes(self._partitions)
 
     def _drop_notes(self) -> None:
         """Drop the notes in the journal that are covered by the recovery points on disk."""

@@ -15,8 +15,13 @@ from tests.support.cli_runner import CliRunner
 from tidemill.cli.main import app
 from tidemill.log.disk.checkpoints import encode_metadata
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.journal.checkpoint import (
+    CHECKPOINT,
+    JournalCheckpoint,
+    encode_journal_checkpoint,
+)
 from tidemill.log.partition.sync import METADATA
-from tidemill.log.store import FORMAT_FILE, FORMAT_VERSION
+from tidemill.log.versions import FORMAT_FILE, FORMAT_VERSION
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -32,6 +37,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data" / "topic-0"
     folder.mkdir(parents=True)
     (tmp_path / "data" / FORMAT_FILE).write_text(f"{FORMAT_VERSION}\n")
+    (tmp_path / "data" / CHECKPOINT).write_bytes(encode_journal_checkpoint(JournalCheckpoint(b"")))
     records = [NewRecord(key=b"k", value=b"value", timestamp=1)] * 2
     batches = [encode_batch(records, timestamp_ms=1, base_offset=2 * n) for n in range(3)]
     (folder / f"{0:020}.log").write_bytes(b"".join(batches))

@@ -16,7 +16,9 @@ from tests.support.cli_runner import CliRunner, Result
 from tests.support.processes import StartFailedError
 from tidemill.cli.main import app
 from tidemill.log.format.batch import iter_headers
-from tidemill.log.journal.entry import CHECKPOINT
+from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.journal.extent import EXTENT
+from tidemill.log.versions import FORMAT_FILE
 
 CATALOG = "__tidemill_catalog-0"
 
@@ -43,7 +45,9 @@ def killed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commit(broker, "beyond", 99)
         broker.kill()
         shutil.rmtree(broker.data_dir / "journal", ignore_errors=True)
-        (broker.data_dir / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, EXTENT):
+            (broker.data_dir / name).unlink(missing_ok=True)
+        (broker.data_dir / FORMAT_FILE).write_text("1\n")
         return broker.data_dir
 
 

@@ -15,19 +15,21 @@ from tidemill.log.disk.files import RawFile, RealFileSystem
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.format.crc import crc32c
+from tidemill.log.journal.checkpoint import (
+    CHECKPOINT,
+    JournalCheckpoint,
+    decode_journal_checkpoint,
+    encode_journal_checkpoint,
+)
 from tidemill.log.journal.entry import (
     BLOCK,
-    CHECKPOINT,
     CRC_START,
     HEADER_BYTES,
     PIECE_BYTES,
     Entry,
-    JournalCheckpoint,
     Piece,
     decode_entry,
-    decode_journal_checkpoint,
     encode_entry,
-    encode_journal_checkpoint,
     entry_bytes,
     padding,
     read_place,

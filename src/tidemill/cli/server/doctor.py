@@ -51,7 +51,8 @@ def doctor(
         typer.Option(
             "--repair",
             metavar="WHAT",
-            help="Repair a stopped broker's folder: 'catalog', or a partition like flights-0.",
+            help="Repair a stopped broker's folder: 'catalog', 'journal', or a partition like "
+            "flights-0.",
         ),
     ] = None,
     at: Annotated[

@@ -17,13 +17,8 @@ from tidemill.errors import TidemillError
 from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.names import parse_folder_name
 from tidemill.log.recovery.inspect import Inspection
-from tidemill.log.store import (
-    FORMAT_FILE,
-    FORMAT_VERSION,
-    LOCK_FILE,
-    NEWER_HINT,
-    known_version,
-)
+from tidemill.log.store import LOCK_FILE
+from tidemill.log.versions import FORMAT_FILE, FORMAT_VERSION, NEWER_HINT, known_version
 
 
 def check(data_dir: Path, *, verify: bool) -> Iterator[Finding]:

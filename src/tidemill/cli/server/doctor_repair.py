@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from tidemill.state.catalog.rebuild import RebuiltTopic
 
 CATALOG = "catalog"
+JOURNAL = "journal"
 
 
 def repair(data_dir: Path, options: RepairOptions) -> None:
-    """Repair the catalog or a partition.
+    """Repair the catalog, the journal or a partition.
 
     Raises:
         UsageError: the options contradict each other.
@@ -34,19 +35,20 @@ def repair(data_dir: Path, options: RepairOptions) -> None:
         FormatVersionError: the folder is not a data folder of this version.
         StorageError: a file operation failed.
     """
-    if options.what == CATALOG:
+    if options.what in (CATALOG, JOURNAL):
         if options.at is not None:
-            raise UsageError("--at is for a partition, not for the catalog")
+            raise UsageError(f"--at is for a partition, not for the {options.what}")
         with _locked(data_dir) as fs:
-            _repair_catalog(fs, data_dir, options)
+            work = _repair_catalog if options.what == CATALOG else _repair_journal
+            work(fs, data_dir, options)
         return
     from tidemill.log.names import folder_name, parse_folder_name
 
     tp = parse_folder_name(options.what)
     if tp is None or folder_name(tp) != options.what:
         raise UsageError(
-            f"invalid value {options.what!r} for --repair: use catalog, or a partition like "
-            "flights-0"
+            f"invalid value {options.what!r} for --repair: use catalog, journal, or a "
+            "partition like flights-0"
         )
     if options.yes and options.at is None:
         raise UsageError(
@@ -61,7 +63,8 @@ def _locked(data_dir: Path) -> Iterator[FileSystem]:
     """Lock the folder against brokers and other repairs."""
     from tidemill.log.disk.files import RealFileSystem
     from tidemill.log.errors import FormatVersionError
-    from tidemill.log.store import FORMAT_FILE, LOCK_FILE, check_format
+    from tidemill.log.store import LOCK_FILE
+    from tidemill.log.versions import FORMAT_FILE, check_format
 
     if not data_dir.is_dir():
         raise NotFoundError(f"there is no data folder {data_dir}", hint="Use --data-dir DIR.")
@@ -77,6 +80,38 @@ def _locked(data_dir: Path) -> Iterator[FileSystem]:
         yield fs
     finally:
         lock.close()
+
+
+# --- the journal ---------------------------------------------------------------------------------
+
+
+def _repair_journal(fs: FileSystem, data_dir: Path, options: RepairOptions) -> None:
+    from tidemill.log.journal.reading import accept_damage
+    from tidemill.log.recovery.inspect import journal_damage
+
+    unproven = journal_damage(fs, str(data_dir))
+    do = options.yes and bool(unproven)
+    if do:
+        accept_damage(fs, str(data_dir))
+    if options.as_json:
+        output.emit_json({"done": do, "damage": unproven})
+        return
+    if not unproven:
+        print(f"The journal of {data_dir} is whole, or not needed: there is nothing to repair.")
+        return
+    for place in unproven:
+        print(f"damage: {place}")
+    print(
+        "\nThe journal has what was acknowledged in the last seconds before the broker ended. The "
+        "start restores what is left of it. If the machine lost its power, records that only the "
+        "lost part had are missing at the end of partitions, and new records get their offsets: "
+        "consumers and sinks that have seen the lost ones can take the new ones for them. If only "
+        "the process ended, the partitions have all records.\n"
+    )
+    if do:
+        print("The next start accepts that. Start the broker, and read its log.")
+    else:
+        print(options.next_step())
 
 
 # --- the catalog ---------------------------------------------------------------------------------

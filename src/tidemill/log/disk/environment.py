@@ -22,6 +22,7 @@ class Report:
     """The repair of a damaged or incomplete file.
 
     Attributes:
+        tp: the partition; None for a file of the whole data folder.
         what: a sentence that says what was done.
         position: byte position in the file, or -1.
         removed_bytes: the number of bytes that were cut off.
@@ -29,7 +30,7 @@ class Report:
             first batch would have had.
     """
 
-    tp: TopicPartition
+    tp: TopicPartition | None
     path: str
     what: str
     position: int = -1
@@ -37,7 +38,8 @@ class Report:
     offset: int = -1
 
     def __str__(self) -> str:
-        return f"{self.tp}: {self.what} ({self.path})"
+        partition = "" if self.tp is None else f"{self.tp}: "
+        return f"{partition}{self.what} ({self.path})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +125,4 @@ class Environment:
 
     def report_file(self, path: str, what: str) -> None:
         """Report the repair of a file that belongs to no partition."""
-        self.reports.append(Report(TopicPartition("", -1), path, what))
+        self.reports.append(Report(None, path, what))

@@ -1,4 +1,4 @@
-"""The formats of the journal: its entries, and the file that says which journal is in use.
+"""The format of the journal's entries.
 
 Encodes and decodes; does no I/O.
 
@@ -24,23 +24,16 @@ hurt another, and no block is read from the disk to be overwritten in part::
     length         u32; 0: everything below the end offset is in synced segments
     bytes          the record batches, as they are in the segment
 
-All numbers are big-endian. The file beside has lines of text and a CRC, as the other checkpoints::
-
-    journal <id in hex>
-    sequence <n>                      every entry up to n was written
-    without <topic> <partition>       the pieces of this partition don't count: it was repaired
-    journal-checkpoint <crc>
+All numbers are big-endian.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemill.log.format.crc import crc32c
-from tidemill.log.names import TopicPartition
 from tidemill.native import extension
 
 BLOCK = 4096
@@ -172,54 +165,3 @@ def _pieces(data: memoryview, count: int) -> Iterator[Piece]:
             topic_id, partition, segment, at, first, end, size, (data[position : position + size],)
         )
         position += size
-
-
-CHECKPOINT = "journal-checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class JournalCheckpoint:
-    """The content of the file.
-
-    Attributes:
-        journal: the id of the journal, 16 bytes.
-        sequence: every entry up to this sequence was written.
-        without: the partitions whose pieces don't count.
-    """
-
-    journal: bytes
-    sequence: int
-    without: frozenset[TopicPartition] = frozenset()
-
-
-def encode_journal_checkpoint(checkpoint: JournalCheckpoint) -> bytes:
-    """Return the content of the file."""
-    lines = [f"journal {checkpoint.journal.hex()}", f"sequence {checkpoint.sequence}"]
-    lines += [f"without {tp.topic} {tp.partition}" for tp in sorted(checkpoint.without)]
-    body = "\n".join([*lines, f"{CHECKPOINT} "]).encode()
-    return body + b"%08x\n" % crc32c(body)
-
-
-def decode_journal_checkpoint(data: bytes) -> JournalCheckpoint:
-    """Return the content of the file.
-
-    Raises:
-        ValueError: it is damaged or malformed.
-    """
-    body, crc = data[:-9], data[-9:]
-    if not body.endswith(f"{CHECKPOINT} ".encode()) or int(crc, 16) != crc32c(body):
-        raise ValueError(f"wrong CRC, or not the file {CHECKPOINT}")
-    journal = b""
-    sequence = -1
-    without = set()
-    for line in body.decode().splitlines()[:-1]:
-        name, *words = line.split(" ")
-        if name == "journal":
-            journal = bytes.fromhex(words[0])
-        elif name == "sequence":
-            sequence = int(words[0])
-        elif name == "without":
-            without.add(TopicPartition(words[0], int(words[1])))
-    if len(journal) != 16 or sequence < 0:
-        raise ValueError("the file is not complete")
-    return JournalCheckpoint(journal, sequence, frozenset(without))

@@ -16,18 +16,16 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_error, storage_errors
+from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_errors
 from tidemill.log.format.crc import crc32c, extend_crc32c
-from tidemill.log.journal.entry import (
+from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
-    CRC_START,
     JournalCheckpoint,
-    Piece,
-    encode_entry,
     encode_journal_checkpoint,
-    entry_bytes,
-    padding,
+    read_checkpoint,
 )
+from tidemill.log.journal.entry import CRC_START, Piece, encode_entry, entry_bytes, padding
+from tidemill.log.journal.extent import Extent, ExtentFile, Promise, read_extent
 from tidemill.log.journal.notes import Notes, notes_bytes
 from tidemill.log.journal.ring import Ring, RingFile
 
@@ -146,13 +144,14 @@ class Journal:
         self.limit_bytes = limit_bytes
         file_bytes = min(file_bytes, limit_bytes // 2)
         self._ring = Ring(env.fs, f"{data_dir}/{FOLDER}", file_bytes, limit_bytes // file_bytes)
-        self._id = uuid4().bytes
-        self._stored_sequence = -1
+        self._extents = ExtentFile(env.fs, data_dir)
+        self._id = b""
+        self._epoch = 0
         self._writing = threading.Lock()
         self.is_open = False
         self.next_sequence = 1
         self._needed: dict[Hashable, int] = {}
-        self._storing: dict[int, int] = {}
+        self._storing: dict[int, tuple[Hashable, int]] = {}
         self._stores = 0
         self._written_head = 1
         self.notes = Notes()
@@ -169,52 +168,82 @@ class Journal:
             DiskFullError, StorageError: there is no journal. Segments are synced instead.
         """
         fs, folder = self._env.fs, f"{self._data_dir}/{FOLDER}"
-        with storage_errors("creating the journal in", folder):
+        with storage_errors("creating the journal in", folder), self._writing:
             if not fs.exists(folder):
                 fs.mkdir(folder)
                 fs.sync_dir(self._data_dir)
             self._ring.open_files()
-            self._write_checkpoint(0)
+            self._extents.open()
+            self._id = uuid4().bytes
+            self._epoch = self._next_epoch()
+            # First the extent: one of another journal would be taken for damage.
+            self._extents.write(Extent(self._id, self._epoch, 0, 1))
+            self._extents.sync()
+            self._write_checkpoint(self._ring.files)
         self._env.copies.open(4 * ROUND_BYTES)
         self.is_open = True
 
-    def checkpoint_write(self) -> Callable[[], None]:
-        """Return a function that stores the sequence up to which entries were written.
+    def _next_epoch(self) -> int:
+        """Return a number above all before, also if the files with them were lost."""
+        fs, data_dir = self._env.fs, self._data_dir
+        stored = (read_checkpoint(fs, data_dir)[0], read_extent(fs, data_dir))
+        known = [each.epoch for each in stored if each is not None]
+        return max(*known, self._epoch, self._env.clock.now_ms() - 1) + 1
 
-        So the next start notices a journal that was lost, or is older. The function blocks, and
-        can be called in any thread. It raises DiskFullError or StorageError if it can't be written.
-        """
-        sequence = self.next_sequence - 1
-        if not self.is_open or sequence == self._stored_sequence:
-            return _nothing
+    def _write_checkpoint(self, files: Sequence[RingFile]) -> None:
+        names = {file.path.rpartition("/")[2]: self._ring.file_bytes for file in files}
+        self._store_checkpoint(JournalCheckpoint(self._id, epoch=self._epoch, files=names))
 
-        def write() -> None:
-            path = f"{self._data_dir}/{CHECKPOINT}"
-            with storage_errors("writing", path), self._writing:
-                if self.is_open and sequence > self._stored_sequence:
-                    self._write_checkpoint(sequence)
-
-        return write
-
-    def _write_checkpoint(self, sequence: int) -> None:
-        data = encode_journal_checkpoint(JournalCheckpoint(self._id, sequence))
+    def _store_checkpoint(self, checkpoint: JournalCheckpoint) -> None:
+        data = encode_journal_checkpoint(checkpoint)
         self._env.fs.write_atomic(f"{self._data_dir}/{CHECKPOINT}", data)
-        self._stored_sequence = sequence
 
     def discard(self) -> None:
         """Make the next start ignore the journal; blocks.
 
-        This is right where all segments are synced, or nothing is proven by the journal.
+        This is right where all segments are synced, or nothing is proven by the journal. Nothing is
+        written if no journal is in use: a broker starts on a full disk too.
 
         Raises:
-            StorageError: the checkpoint can't be removed.
+            DiskFullError, StorageError: the checkpoint can't be written.
         """
-        fs, path = self._env.fs, f"{self._data_dir}/{CHECKPOINT}"
-        with storage_errors("removing", path), self._writing:
+        with storage_errors("writing", f"{self._data_dir}/{CHECKPOINT}"), self._writing:
             self.is_open = False
-            if fs.exists(path):
-                fs.remove(path)
-                fs.sync_dir(self._data_dir)
+            stored, _ = read_checkpoint(self._env.fs, self._data_dir)
+            if stored is not None and not stored.journal and not stored.is_accepted:
+                return
+            self._epoch = self._next_epoch()
+            self._store_checkpoint(JournalCheckpoint(b"", epoch=self._epoch))
+
+    def extent_write(self, promises: Callable[[], Sequence[Promise]]) -> Callable[[], None]:
+        """Return a function that stores how far the journal reaches now, in a second place.
+
+        It blocks, and can be called in any thread.
+
+        Args:
+            promises: returns what was promised of ``unsynced_owners`` or more. It is called by the
+                function.
+
+        Raises:
+            SyncFailedError: the broker must stop.
+            DiskFullError, StorageError: it can't be written. The extent before is kept.
+        """
+        identity = self._id, self._epoch
+        sequence, head = self.next_sequence - 1, self.head
+
+        def write() -> None:
+            extent = Extent(*identity, sequence, head, promises())
+            path = self._extents.path
+            with storage_errors("writing", path):
+                self._extents.write(extent)
+            with self._env.pool.sync_errors(path):
+                self._extents.sync()
+
+        return write
+
+    def unsynced_owners(self) -> list[Hashable]:
+        """Return the owners whose segments lack what only the journal has."""
+        return list({*self._needed, *(owner for owner, _ in self._storing.values())})
 
     def give_up(self) -> None:
         """Write no more entries, because it is not possible. Segments are synced from now on.
@@ -229,6 +258,7 @@ class Journal:
         """Close the files."""
         self.is_open = False
         self._ring.close()
+        self._extents.close()
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -291,7 +321,7 @@ class Journal:
         """The oldest entry that is needed, or the next one."""
         oldest = next(iter(self._needed.values()), self.next_sequence)
         if self._storing:
-            oldest = min(oldest, min(self._storing.values()))
+            oldest = min(oldest, min(sequence for _, sequence in self._storing.values()))
         return oldest
 
     @property
@@ -320,7 +350,7 @@ class Journal:
         if sequence is None:
             return -1
         self._stores += 1
-        self._storing[self._stores] = sequence
+        self._storing[self._stores] = owner, sequence
         return self._stores
 
     def finish_store(self, number: int) -> None:
@@ -329,8 +359,8 @@ class Journal:
 
     def fail_store(self, owner: Hashable, number: int) -> None:
         """Record that this sync was not done, and can be retried: the entries are needed again."""
-        sequence = self._storing.pop(number, None)
-        if sequence is not None:
+        _, sequence = self._storing.pop(number, (owner, -1))
+        if sequence >= 0:
             needed = {**self._needed, owner: sequence}
             self._needed = dict(sorted(needed.items(), key=lambda each: each[1]))
 
@@ -362,25 +392,27 @@ class Journal:
         return ring.current.used * 2 > ring.file_bytes
 
     def create_file(self) -> RingFile:
-        """Create a file for ``add_file``; blocks. Can run in any thread.
+        """Create a file for ``add_file``, and name it in the checkpoint; blocks.
+
+        Can run in any thread.
 
         Raises:
             DiskFullError, StorageError: it can't be created.
         """
-        try:
-            return self._ring.create()
-        except OSError as error:
-            raise storage_error(
-                error, "creating a file in", f"{self._data_dir}/{FOLDER}"
-            ) from error
+        with storage_errors("creating a file in", f"{self._data_dir}/{FOLDER}"), self._writing:
+            file = self._ring.create()
+            try:
+                if self.is_open:
+                    self._write_checkpoint([*self._ring.files, file])
+            except OSError:
+                file.raw.close()
+                self._env.fs.remove(file.path)
+                raise
+            return file
 
     def add_file(self, file: RingFile) -> None:
         """Use a file that was created."""
         self._ring.files.append(file)
-
-
-def _nothing() -> None:
-    """Stand for a checkpoint that is current."""
 
 
 class EntrySyncError(OSError):

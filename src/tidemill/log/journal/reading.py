@@ -1,11 +1,14 @@
-"""Read the journal after an unclean stop: what it proves, and what it gives back to a partition.
+"""Read the journal after an unclean stop: what it proves, and what of itself is missing.
 
-The newest entry says which entries were still needed. All of them must be there. One that is
-missing or damaged is reported, and the others count: each holds all that is needed to restore its
-pieces. Only the last entry can be incomplete, and was then not promised to anyone. Older entries
-that were not overwritten yet count too: their segments were synced, but can be damaged since.
+The newest entry says which entries were still needed, and the extent says which entry must be
+there at least (``extent``). All of them must be there. One that is missing or damaged is reported,
+and the others count: each holds all that is needed to restore its pieces. If the extent knows what
+the missing ones promised, only their partitions go offline. Where nothing shows what is missing,
+the journal is not proven, and the broker must not start.
 
-Before recovery reads a log, ``restore`` writes and syncs the bytes in which its segments differ.
+Only an entry behind the extent can be incomplete, and only the last one: it was not promised to
+anyone. Older entries that were not overwritten yet count too: their segments were synced, but can
+be damaged since. ``restoring`` gives a partition back what it lacks.
 """
 
 from __future__ import annotations
@@ -13,27 +16,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from uuid import uuid4
 
-from tidemill.errors import TidemillError
-from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import FileSystem, RawFile
-from tidemill.log.errors import JournalRestoreError
-from tidemill.log.format.batch import HEADER_SIZE, check_batch, iter_headers, parse_header
-from tidemill.log.journal.entry import (
-    BLOCK,
+from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.files import FileSystem
+from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
-    MAGIC,
-    Entry,
+    MISSING,
     JournalCheckpoint,
-    Piece,
-    decode_entry,
-    decode_journal_checkpoint,
     encode_journal_checkpoint,
-    read_place,
+    read_checkpoint,
 )
+from tidemill.log.journal.correction import corrected_entry
+from tidemill.log.journal.entry import BLOCK, MAGIC, Entry, Piece, decode_entry, read_place
+from tidemill.log.journal.extent import EXTENT, Extent, read_extent
 from tidemill.log.journal.journal import FOLDER
-from tidemill.log.names import CUT_SUFFIX, LOG, TopicPartition, file_name, parse_file_name
+from tidemill.log.names import TopicPartition
+from tidemill.log.versions import has_journal_checkpoint
 
 _REPORTED = 10
 """Most missing entries that are reported one by one."""
@@ -63,11 +61,14 @@ class JournalContent:
             was promised, so no partition is repaired by its absence.
         proofs: by topic id and partition.
         without: the partitions whose pieces don't count.
+        unproven: why acknowledged records of any partition can be missing, with the places. Empty
+            if nothing is missing, if it is known of which partitions, or if that was accepted.
     """
 
     is_whole: bool = False
     proofs: Mapping[tuple[bytes, int], Proof] = field(default_factory=dict)
     without: frozenset[TopicPartition] = frozenset()
+    unproven: list[str] = field(default_factory=list)
 
     def proof(self, tp: TopicPartition, topic_id: bytes | None) -> Proof | None:
         """Return what is proven of a partition.
@@ -82,66 +83,136 @@ class JournalContent:
         return found
 
 
-def read_journal(env: Environment, data_dir: str) -> JournalContent:
+@dataclass(slots=True)
+class _Found:
+    """What the journal's files have.
+
+    Attributes:
+        entries: by sequence.
+        damaged: the places of damaged entries by sequence.
+        unproven: what is missing, and can have had entries.
+    """
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    damaged: dict[int, str] = field(default_factory=dict)
+    unproven: list[str] = field(default_factory=list)
+
+
+def read_journal(env: Environment, data_dir: str, *, is_clean: bool = False) -> JournalContent:
     """Read the journal of a data folder whose last stop was not clean.
 
-    Damage is reported, and is never an error.
+    Damage is reported, and is never an error here; see ``JournalContent.unproven``.
+
+    Args:
+        is_clean: whether the last stop was clean, but for some partitions.
     """
-    checkpoint = _read_checkpoint(env, data_dir)
-    if checkpoint is None:
-        return JournalContent()
-    folder = f"{data_dir}/{FOLDER}"
-    names = sorted(env.fs.files(folder)) if env.fs.exists(folder) else []
-    if not names:
-        if checkpoint.sequence:
-            env.report_file(folder, "the journal is missing: the end of each log is uncertain")
-        return JournalContent(not checkpoint.sequence, {}, checkpoint.without)
-    found: dict[int, Entry] = {}
-    torn: dict[int, str] = {}
-    for name in names:
-        _read_file(env, f"{folder}/{name}", checkpoint.journal, found, torn)
-    is_whole = _check(env, folder, checkpoint, found, torn)
+    path, extent = f"{data_dir}/{CHECKPOINT}", read_extent(env.fs, data_dir)
+    checkpoint, damage = read_checkpoint(env.fs, data_dir)
+    epoch = -1 if checkpoint is None else checkpoint.epoch
+    is_named = True
+    if checkpoint is not None and not checkpoint.journal and (not extent or not extent.sequence):
+        pass  # no journal was in use, or a crash has interrupted its first step
+    elif extent is not None and extent.epoch > epoch:
+        is_named = False
+        state = damage or "is older than the journal"
+        env.report_file(path, f"the file {state}: the journal is known from {EXTENT}")
+        without = frozenset() if checkpoint is None else checkpoint.without
+        checkpoint = JournalCheckpoint(extent.journal, 0, without, extent.epoch)
+    elif checkpoint is None:
+        must_exist = not is_clean and has_journal_checkpoint(env.fs, data_dir)
+        is_lost = must_exist or damage != MISSING
+        return JournalContent(unproven=[f"{path} {damage}"] if is_lost else [])
+    elif extent is None or extent.epoch < epoch:
+        _report_extent(env, f"{data_dir}/{EXTENT}", checkpoint, extent)
+        extent = None
+    if not checkpoint.journal:
+        if checkpoint.is_accepted:
+            env.report_file(
+                path, "the file was lost, and no entry is used; a repair has accepted that"
+            )
+        return JournalContent(without=checkpoint.without)
+    found = _read_files(env, f"{data_dir}/{FOLDER}", checkpoint)
+    is_whole = _check(env, f"{data_dir}/{FOLDER}", checkpoint, extent, found) and is_named
+    if checkpoint.is_accepted:
+        for what in found.unproven:
+            env.report_file(f"{data_dir}/{FOLDER}", f"{what}; a repair has accepted that")
+        found.unproven.clear()
+    proofs = _proofs(found, extent, is_whole=is_whole)
+    return JournalContent(is_whole, proofs, checkpoint.without, found.unproven)
+
+
+def _proofs(
+    found: _Found, extent: Extent | None, *, is_whole: bool
+) -> dict[tuple[bytes, int], Proof]:
     proofs: dict[tuple[bytes, int], Proof] = {}
-    for sequence in sorted(found):
-        for piece in found[sequence].pieces:
+    for sequence in sorted(found.entries):
+        for piece in found.entries[sequence].pieces:
             proof = proofs.setdefault(
                 (piece.topic_id, piece.partition), Proof(is_complete=is_whole)
             )
             proof.end_offset = max(proof.end_offset, piece.end_offset)
             if piece.size:
                 proof.pieces.append(piece)
-    return JournalContent(is_whole, proofs, checkpoint.without)
+    for promise in () if extent is None else extent.promises:
+        proof = proofs.setdefault(
+            (promise.topic_id, promise.partition), Proof(is_complete=is_whole)
+        )
+        proof.end_offset = max(proof.end_offset, promise.end_offset)
+    return proofs
+
+
+# --- repairs -------------------------------------------------------------------------------------
 
 
 def disown(fs: FileSystem, data_dir: str, tp: TopicPartition) -> None:
     """Make the next start ignore what the journal has of a partition, because it was repaired."""
-    path = f"{data_dir}/{CHECKPOINT}"
-    if not fs.exists(path):
-        return
-    try:
-        checkpoint = decode_journal_checkpoint(fs.read_bytes(path))
-    except (ValueError, IndexError):
-        return  # the next start ignores the whole journal, and reports it
-    repaired = replace(checkpoint, without=checkpoint.without | {tp})
-    fs.write_atomic(path, encode_journal_checkpoint(repaired))
+    checkpoint = read_checkpoint(fs, data_dir)[0]
+    if checkpoint is not None and checkpoint.journal:
+        _rewrite(fs, data_dir, replace(checkpoint, without=checkpoint.without | {tp}))
 
 
-def _read_checkpoint(env: Environment, data_dir: str) -> JournalCheckpoint | None:
-    path = f"{data_dir}/{CHECKPOINT}"
-    if not env.fs.exists(path):
-        return None
-    try:
-        return decode_journal_checkpoint(env.fs.read_bytes(path))
-    except (ValueError, IndexError) as error:
-        env.report_file(
-            path, f"damaged, so the journal is not used and the end of each log uncertain: {error}"
-        )
-        return None
+def accept_damage(fs: FileSystem, data_dir: str) -> None:
+    """Make the next start use what the journal has, although something can be missing."""
+    checkpoint = read_checkpoint(fs, data_dir)[0]
+    extent = read_extent(fs, data_dir)
+    if extent is not None and (checkpoint is None or checkpoint.epoch < extent.epoch):
+        checkpoint = JournalCheckpoint(extent.journal, epoch=extent.epoch)
+    checkpoint = checkpoint or JournalCheckpoint(b"")
+    _rewrite(fs, data_dir, replace(checkpoint, is_accepted=True))
 
 
-def _read_file(
-    env: Environment, path: str, journal: bytes, found: dict[int, Entry], torn: dict[int, str]
+def _rewrite(fs: FileSystem, data_dir: str, checkpoint: JournalCheckpoint) -> None:
+    fs.write_atomic(f"{data_dir}/{CHECKPOINT}", encode_journal_checkpoint(checkpoint))
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _report_extent(
+    env: Environment, path: str, checkpoint: JournalCheckpoint, extent: Extent | None
 ) -> None:
+    """Report an extent that is not of the journal in use. Earlier versions wrote none."""
+    if checkpoint.journal and checkpoint.epoch:
+        state = "damaged or missing" if extent is None else "older than the journal"
+        what = f"the file is {state}: this start can't notice that the journal has lost its end"
+        env.report_file(path, what)
+
+
+def _read_files(env: Environment, folder: str, checkpoint: JournalCheckpoint) -> _Found:
+    """Read all entries, from whatever file: one that was renamed has them too."""
+    found = _Found()
+    sizes = env.fs.files(folder) if env.fs.exists(folder) else {}
+    for name, size in checkpoint.files.items():
+        if name not in sizes:
+            found.unproven.append(f"{folder}/{name} is missing")
+        elif sizes[name] != size:
+            found.unproven.append(f"{folder}/{name} has {sizes[name]} bytes instead of {size}")
+    for name in sorted(sizes):
+        _read_file(env, f"{folder}/{name}", checkpoint.journal, found)
+    return found
+
+
+def _read_file(env: Environment, path: str, journal: bytes, found: _Found) -> None:
     """Collect the entries of one file, and the places of those that are damaged."""
     data = memoryview(env.fs.read_bytes(path))
     position = 0
@@ -149,12 +220,15 @@ def _read_file(
         raw = bytes(data[position : position + len(MAGIC)])
         place = read_place(data, position, journal) if raw == MAGIC else None
         entry = None if place is None else decode_entry(data, position, place)
+        if entry is None and (entry := corrected_entry(data, position, journal)) is not None:
+            what = f"a changed bit in entry {entry.sequence} of the journal was corrected"
+            env.report_file(f"{path}, byte {position}", what)
         if entry is not None:
-            found[entry.sequence] = entry
+            found.entries[entry.sequence] = entry
             position += entry.size
             continue
         if place is not None:
-            torn[place.sequence] = f"{path}, byte {position}"
+            found.damaged[place.sequence] = f"{path}, byte {position}"
         position += BLOCK
 
 
@@ -162,272 +236,35 @@ def _check(
     env: Environment,
     folder: str,
     checkpoint: JournalCheckpoint,
-    found: Mapping[int, Entry],
-    torn: Mapping[int, str],
+    extent: Extent | None,
+    found: _Found,
 ) -> bool:
     """Report what is missing; return whether everything is there that is needed."""
-    last = max(found, default=0)
-    is_whole = True
-    if last < checkpoint.sequence:
+    entries = found.entries
+    last = max(entries, default=0)
+    known, head = checkpoint.sequence, entries[last].head if last else 1
+    if extent is not None:
+        known, head = max(known, extent.sequence), max(head, extent.head)
+    is_whole = not found.unproven
+    if last < known:
+        what = f"the journal ends with entry {last}, but entry {known} was written"
+        env.report_file(folder, what)
+    end = max(last, known)
+    first = list(islice((each for each in range(head, end + 1) if each not in entries), _REPORTED))
+    for sequence in first:
+        place = found.damaged.get(sequence, folder)
+        what = f"entry {sequence} of the journal is damaged or missing; the others are used"
+        env.report_file(place, what)
+    covered = extent.sequence if extent is not None and extent.is_complete else 0
+    start = max(head, covered + 1)
+    count = end + 1 - start - sum(start <= each <= end for each in entries)
+    if count > 0:
+        lost = next(each for each in range(start, end + 1) if each not in entries)
+        place = found.damaged.get(lost, folder)
+        found.unproven.append(f"{place}: entry {lost} is damaged or missing, {count} in all")
+    if end + 1 in found.damaged and is_whole and not first:
         env.report_file(
-            folder,
-            f"the journal is older than its checkpoint: it ends with entry {last}, "
-            f"but {checkpoint.sequence} was written; the end of each log is uncertain",
+            found.damaged[end + 1],
+            f"entry {end + 1} of the journal, the last one, is incomplete: an unfinished write",
         )
-        is_whole = False
-    head = found[last].head if last else 1
-    missing = list(islice((each for each in range(head, last) if each not in found), _REPORTED))
-    for sequence in missing:
-        place = torn.get(sequence, folder)
-        env.report_file(
-            place, f"entry {sequence} of the journal is damaged or missing; the others are used"
-        )
-    if last + 1 in torn and is_whole:
-        env.report_file(
-            torn[last + 1],
-            f"entry {last + 1} of the journal, the last one, is incomplete: an unfinished write",
-        )
-    return is_whole and not missing
-
-
-def restore(
-    env: Environment,
-    tp: TopicPartition,
-    folder: str,
-    names: dict[str, int],
-    proof: Proof,
-    *,
-    recovery_point: int,
-    is_sparse: bool,
-) -> bool:
-    """Write the pieces of the journal into the segments that differ from them.
-
-    Where compaction never removes batches, a segment must have the bytes of the journal as long as
-    it is there. If the topic is or was compacted, that is certain for the last segment only, above
-    the recovery point: the others are synced, and can be replaced.
-
-    Args:
-        names: the folder's files with their sizes, which are updated.
-
-    Returns:
-        Whether the journal proves something of the partition. If another writer came after it,
-        nothing is restored, and its pieces are put aside.
-    """
-    wanted = _wanted(names, proof, recovery_point, is_sparse)
-    superseded = _superseded(env.fs, folder, names, wanted)
-    if superseded:
-        _set_aside(env, tp, folder, superseded)
-        return False
-    for base, pieces in wanted.items():
-        name = file_name(base, LOG)
-        path = f"{folder}/{name}"
-        try:
-            names[name] = _restore_segment(env, tp, path, names[name], pieces, recovery_point)
-        except OSError as error:
-            raise JournalRestoreError(
-                f"{path} lacks records that were acknowledged, and they can't be restored from the "
-                f"journal: {error.strerror or error}",
-                hint="Nothing is lost yet: the journal has them. Free disk space, or repair the "
-                "disk, and start the broker again. To give them up, move the folder away.",
-            ) from error
-    return True
-
-
-def _wanted(
-    names: dict[str, int], proof: Proof, recovery_point: int, is_sparse: bool
-) -> dict[int, list[Piece]]:
-    """Return the pieces that the segments must have, by the segment's base offset.
-
-    Those of a segment are in the order of their positions.
-    """
-    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
-    last = max(bases, default=-1)
-    by_segment: dict[int, list[Piece]] = {}
-    for piece in proof.pieces:
-        is_same = not is_sparse or (piece.segment == last and piece.end_offset > recovery_point)
-        if is_same and piece.segment in bases:
-            by_segment.setdefault(piece.segment, []).append(piece)
-    for pieces in by_segment.values():
-        pieces.sort(key=lambda piece: piece.position)
-    return by_segment
-
-
-def is_superseded(
-    fs: FileSystem,
-    folder: str,
-    names: dict[str, int],
-    proof: Proof,
-    *,
-    recovery_point: int,
-    is_sparse: bool,
-) -> bool:
-    """Return whether another writer came after the journal. Changes nothing."""
-    wanted = _wanted(names, proof, recovery_point, is_sparse)
-    return bool(_superseded(fs, folder, names, wanted))
-
-
-def _superseded(
-    fs: FileSystem, folder: str, names: dict[str, int], wanted: Mapping[int, list[Piece]]
-) -> list[Piece]:
-    """Return the pieces that the segments lack because another writer came after the journal.
-
-    A version of tidemill without the journal cuts the log at the first batch that a power cut has
-    damaged, and appends there: another valid batch with the same offset, or a new segment. Damage
-    alone leaves neither.
-    """
-    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
-    differing: list[Piece] = []
-    is_found = False
-    for base, pieces in wanted.items():
-        name = file_name(base, LOG)
-        try:
-            raw = fs.open(f"{folder}/{name}")
-        except OSError:
-            continue  # the restore reports it
-        try:
-            for piece in pieces:
-                if raw.pread(piece.size, piece.position) == piece.buffers[0]:
-                    continue
-                differing.append(piece)
-                is_found = (
-                    is_found
-                    or any(base < other < piece.end_offset for other in bases)
-                    or _has_other_batch(raw, names[name], piece)
-                )
-        except OSError:
-            continue
-        finally:
-            raw.close()
-    return differing if is_found else []
-
-
-def _has_other_batch(raw: RawFile, size: int, piece: Piece) -> bool:
-    """Return whether the file has another valid batch in the place of one of a piece's batches."""
-    for at, expected in iter_headers(piece.buffers[0]):
-        position = piece.position + at
-        head = raw.pread(HEADER_SIZE, position)
-        if len(head) < HEADER_SIZE:
-            return False
-        found = parse_header(head)
-        is_like_one = found.base_offset == expected.base_offset and found.crc != expected.crc
-        if is_like_one and HEADER_SIZE <= found.size <= size - position:
-            try:
-                check_batch(raw.pread(found.size, position))
-            except TidemillError:
-                continue
-            return True
-    return False
-
-
-def _set_aside(env: Environment, tp: TopicPartition, folder: str, pieces: list[Piece]) -> None:
-    """Keep pieces that can't be restored in a folder that is never deleted, and report it."""
-    first, last = pieces[0], pieces[-1]
-    data_dir, _, name = folder.rpartition("/")
-    aside = f"{data_dir}/{name[:200]}.{uuid4().hex}{CUT_SUFFIX}"
-    path = f"{aside}/{file_name(first.first_offset, LOG)}"
-    try:
-        env.fs.mkdir(aside)
-        env.fs.write_atomic(path, b"".join(piece.buffers[0] for piece in pieces))
-        env.fs.sync_dir(data_dir)
-    except OSError as error:
-        raise JournalRestoreError(
-            f"the journal has records of {tp} that can't be kept in {aside}: "
-            f"{error.strerror or error}",
-            hint="Nothing is lost yet: the journal has them. Free disk space, or repair the disk, "
-            "and start the broker again.",
-        ) from error
-    what = (
-        f"offsets {first.first_offset} to {last.end_offset - 1} of the journal not restored: a "
-        "version of tidemill without the journal has appended other records there; those of the "
-        "journal are kept in this file"
-    )
-    env.reports.append(Report(tp, path, what, offset=first.first_offset))
-
-
-def lacking(
-    fs: FileSystem,
-    folder: str,
-    names: dict[str, int],
-    proof: Proof | None,
-    *,
-    recovery_point: int,
-    is_sparse: bool,
-) -> list[Piece]:
-    """Return the pieces that ``restore`` would write. Changes nothing."""
-    if proof is None:
-        return []
-    found = []
-    wanted = _wanted(names, proof, recovery_point, is_sparse)
-    if _superseded(fs, folder, names, wanted):
-        return []
-    for base, pieces in wanted.items():
-        name = file_name(base, LOG)
-        raw = fs.open(f"{folder}/{name}")
-        try:
-            size = names[name]
-            for piece in pieces:
-                if piece.position > size:
-                    break
-                if raw.pread(piece.size, piece.position) != piece.buffers[0]:
-                    found.append(piece)
-                size = max(size, piece.position + piece.size)
-        finally:
-            raw.close()
-    return found
-
-
-def _restore_segment(
-    env: Environment,
-    tp: TopicPartition,
-    path: str,
-    size: int,
-    pieces: list[Piece],
-    recovery_point: int,
-) -> int:
-    """Write the pieces that differ; return the new size of the file."""
-    try:
-        raw = env.fs.open(path)
-    except OSError:
-        if max(piece.end_offset for piece in pieces) > recovery_point:
-            raise
-        return size
-    restored: list[Piece] = []
-    try:
-        for piece in pieces:
-            if piece.position > size:
-                # What is between is lost, from the journal too. Recovery tells where the log ends.
-                break
-            try:
-                if _restore_piece(raw, piece):
-                    restored.append(piece)
-            except OSError:
-                if piece.end_offset > recovery_point:
-                    raise
-                continue  # the partition is recovered without it, and the first read finds damage
-            size = max(size, piece.position + piece.size)
-        if restored:
-            with env.pool.sync_errors(path):
-                raw.datasync()
-    finally:
-        raw.close()
-    if restored:
-        first, last = restored[0], restored[-1]
-        what = (
-            f"offsets {first.first_offset} to {last.end_offset - 1} restored from the journal, "
-            f"{sum(each.size for each in restored)} bytes from byte {first.position} on"
-        )
-        env.reports.append(Report(tp, path, what, first.position, 0, first.first_offset))
-    return size
-
-
-def _restore_piece(raw: RawFile, piece: Piece) -> bool:
-    """Write a piece if the file has other bytes there; return whether it had."""
-    if raw.pread(piece.size, piece.position) == piece.buffers[0]:
-        return False
-    data, position = memoryview(piece.buffers[0]), piece.position
-    while data:
-        written = raw.pwrite((data,), position)
-        if written == 0:
-            raise OSError(28, "No space left on device")
-        data, position = data[written:], position + written
-    return True
+    return is_whole and not first

@@ -59,6 +59,7 @@ class Ring:
         Files of another size are removed: a crash has interrupted their creation, or the setting
         was changed.
         """
+        self.close()  # of an attempt that failed
         for name, size in sorted(self._fs.files(self._folder).items()):
             path = f"{self._folder}/{name}"
             if size == self.file_bytes and len(self.files) < self.limit:

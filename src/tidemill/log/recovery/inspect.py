@@ -21,13 +21,8 @@ from tidemill.log.disk.index import OFFSET_ENTRY, TIME_ENTRY, MapCache, offset_e
 from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
-from tidemill.log.journal.reading import (
-    JournalContent,
-    Proof,
-    is_superseded,
-    lacking,
-    read_journal,
-)
+from tidemill.log.journal.reading import JournalContent, Proof, read_journal
+from tidemill.log.journal.restoring import is_superseded, lacking
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -46,6 +41,10 @@ from tidemill.log.recovery.recovery import StoredLog, check_first_segment, store
 OFFLINE_HINT = (
     "The partition will be offline: restore the file from a backup, or see "
     "'tidemill doctor --repair'."
+)
+JOURNAL_HINT = (
+    "The broker does not start. Restore the files of the journal from a copy of the disk, or see "
+    "'tidemill doctor --repair journal'."
 )
 CUT_HINT = (
     "The broker cuts the log there when it starts: the journal proves that nothing from there on "
@@ -133,6 +132,8 @@ class Inspection:
         checkpoints.load(found)
         if not manifest:
             self._journal = read_journal(self._env, self._data_dir)
+        for text in self._journal.unproven:
+            yield Damage(f"the journal is damaged: {text}", JOURNAL_HINT, is_repaired=False)
         for report in self._env.reports:
             yield Damage(f"{report.path}: {report.what}", "", is_repaired=True)
         for tp in found:
@@ -182,8 +183,8 @@ class Inspection:
             self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
         )
         if restored:
-            first, last = restored[0].first_offset, restored[-1].end_offset - 1
-            text = f"{folder}: the journal has offsets {first} to {last}, which the log lacks"
+            offsets = f"{restored[0].first_offset} to {restored[-1].end_offset - 1}"
+            text = f"{folder}: the journal has offsets {offsets}, which the log lacks"
             hint = "The broker restores them when it starts. Verify the partition again after that."
             yield Damage(text, hint, is_repaired=True)
         changing = {piece.segment for piece in restored}
@@ -193,6 +194,11 @@ class Inspection:
             path = f"{folder}/{file_name(base, LOG)}"
             if base in changing:
                 end = base if following is None else following
+                last = restored[-1]
+                is_end = last.position + last.size >= names[file_name(base, LOG)]
+                if following is None and is_end and last.end_offset < kept.point:
+                    text = f"{path}: offsets {last.end_offset} to {kept.point - 1} are missing"
+                    yield Damage(text, OFFLINE_HINT, is_repaired=False)
                 continue
             if base < end:
                 text = f"{path}: starts at offset {base}, but the one before ends at {end - 1}"
@@ -290,6 +296,18 @@ class Inspection:
                 fits = _aborted_fit(data)
             if not fits:
                 yield Damage(f"{path} does not match the log", hint, is_repaired=True)
+
+
+def journal_damage(fs: FileSystem, data_dir: str) -> list[str]:
+    """Return why a start refuses the journal of a folder, with the places; see ``read_journal``.
+
+    Raises:
+        OSError: a file can't be read.
+    """
+    if fs.exists(f"{data_dir}/{MANIFEST}"):
+        return []
+    env = Environment(fs, HandlePool(fs, 4), MapCache(fs), SystemClock())
+    return read_journal(env, data_dir).unproven
 
 
 def topic_id_of(fs: FileSystem, folder: str) -> bytes | None:

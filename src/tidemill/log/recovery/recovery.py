@@ -27,7 +27,8 @@ from tidemill.log.disk.environment import Environment, Report
 from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import CorruptLogError
-from tidemill.log.journal.reading import Proof, restore
+from tidemill.log.journal.reading import Proof
+from tidemill.log.journal.restoring import restore
 from tidemill.log.names import (
     DELETED,
     LOG,

@@ -33,9 +33,10 @@ from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, storage_errors
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.log_file import HandlePool
-from tidemill.log.errors import StorageError
+from tidemill.log.errors import JournalDamagedError, StorageError
 from tidemill.log.format.batch import build_batch
-from tidemill.log.journal.reading import disown, lacking, read_journal
+from tidemill.log.journal.reading import disown, read_journal
+from tidemill.log.journal.restoring import lacking
 from tidemill.log.names import (
     CUT_SUFFIX,
     INDEX,
@@ -91,7 +92,13 @@ class PartitionRepair:
         if fs.exists(f"{path}/{MANIFEST}") or not fs.exists(self._folder):
             return
         env = Environment(fs, HandlePool(fs, 4), MapCache(fs), SystemClock())
-        proof = read_journal(env, path).proof(self._tp, topic_id_of(fs, self._folder))
+        journal = read_journal(env, path)
+        if journal.unproven:
+            raise JournalDamagedError(
+                f"the journal is damaged: {'; '.join(journal.unproven)}",
+                hint="Repair it before its partitions: tidemill doctor --repair journal",
+            )
+        proof = journal.proof(self._tp, topic_id_of(fs, self._folder))
         if lacking(
             fs,
             self._folder,
