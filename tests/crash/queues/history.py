@@ -103,22 +103,16 @@ class Lives:
         return is_same and delivery.at > at
 
 
-def check(history: History, lives: Lives, *, marks_redelivery: bool) -> None:
-    """Check what must hold at any time, while messages wait or not.
-
-    Args:
-        marks_redelivery: whether each second delivery must be marked. A power cut can take the
-            note that a message was delivered, because nobody waits until that is on disk.
-    """
+def check(history: History, lives: Lives) -> None:
+    """Check what must hold at any time, while messages wait or not."""
     for delivery in history.deliveries:
         stored = history.stored.get(delivery.number)
         assert stored is None or not lives.is_later(delivery, *stored), (
             f"{delivery} comes after its acknowledgement was on disk: {stored}"
         )
-    if marks_redelivery:
-        firsts = Counter(each.number for each in history.deliveries if not each.redelivered)
-        twice = [number for number, count in firsts.items() if count > 1]
-        assert not twice, f"second deliveries are not marked as redelivered: {twice[:5]}"
+    firsts = Counter(each.number for each in history.deliveries if not each.redelivered)
+    twice = [number for number, count in firsts.items() if count > 1]
+    assert not twice, f"second deliveries are not marked as redelivered: {twice[:5]}"
     latest: dict[tuple[Connection, int], int] = {}
     for delivery in history.deliveries:
         if not delivery.redelivered:

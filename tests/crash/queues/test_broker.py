@@ -222,7 +222,7 @@ def test_queues_survive_kills_of_the_broker_and_of_consumers(
     broker = start_broker()
     with explained(broker, seed, []):
         history, lives = run_series(broker, tmp_path, random.Random(seed), KILLS)
-        check(history, lives, marks_redelivery=True)
+        check(history, lives)
         assert history.stored, "no acknowledgement was known to be on disk"
 
 
@@ -235,7 +235,7 @@ def test_queues_survive_power_cuts(start_broker: BrokerFactory, tmp_path: Path) 
         history, lives = run_series(
             power.broker, tmp_path, dice, CUTS, lambda: notes.extend(power.cut(dice))
         )
-        check(history, lives, marks_redelivery=False)
+        check(history, lives)
         assert history.stored, "no acknowledgement was known to be on disk"
         assert notes or CUTS < 20, "the damage never hit anything"
         journal = [note for note in notes if note.endswith(".journal")]

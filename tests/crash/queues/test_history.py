@@ -35,7 +35,7 @@ def history(*clients: str) -> History:
     ],
 )
 def test_what_is_allowed(clients: tuple[str, ...]) -> None:
-    check(history(*clients), lives(), marks_redelivery=True)
+    check(history(*clients), lives())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_allowed(clients: tuple[str, ...]) -> None:
 )
 def test_what_is_found(clients: tuple[str, ...], what: str) -> None:
     with pytest.raises(AssertionError, match=what):
-        check(history(*clients), lives(), marks_redelivery=True)
+        check(history(*clients), lives())
 
 
 def test_dead_letters() -> None:

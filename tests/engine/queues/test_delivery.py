@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.engine.queues.harness import Client, connected, running, turns, until
+from tests.engine.transactions.support import cut_power, start
+from tests.engine.transactions.support import running as on_disk
+from tests.support.faultyfs import FaultyFileSystem, Unlucky
+from tidemill.engine.queues import disk_space
 from tidemill.engine.queues.errors import (
     ConsumerAccessError,
     ResourceLockedError,
@@ -50,6 +54,40 @@ async def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_pa
         reader.acknowledge(got)
     async with running(tmp_path) as engine:
         assert Client(engine).ready("jobs") == 0
+
+
+async def test_after_a_power_cut_a_second_delivery_is_marked_as_redelivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record of a delivery is not synced. So all messages are marked, as RabbitMQ does it."""
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: 1 << 40)  # the disk is in memory
+    fs = FaultyFileSystem()
+    engine = await start(fs)
+    client = Client(engine)
+    await client.declare("jobs")
+    await client.publish("jobs", *[b"%d" % n for n in range(5)])
+    reader = await client.consume("jobs", prefetch=3)
+    got = await reader.wait(3)
+    assert not any(each.redelivered for each in got)
+    await cut_power(engine, fs, Unlucky())
+    fs.clear_faults()
+
+    again: list[tuple[bytes, bool]] = []
+    for life in range(3):  # what was not delivered yet stays marked after a clean stop
+        async with on_disk(fs) as engine:
+            assert engine._store.clean_start == (life > 0)
+            client = Client(engine)
+            await client.publish("jobs", b"new %d" % life)
+            for _ in range(2):
+                delivery = await client.get("jobs", no_ack=True)
+                assert delivery is not None
+                assert delivery.delivery_count == 0
+                again.append((bytes(delivery.value), delivery.redelivered))
+            await client.queues.stored()
+    assert again == [
+        *((b"%d" % n, True) for n in range(5)),
+        (b"new 0", False),
+    ]
 
 
 async def test_a_released_message_returns_to_its_place_with_its_count(tmp_path: Path) -> None:

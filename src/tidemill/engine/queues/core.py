@@ -81,7 +81,8 @@ class QueueCore:
             self.table, admin.catalog, partitions, self._ack_log, clock, self._unused
         )
         self.declarations = Declarations(declared, self.table, admin, self.registry)
-        space = DiskSpace(partitions.store.path, clock)
+        self._store = partitions.store
+        space = DiskSpace(self._store.path, clock)
         self._batches = Batches(flusher, clock, space, LiveQueue.wake)
         self._letters = DeadLetters(self._letter_routes, self._batches, self._ack_log, clock)
         self.registry.letters = self._letters
@@ -97,6 +98,8 @@ class QueueCore:
     async def start(self) -> None:
         """Replay what is stored, and make the queues live."""
         self._ack_log.recover()
+        if not self._store.clean_start:
+            self.registry.doubt_deliveries(self._store.partitions.values())
         self.declarations.recover()
         await self.declarations.open_queues()
         for name in list(self.table.queues):

@@ -7,7 +7,7 @@ queue of its name when a client uses it as one. Knows no access rights.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -21,7 +21,15 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.internal_topics import is_internal
-from tidemill.state.queues.format import SIZES, Kind, StateKey, decode_waiting
+from tidemill.state.queues.format import (
+    DOUBT,
+    SIZES,
+    Kind,
+    StateKey,
+    decode_offset,
+    decode_waiting,
+    encode_offset,
+)
 from tidemill.state.queues.window import AckWindow
 from tidemill.state.routing.arguments import Policy
 from tidemill.state.routing.errors import UnknownExchangeError, UnknownQueueError
@@ -67,9 +75,18 @@ class Registry:
         self._clock = clock
         self._on_unused = on_unused
         self._by_log: dict[PartitionLog, tuple[LiveQueue, Lane]] = {}
+        self._doubtful_ends: dict[PartitionLog, int] = {}
         self._owners = itertools.count(FIRST_OWNER)
         self._routes: dict[tuple[str, str], tuple[LiveQueue, ...]] = {}
         self._routes_version = -1
+
+    def doubt_deliveries(self, logs: Iterable[PartitionLog]) -> None:
+        """Mark all messages so far as redelivered, as RabbitMQ does after an unclean stop.
+
+        What was delivered is written before the delivery and not synced, so a power cut can take
+        it.
+        """
+        self._doubtful_ends = {log: log.log_end_offset for log in logs if log.log_end_offset}
 
     # --- queues ----------------------------------------------------------------------------------
 
@@ -115,9 +132,10 @@ class Registry:
             key = StateKey(Kind.QUEUE, name, info.topic_id, log.tp.partition)
             stored = dict(self._ack_log.stored(key))
             waiting = stored.pop(SIZES, None)
+            doubtful_end = self._doubtful_end(log, key, stored.pop(DOUBT, None))
             window = AckWindow.recover(stored, log.log_end_offset)
             window.truncate(log.log_start_offset)
-            lane = Lane(log, window, wake)
+            lane = Lane(log, window, wake, doubtful_end)
             if policy.max_bytes is not None:
                 lane.count_bytes(None if waiting is None else decode_waiting(waiting))
             self._ack_log.add(lane, key)
@@ -138,6 +156,14 @@ class Registry:
         self.queues[name] = queue
         self._routes.clear()
         return queue
+
+    def _doubtful_end(self, log: PartitionLog, key: StateKey, stored: bytes | None) -> int:
+        """Return the offset below which each message was possibly delivered, and store it."""
+        known = 0 if stored is None else decode_offset(stored)
+        end = self._doubtful_ends.get(log, 0)
+        if end > known:
+            self._ack_log.note(key._replace(block=DOUBT), encode_offset(end))
+        return max(end, known)
 
     def close(self, queue: LiveQueue) -> None:
         """End a live queue and delete what is stored of it."""

@@ -2,8 +2,8 @@
 
 The topic is compacted. A window has one record for its marks and one for each block that is partly
 done above the low-water mark; the last value of a key is the state. A dead-letter target has a
-record, too, and so have the bytes that wait in a queue that bounds them. Knows the bytes of records
-only, and no window.
+record, too, and so have the bytes that wait in a queue that bounds them, and what was possibly
+delivered before an unclean stop. Knows the bytes of records only, and no window.
 
 Key: version i8 | kind i8 | owner string | topic id 16 bytes | partition i32 | block i64.
 """
@@ -21,6 +21,9 @@ MARKS = -1
 """The block number of the record with the window's marks."""
 SIZES = -2
 """The block number of the record with the bytes that wait, of a queue with a bound in bytes."""
+DOUBT = -3
+"""The block number of the record with an offset below which each message was possibly delivered.
+After an unclean stop nothing says which were. A window without one had no such stop."""
 _VERSION = 0
 
 
@@ -97,16 +100,18 @@ def decode_key(data: bytes) -> StateKey:
 
 
 def encode_offset(offset: int) -> bytes:
-    """Return the value of the record about the dead letters of a partition."""
+    """Return the value of the record about the dead letters of a partition, or of ``DOUBT``."""
     return Writer().i8(_VERSION).i64(offset).done()
 
 
 def decode_offset(value: bytes) -> int:
-    """Return the offset below which the origins of all dead letters are done."""
+    """Return the offset in the value of such a record."""
     reader = Reader(value)
     version, offset = reader.i8(), reader.i64()
     if version != _VERSION or offset < 0:
-        raise InvalidRecordError(f"invalid offset {offset} of dead letters (version {version})")
+        raise InvalidRecordError(
+            f"invalid offset {offset} in a record of queues (version {version})"
+        )
     return offset
 
 

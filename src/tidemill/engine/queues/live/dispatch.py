@@ -261,7 +261,7 @@ class Dispatcher:
         queue = self._queue
         owner = consumer.number
         taken = lane.take(owner, most)
-        name, number = queue.name, lane.number
+        name, number, doubtful_end = queue.name, lane.number, lane.doubtful_end
         for offset, count, message in taken:
             batch.append(
                 Delivery(
@@ -269,7 +269,7 @@ class Dispatcher:
                     number,
                     offset,
                     count,
-                    count > 0,
+                    count > 0 or offset < doubtful_end,
                     message.value,
                     message.key,
                     message.headers,

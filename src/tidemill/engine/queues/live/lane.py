@@ -19,7 +19,7 @@ from tidemill.log.disk.slice import Slice
 from tidemill.log.format.batch import Buffer, iter_headers
 from tidemill.log.format.records import decode_records
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.state.queues.format import SIZES, WaitingBytes
+from tidemill.state.queues.format import DOUBT, SIZES, WaitingBytes
 from tidemill.state.queues.window import AckWindow
 
 logger = structlog.get_logger("tidemill.queues")
@@ -48,6 +48,8 @@ class Lane:
         incoming_bytes: their bytes, if bytes are counted.
         sizes: bytes of the messages that wait.
         stored_start: the low-water mark that is on disk.
+        doubtful_end: messages below it were possibly delivered, also if the window does not say so:
+            a power cut takes what was not synced.
     """
 
     __slots__ = (
@@ -57,6 +59,7 @@ class Lane:
         "_known_start",
         "_loading",
         "_on_loaded",
+        "doubtful_end",
         "incoming",
         "incoming_bytes",
         "log",
@@ -71,11 +74,13 @@ class Lane:
         log: PartitionLog,
         window: AckWindow,
         on_loaded: Callable[[], None],
+        doubtful_end: int = 0,
     ) -> None:
         self.log = log
         self.number = log.tp.partition
         self.window = window
         self.stored_start = window.start
+        self.doubtful_end = doubtful_end
         self.incoming = 0
         self.incoming_bytes = 0
         self.sizes = NoSizes()
@@ -151,7 +156,8 @@ class Lane:
 
     def stored_keys(self) -> list[int]:
         """Return the keys of the records that are stored: what a deletion removes."""
-        return [*self.window.stored_keys(), *((SIZES,) if self.sizes.counts else ())]
+        others = ((SIZES, self.sizes.counts), (DOUBT, self.doubtful_end > 0))
+        return [*self.window.stored_keys(), *(key for key, is_stored in others if is_stored)]
 
     # --- publish ---------------------------------------------------------------------------------
 

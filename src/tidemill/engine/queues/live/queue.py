@@ -346,7 +346,7 @@ class LiveQueue:
             lane.number,
             offset,
             count,
-            count > 0,
+            count > 0 or offset < lane.doubtful_end,
             message.value,
             message.key,
             message.headers,
