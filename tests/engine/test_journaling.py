@@ -265,6 +265,7 @@ async def test_a_journal_that_can_not_be_opened_is_opened_by_a_later_write(
         async with asyncio.timeout(60):
             while not engine._store.journal.is_open:
                 await write(engine, b"first")
+        await until(lambda: any(each["event"] == "journal.available" for each in logs))
     assert [each["event"] for each in logs if each["event"].startswith("journal.")] == [
         "journal.unavailable",
         "journal.available",

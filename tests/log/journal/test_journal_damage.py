@@ -129,8 +129,8 @@ def outcome(victim: Life, name: str) -> str:
     found = [each for each in Inspection(victim.fs, "/data").run() if not each.is_repaired]
     try:
         store = victim.open()
-    except JournalDamagedError as error:
-        check_refusal(victim, str(error), [each.text for each in found])
+    except JournalDamagedError as refusal:
+        check_refusal(victim, str(refusal), [each.text for each in found])
         return REFUSED
     is_harmless = True
     for n, promised in victim.promised.items():

@@ -52,7 +52,7 @@ class Promise(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is known of a journal besides its files.
+    """The knowledge of a journal besides its files.
 
     Attributes:
         journal: the id of the journal.

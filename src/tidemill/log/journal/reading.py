@@ -85,7 +85,7 @@ class JournalContent:
 
 @dataclass(slots=True)
 class _Found:
-    """What the journal's files have.
+    """The content of the files of the journal.
 
     Attributes:
         entries: by sequence.
