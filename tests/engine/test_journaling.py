@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import sys
@@ -265,10 +266,8 @@ async def test_a_journal_that_can_not_be_opened_is_opened_by_a_later_write(
         async with asyncio.timeout(60):
             while not engine._store.journal.is_open:
                 await write(engine, b"first")
-        await until(lambda: any(each["event"] == "journal.available" for each in logs))
-    assert [each["event"] for each in logs if each["event"].startswith("journal.")] == [
-        "journal.unavailable",
-        "journal.available",
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
+        "journal.unavailable"
     ]
     async with asyncio.timeout(60):
         while not is_noted(engine):
@@ -325,7 +324,8 @@ async def test_a_failed_sync_of_the_second_place_stops_the_broker(
     monkeypatch.setattr(journaling_module, "EXTENT_S", 0.0)
     engine, fs = await started()
     fs.fail("sync", path=EXTENT)
-    await write(engine, b"second")
+    with contextlib.suppress(SyncFailedError):  # the write can be faster than the second place
+        await write(engine, b"second")
     assert isinstance(await engine.failed, SyncFailedError)
     await engine.stop()
 
