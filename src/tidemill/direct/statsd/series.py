@@ -30,6 +30,11 @@ REASONS = (
 )
 """Why lines are malformed, in the order of the C code (``tm_line_reason``)."""
 
+_COLUMNS = (
+    *("name", "type", "tags", "timestamp", "interval_s", "value", "rate", "count", "min", "max"),
+    *("sum", "sum_squares", "mean", "std", "median", "partial", "sampled"),
+    *("container", "external_data", "cardinality"),
+)
 Native = tuple[int, bytes, int, int, int, float, float, float, float, float, int, bytes]
 """A series as ``StatsdTable.take`` returns it."""
 
@@ -114,6 +119,19 @@ def figures(series: Series, interval_s: float, percentiles: Sequence[float]) -> 
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
+def wide_columns(percentiles: Sequence[float]) -> tuple[str, ...]:
+    """Return the columns of a record that has all of them, whatever its type is."""
+    figures = ("count", "upper", "sum", "mean")
+    return _COLUMNS + tuple(
+        f"{figure}_{_percentile(each)}" for each in percentiles for figure in figures
+    )
+
+
+def _percentile(percentile: float) -> str:
+    """Return a percentage as a part of a field's name, as etsy's StatsD has it."""
+    return f"{percentile:g}".replace(".", "_")
+
+
 def _timer(series: Series, interval_s: float, percentiles: Sequence[float]) -> dict[str, float]:
     """Return the figures of a timer's values."""
     found = {"count": series.weight, "rate": series.weight / interval_s}
@@ -137,7 +155,7 @@ def _timer(series: Series, interval_s: float, percentiles: Sequence[float]) -> d
         lowest = math.floor(percentile / 100 * count + 0.5)
         if lowest == 0:
             continue
-        text = f"{percentile:g}".replace(".", "_")
+        text = _percentile(percentile)
         total = _sum(values[:lowest])
         found |= {
             f"count_{text}": float(lowest),

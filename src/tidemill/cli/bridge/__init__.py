@@ -1,0 +1,1 @@
+"""``tidemill bridge``: bridges between direct messaging and topics."""

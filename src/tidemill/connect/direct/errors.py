@@ -1,0 +1,25 @@
+"""Errors of bridges.
+
+A keeper starts a bridge again after a ``BridgeError``. After a ``PermanentBridgeError`` it waits
+for the user.
+"""
+
+from __future__ import annotations
+
+from tidemill.errors import TidemillError
+
+
+class BridgeError(TidemillError):
+    """A bridge has failed. It starts again after a pause."""
+
+
+class PermanentBridgeError(BridgeError):
+    """A bridge has failed, and would fail in the same way without a change by the user."""
+
+
+class DefinitionError(PermanentBridgeError):
+    """The definition of a bridge is invalid. The user corrects it."""
+
+
+class BridgeExistsError(TidemillError):
+    """A bridge with this name already exists. The user takes another name, or replaces it."""

@@ -1,0 +1,79 @@
+"""Find the class of a bridge by its kind: built in, or an entry point of another package.
+
+Must not know: how a bridge works.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from tidemill.connect.base.definitions import parse
+from tidemill.connect.base.secrets import resolve
+from tidemill.connect.direct.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from tidemill.connect.direct.contract import Bridge, Place
+    from tidemill.connect.direct.definition import Definition
+
+GROUP = "tidemill.bridges"
+"""The group of entry points. Each is a subclass of ``Bridge``."""
+
+BUILT_IN = {"statsd": ("tidemill.connect.direct.statsd", "StatsdBridge", "")}
+"""For each kind its module, its class and the extra that it needs."""
+
+
+def kinds() -> list[str]:
+    """Return the kinds of bridges that are installed."""
+    return sorted({*BUILT_IN, *(each.name for each in entry_points(group=GROUP))})
+
+
+def bridge_class(kind: str) -> type[Bridge]:
+    """Return the class of a kind.
+
+    Raises:
+        DefinitionError: there is no such kind, or its package is not installed.
+    """
+    for entry in entry_points(group=GROUP):
+        if entry.name == kind:
+            loaded: type[Bridge] = entry.load()
+            return loaded
+    if kind not in BUILT_IN:
+        raise DefinitionError(
+            f"unknown kind of bridge {kind!r}", hint=f"Installed kinds: {', '.join(kinds())}."
+        )
+    module, name, extra = BUILT_IN[kind]
+    try:
+        found: type[Bridge] = getattr(import_module(module), name)
+    except ImportError as error:
+        raise DefinitionError(
+            f"bridges of kind {kind} can't be used here: {error}",
+            hint=f"Install what they need: pip install 'tidemill[{extra}]'",
+        ) from error
+    return found
+
+
+def check_options(definition: Definition) -> None:
+    """Check the options of a definition, without the secrets in them.
+
+    Raises:
+        DefinitionError: the kind or an option is invalid.
+    """
+    _options(bridge_class(definition.kind), definition.options)
+
+
+def make_bridge(definition: Definition, place: Place) -> Bridge:
+    """Return the bridge of a definition.
+
+    Raises:
+        DefinitionError: the kind or an option is invalid.
+        SettingsError: a reference to a secret can't be resolved.
+        TidemillError: the bridge can't be made with these options.
+    """
+    kind = bridge_class(definition.kind)
+    return kind(place, _options(kind, resolve(definition.options)))
+
+
+def _options(kind: type[Bridge], options: dict[str, Any]) -> Any:
+    return parse(kind.options_type, options, DefinitionError, "docs/guide-direct.md")
