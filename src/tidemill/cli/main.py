@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from tidemill import __version__, extras
 from tidemill.cli import output
+from tidemill.cli.bridge.commands import app as bridge_app
 from tidemill.cli.demo.commands import demo
 from tidemill.cli.exchange.commands import app as exchange_app
 from tidemill.cli.gateway.commands import gateway
@@ -175,6 +176,7 @@ app.add_typer(
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
 app.add_typer(webhook_app, name="webhook", short_help="Deliver topics to HTTP endpoints.")
+app.add_typer(bridge_app, name="bridge", short_help="Bring StatsD and the like into topics.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
 app.command(short_help="Serve topics over HTTP.")(gateway)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from tidemill.settings.broker import (
+    Bridges,
     Groups,
     Limits,
     Log,
@@ -30,6 +31,7 @@ from tidemill.settings.section import HOST, INT, Section
 
 __all__ = [
     "ENV_PREFIX",
+    "Bridges",
     "Groups",
     "Limits",
     "Log",
@@ -75,6 +77,7 @@ class Settings(Section):
     log: Log = Field(default_factory=Log)
     sources: Sources = Field(default_factory=Sources)
     webhooks: Webhooks = Field(default_factory=Webhooks)
+    bridges: Bridges = Field(default_factory=Bridges)
     telemetry: Telemetry = Field(default_factory=Telemetry)
     sections: tuple[Section, ...] = ()
 

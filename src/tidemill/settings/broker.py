@@ -292,6 +292,16 @@ class Webhooks(Section):
     )
 
 
+class Bridges(Section):
+    """Bridges to direct messaging, in a process of its own beside the broker."""
+
+    run: bool = Field(
+        True,
+        description="Whether the broker starts a worker process that runs bridges, as soon as the "
+        "first one is created.",
+    )
+
+
 class Sources(Section):
     """Change data capture in a process of its own beside the broker."""
 

@@ -98,7 +98,17 @@ def list_bridges(
         )
         for each in found
     ]
-    headers = ("NAME", "KIND", "TOPIC", "STATE", "RECEIVED", "DELIVERED", "LOST", "REFUSED", "ERROR")
+    headers = (
+        "NAME",
+        "KIND",
+        "TOPIC",
+        "STATE",
+        "RECEIVED",
+        "DELIVERED",
+        "LOST",
+        "REFUSED",
+        "ERROR",
+    )
     output.emit_table(headers, rows)
     if not found:
         output.note("There is no bridge. Create one: tidemill bridge create FILE")

@@ -17,6 +17,8 @@ from pydantic import Field
 
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import SOURCES
+from tidemill.connect.direct.definition import Definition as Bridge
+from tidemill.connect.direct.topics import BRIDGES
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.topics import WEBHOOKS
 from tidemill.gateway.hooks.settings import HookEntry, HooksSection
@@ -126,6 +128,20 @@ def _webhooks(broker: Broker) -> Iterable[WorkerSpec]:
     )
 
 
+def _bridges(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield the worker that runs all bridges, as for sources."""
+    settings = broker.settings
+    if not settings.bridges.run:
+        return
+    file = os.devnull if broker.file is None else str(broker.file.absolute())
+    yield WorkerSpec(
+        "bridges",
+        broker.command("bridge", "run", "--all", "--declared", file),
+        wanted=lambda: bool(settings.entries(Bridge)) or broker.has_topic(BRIDGES),
+        stop_s=30,
+    )
+
+
 def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
     data_dir = str(broker.settings.data_dir.absolute())
     for entry in broker.settings.entries(PipelineEntry):
@@ -164,6 +180,7 @@ KINDS = [
     Kind(HookEntry, _none),
     Kind(Definition, _sources),
     Kind(Webhook, _webhooks),
+    Kind(Bridge, _bridges),
     Kind(PipelineEntry, _pipelines),
 ]
 """All kinds, in the order in which their workers start."""
