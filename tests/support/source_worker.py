@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
-from tests.support.processes import ServerProcess
+from tests.support.worker_process import WorkerProcess
 
 
-class SourceWorker:
+class SourceWorker(WorkerProcess):
     """The worker of one source.
 
     Args:
@@ -19,23 +17,4 @@ class SourceWorker:
     """
 
     def __init__(self, name: str, servers: str, log: Path) -> None:
-        self._command = [sys.executable, "-m", "tidemill", "source", "run", name, "-b", servers]
-        self._log = log
-        self._process: ServerProcess | None = None
-
-    def start(self) -> None:
-        self._process = ServerProcess("worker", self._command, self._log, env=dict(os.environ))
-
-    def kill(self) -> None:
-        """Send SIGKILL, if it was started."""
-        if self._process is not None:
-            self._process.kill()
-
-    def check(self) -> None:
-        """Start it again if it ended: the broker was possibly not there when it started."""
-        if self._process is not None and self._process.exit_code is not None:
-            self.start()
-
-    def log(self) -> str:
-        """Return the end of its output."""
-        return self._log.read_text(errors="replace")[-4000:]
+        super().__init__(["source", "run", name, "-b", servers], log)

@@ -16,7 +16,7 @@ from tidemill.settings.section import Section
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a bridge is.
+    """The name, topic and cluster of a bridge.
 
     Attributes:
         name: the name of the bridge.
@@ -58,7 +58,7 @@ class Counts:
 
 
 class Bridge(abc.ABC):
-    """A bridge of one kind. It is created anew for each start.
+    """A bridge of one kind. Each start creates another instance.
 
     Attributes:
         options_type: the section of its options. Its fields and their descriptions are the

@@ -9,12 +9,15 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.definitions import parse
 from tidemill.connect.base.secrets import resolve
+from tidemill.connect.direct.contract import Place
 from tidemill.connect.direct.errors import DefinitionError
+from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.connect.direct.contract import Bridge, Place
+    from tidemill.connect.direct.contract import Bridge
     from tidemill.connect.direct.definition import Definition
 
 GROUP = "tidemill.bridges"
@@ -55,12 +58,15 @@ def bridge_class(kind: str) -> type[Bridge]:
 
 
 def check_options(definition: Definition) -> None:
-    """Check the options of a definition, without the secrets in them.
+    """Check the options of a definition, as far as that is possible without the secrets in them.
 
     Raises:
         DefinitionError: the kind or an option is invalid.
     """
-    _options(bridge_class(definition.kind), definition.options)
+    kind = bridge_class(definition.kind)
+    options = _options(kind, definition.options)
+    if "${" not in definition.encode().decode():
+        _make(kind, Place(definition.name, definition.topic, 1, Kafka("")), options)
 
 
 def make_bridge(definition: Definition, place: Place) -> Bridge:
@@ -69,10 +75,16 @@ def make_bridge(definition: Definition, place: Place) -> Bridge:
     Raises:
         DefinitionError: the kind or an option is invalid.
         SettingsError: a reference to a secret can't be resolved.
-        TidemillError: the bridge can't be made with these options.
     """
     kind = bridge_class(definition.kind)
-    return kind(place, _options(kind, resolve(definition.options)))
+    return _make(kind, place, _options(kind, resolve(definition.options)))
+
+
+def _make(kind: type[Bridge], place: Place, options: Any) -> Bridge:
+    try:
+        return kind(place, options)
+    except TidemillError as error:
+        raise DefinitionError(str(error), hint=error.hint) from error
 
 
 def _options(kind: type[Bridge], options: dict[str, Any]) -> Any:

@@ -192,7 +192,7 @@ class StatsdBridge(Bridge):
             if now_ms < end_ms:
                 continue
             if writer.pending:
-                self._postponed += 1  # the series go on, and nothing is lost
+                self._postponed += 1  # the series continue, and nothing is lost
             else:
                 await self._flush(writer, end_ms)
             end_ms = (max(now_ms, end_ms) // interval_ms + 1) * interval_ms

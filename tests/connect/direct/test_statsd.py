@@ -1,0 +1,202 @@
+"""StatsD's metrics in a topic, over a broker."""
+
+from __future__ import annotations
+
+import functools
+import random
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connect.direct.conftest import Running, Values, place
+from tests.support.broker_process import BrokerProcess
+from tests.support.effort import examples
+from tests.support.ports import reserve_port
+from tests.support.worker_process import WorkerProcess
+from tidemill.confluent.clients import Kafka
+
+FAST: Values = {"listen": ["udp://127.0.0.1:0"], "interval_s": 0.2}
+
+
+def counted(documents: list[Values], name: str) -> float:
+    return float(sum(each["value"] for each in documents if each["name"] == name))
+
+
+def listeners(running: Running) -> list[Values]:
+    return [each for each in running.documents() if each["type"] == "listener"]
+
+
+def counted_series(running: Running) -> set[str]:
+    return {each["name"] for each in running.documents() if each["type"] != "listener"}
+
+
+def test_counters_are_exact_over_many_intervals(running: Running, sender: socket.socket) -> None:
+    running.define(**FAST)
+    running.start()
+    status = running.wait_for_phase("running")
+    at = place(status["details"]["addresses"][0])
+    for _ in range(200):
+        sender.sendto(b"hits:1|c|@0.5\nhits:3|c", at)
+        time.sleep(0.005)  # over several intervals
+    running.wait(lambda: counted(running.documents(), "hits") == 1000, "all are counted")
+    intervals = [each for each in running.documents() if each["name"] == "hits"]
+    assert len(intervals) > 2
+    assert all(each["timestamp"] % 200 == 0 for each in intervals)
+    assert all(each["interval_s"] == pytest.approx(0.2, abs=0.01) for each in intervals[1:])
+    running.wait(lambda: sum(each["packets"] for each in listeners(running)) == 200, "packets")
+    listener = listeners(running)
+    assert sum(each["lines"] for each in listener) == 400
+    assert [each.get("partial") for each in listener[:2]] == [True, None]
+
+
+def test_the_open_interval_is_written_at_the_end(running: Running, sender: socket.socket) -> None:
+    running.define(**FAST | {"interval_s": 3600.0})
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    sender.sendto(b"hits:7|c", at)
+    running.wait(lambda: running.status()["received"] == 1, "it was received")
+    running.stop()
+    (hits,) = (each for each in running.documents() if each["name"] == "hits")
+    assert (hits["value"], hits["partial"]) == (7, True)
+
+
+def test_events_checks_and_raw_lines_have_topics_of_their_own(
+    running: Running, sender: socket.socket
+) -> None:
+    events, raw = f"{running.topic}-events", f"{running.topic}-raw"
+    running.define(**FAST, dialect="dogstatsd", events_topic=events, raw_topic=raw)
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    lines = [b"_e{1,4}:a|text|d:1700000000", b"_sc|db|1", b"_e{9,9}:broken", b"hits:1|c"]
+    sender.sendto(b"\n".join(lines), at)
+    running.wait(lambda: len(running.documents(events)) == 2, "the events are there")
+    assert [each["type"] for each in running.documents(events)] == ["event", "service_check"]
+    assert running.documents(events)[0]["timestamp"] == 1_700_000_000_000
+
+    from tidemill.confluent.reading import read_to_end
+
+    found = [value for _, value in read_to_end(running.kafka, "tests", raw)]
+    assert found == lines
+    running.wait(lambda: running.status()["refused"] == 1, "the broken one is counted")
+
+
+def test_wide_records_have_all_columns(running: Running, sender: socket.socket) -> None:
+    running.define(**FAST, format="wide", percentiles=[50.0, 99.9])
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    sender.sendto(b"took:5|ms|#b:1,a\nhits:1|c", at)
+    running.wait(lambda: counted_series(running) == {"took", "hits"}, "they are there")
+    found = {each["name"]: each for each in running.documents() if each["type"] != "listener"}
+    assert set(found["took"]) == set(found["hits"])
+    assert found["took"]["upper_99_9"] == 5
+    assert found["hits"]["upper_99_9"] is None
+    assert found["took"]["tags"] == "a,b:1"
+
+
+def test_a_paused_bridge_does_not_listen_and_a_resumed_one_does(running: Running) -> None:
+    running.define(listen=[f"tcp://127.0.0.1:{reserve_port()}"], interval_s=0.2)
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    running.order("pause", paused=True)
+    running.wait_for_phase("paused")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(at)
+    running.order("pause", paused=False)
+    running.wait_for_phase("running")
+    socket.create_connection(at).close()
+
+
+def test_a_port_in_use_fails_with_a_hint_until_the_user_resumes(running: Running) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        running.define(listen=[f"tcp://127.0.0.1:{taken.getsockname()[1]}"])
+        running.start()
+        status = running.wait_for_phase("failed")
+        assert "can't listen at tcp://127.0.0.1" in status["error"]
+        assert status["hint"]
+    running.order("pause", paused=False)
+    running.wait_for_phase("running")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dialect": "graphite"}, "dialect"),
+        ({"listen": ["nowhere"]}, "not an address"),
+        ({"percentiles": [0.0]}, "percentile"),
+        ({"intervall_s": 1}, "Did you mean interval_s?"),
+    ],
+)
+def test_an_invalid_option_is_named(running: Running, options: dict[str, Any], said: str) -> None:
+    running.define(**options)
+    running.start()
+    status = running.wait_for_phase("failed")
+    assert said in status["error"] + status["hint"]
+
+
+@pytest.mark.crash
+def test_a_broker_that_is_away_costs_no_sample(tmp_path: Path, sender: socket.socket) -> None:
+    """The broker is killed several times. Each sample is in one interval, and none is lost."""
+    chance = random.Random(7)
+    with BrokerProcess(tmp_path) as broker:
+        running = Running(Kafka(broker.bootstrap))
+        running.define(**FAST)
+        running.start()
+        try:
+            at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+            sent = 0
+            for _ in range(examples(2)):
+                for _ in range(chance.randrange(50, 200)):
+                    sender.sendto(b"hits:1|c", at)
+                    sent += 1
+                    time.sleep(0.002)
+                broker.kill()
+                for _ in range(100):
+                    sender.sendto(b"hits:1|c", at)
+                    sent += 1
+                    time.sleep(0.002)
+                broker.start()
+            running.wait(lambda: counted(running.documents(), "hits") == sent, "all are counted")
+            listener = listeners(running)
+            assert sum(each["drops"] for each in listener) == 0
+            assert max(each["interval_s"] for each in listener) > 0.3  # one was made longer
+        finally:
+            running.stop()
+
+
+@pytest.mark.crash
+def test_a_killed_worker_loses_the_open_interval_and_says_so(
+    running: Running, broker: BrokerProcess, tmp_path: Path, sender: socket.socket
+) -> None:
+    port = reserve_port()
+    running.define(listen=[f"tcp://127.0.0.1:{port}"], interval_s=0.5)
+    command = ["bridge", "run", running.name, "-b", broker.bootstrap]
+    worker = WorkerProcess(command, tmp_path / "worker.log")
+    stored = 0
+
+    def has(count: float) -> bool:
+        return counted(running.documents(), "hits") >= count
+
+    for _ in range(examples(2)):
+        worker.start()
+        running.wait(lambda: _connects(port), "it listens")
+        with socket.create_connection(("127.0.0.1", port)) as link:
+            link.sendall(b"hits:1|c\n" * 10)
+            running.wait(functools.partial(has, stored + 10), "they are stored")
+            link.sendall(b"hits:1|c\n" * 5)  # of the open interval
+        worker.kill()
+        found = counted(running.documents(), "hits")
+        assert stored + 10 <= found <= stored + 15
+        stored = int(found)
+    starts = listeners(running)
+    assert sum(each.get("partial", False) for each in starts) == examples(2)
+
+
+def _connects(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
