@@ -33,7 +33,9 @@ Test = TypeVar("Test", bound=Callable[..., object])
 TESTED: set[str] = set()
 """The rows of the page that have a test here."""
 ELSEWHERE = {
-    # What takes minutes in RabbitMQ, or has no sign that a client sees there.
+    # What takes minutes or a kill in RabbitMQ, or has no sign that a client sees there.
+    "basic.deliver": "tests/engine/queues/test_delivery.py",
+    "basic.get-ok": "tests/engine/queues/test_delivery.py",
     "connection.blocked": "tests/protocols/amqp/test_session.py",
     "connection.unblocked": "tests/protocols/amqp/test_session.py",
     "x-retain": "tests/engine/queues/test_declarations.py",
