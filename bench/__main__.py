@@ -23,6 +23,7 @@ from bench import (
     sync_rule,
 )
 from bench.cdc import section as cdc
+from bench.http import deliveries
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
@@ -47,6 +48,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "followers": followers.section,
     "nexmark": nexmark.section,
     "cdc": cdc.section,
+    "http-deliveries": deliveries.section,
     "queues": queues.section,
     "queues-latency": queues_latency.section,
     "queues-deep": queues_deep.section,
@@ -58,6 +60,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
 _BRIEF = "clients-brief"
 GROUPS = {
     "clients": [name for name in SECTIONS if name.startswith("clients-") and name != _BRIEF],
+    "http": [name for name in SECTIONS if name.startswith("http-")],
 }
 """Names for several sections."""
 _ALL = [name for name in SECTIONS if name != _BRIEF]

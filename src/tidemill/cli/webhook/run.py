@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -66,6 +67,9 @@ def run(
         from tidemill.connect.base.declared import apply_declared
 
         apply_declared(kafka, WEBHOOKS, "webhook", entries, str(declared.absolute()))
+    # What waits is many small objects without cycles: collections would only look at them.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -22,7 +22,7 @@ from tidemill.connect.webhooks.lanes import Event
 from tidemill.connect.webhooks.sender import Answer
 from tidemill.connect.webhooks.topics import attempts_topic
 
-_POLL_S = 0.002
+_POLL_S = 0.005
 _CLIENT = "tidemill-webhooks"
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -133,7 +133,7 @@ class Recorder:
         self._loop = asyncio.get_running_loop()
         self._producer: Any = kafka.producer(
             _CLIENT,
-            linger_ms=2,
+            linger_ms=5,
             enable_idempotence=True,
             compression_type="lz4",
             message_max_bytes=MAX_RECORD_BYTES,

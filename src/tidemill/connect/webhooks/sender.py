@@ -89,6 +89,8 @@ class Sender:
 
 async def _first_bytes(answer: aiohttp.ClientResponse) -> str:
     """Read an answer as far as it is kept. A status counts, even if its body does not arrive."""
+    if answer.content.at_eof():
+        return ""
     kept, size = b"", 0
     try:
         async for chunk in answer.content.iter_any():

@@ -1,0 +1,1 @@
+"""HTTP: webhooks that go out, and the gateway, beside what a program would do itself."""
