@@ -15,8 +15,8 @@ from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_to_end
 from tidemill.connect.base.board import Board, BoardWriter, create_topic
+from tidemill.connect.webhooks import manager
 from tidemill.connect.webhooks.definition import Webhook, parse
-from tidemill.connect.webhooks.manager import Manager
 from tidemill.connect.webhooks.topics import WEBHOOKS, attempts_topic
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -73,8 +73,8 @@ class Shop:
     def start(self) -> None:
         """Start a manager in a thread."""
         self._stop = threading.Event()
-        manager = Manager(self.kafka, [self.name])
-        self._thread = threading.Thread(target=manager.run, args=(self._stop,))
+        made = manager.Manager(self.kafka, [self.name])
+        self._thread = threading.Thread(target=made.run, args=(self._stop,))
         self._thread.start()
 
     def stop(self) -> None:
@@ -107,6 +107,8 @@ class Shop:
 @pytest.fixture
 def shop(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+    monkeypatch.setattr(manager, "STATUS_S", 0.05)
+    monkeypatch.setattr(manager, "LOOK_S", 0.02)
     made = Shop(kafka)
     yield made
     made.stop()

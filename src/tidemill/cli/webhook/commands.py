@@ -312,7 +312,7 @@ def delete(
 ) -> None:
     """Delete a webhook, its position and the topic with its attempts.
 
-    The worker stops delivering it. Deleting its consumer group takes about ten seconds.
+    The worker stops delivering it. Its consumer group can be deleted a few seconds later.
     """
     from tidemill.connect.base.board import BoardWriter
 

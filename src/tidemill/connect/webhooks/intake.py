@@ -34,7 +34,7 @@ from tidemill.connect.webhooks.lanes import Event
 from tidemill.connect.webhooks.topics import group_id
 from tidemill.errors import TidemillError
 
-SESSION_MS = 10_000
+SESSION_MS = 6_000
 COMMIT_S = 0.25
 _WAIT_S = 0.1
 _FETCHED_KB = 8192
@@ -217,6 +217,7 @@ class Intake:
         positions: dict[int, Position] = {}
         for each in found:
             low, high = consumer.get_watermark_offsets(self._place(each.partition), REQUEST_S)
+            self.ends[each.partition] = high
             if each.offset < 0:
                 # A partition that was added later is read from its beginning.
                 at_end = is_first and self._start_at == "end"

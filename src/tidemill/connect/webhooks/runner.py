@@ -45,7 +45,7 @@ TICK_S = 0.05
 """How often positions and figures are made available to other threads."""
 STOP_S = 10.0
 """How long requests that are under way can take when a run stops."""
-MAX_UNWRITTEN = 1000
+MAX_UNWRITTEN = 256
 """No new request starts while so many attempts are not on disk. A crash repeats those at most."""
 _REASON, _LONGEST_REASON = "error.reason", 500
 
@@ -460,7 +460,9 @@ class Run:
         ends = self._intake.ends if self._intake is not None else {}
         self.figures = {
             **self._counts,
-            "lag": sum(max(ends.get(n, 0) - each.offset, 0) for n, each in positions.items()),
+            "lag": sum(max(ends.get(n, 0) - each.offset, 0) for n, each in positions.items())
+            if positions
+            else None,
             "waiting": lanes.count,
             "in_flight": endpoint.in_flight,
             "retrying": lanes.retrying,
