@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tidemill.confluent.clients import Kafka
 
 _NUMBERS = itertools.count(1)
+
+
+@functools.cache
+def producer_of(servers: str) -> Producer:
+    """Return a producer that is connected, from the second use on."""
+    return Kafka(servers).producer("tests", linger_ms=5)
 
 
 @pytest.fixture(scope="package")

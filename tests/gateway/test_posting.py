@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from tests.support.gateway_process import GatewayProcess
+from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
 
@@ -20,7 +22,7 @@ Record = tuple[int, int, bytes | None, bytes | None, list[Any]]
 def stored(kafka: Kafka, topic: str) -> list[Record]:
     """Return the records of a topic, as a Kafka client reads them."""
     ends = end_offsets(kafka, "tests", topic)
-    follower = Follower.of(kafka, "tests", ends)
+    follower = Follower.of(kafka, "tests", ends, fetch_wait_max_ms=10)
     found: list[Record] = []
     while follower.behind(ends):
         for message in follower.poll(1.0):
@@ -193,6 +195,22 @@ def test_a_topic_that_was_deleted_is_not_created_again(
     answer = http.post(f"/topics/{topic}", json={"value": 1})
     assert (answer.status_code, answer.json()["error"]) == (404, "unknown_topic")
     assert topic not in kafka.list_topics("tests")
+
+
+def test_a_partition_that_was_added_can_be_written_soon(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    assert http.post(f"/topics/{topic}", json={"value": 1}).status_code == 200
+    admin = kafka.admin("tests")
+    (future,) = admin.create_partitions([NewPartitions(topic, 4)]).values()
+    future.result(30)
+
+    def is_stored() -> bool:
+        answer = http.post(f"/topics/{topic}", json={"value": 1, "partition": 3})
+        assert answer.status_code in (200, 400, 503)
+        return answer.status_code == 200
+
+    poll_until(is_stored, 30, "the new partition is written", interval=0.2)
 
 
 class TestIdempotencyKey:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tidemill.confluent.clients import Kafka
-from tidemill.errors import UnreachableError
+from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.errors import TidemillError, UnreachableError
 
 READ_S = 60.0
 """How long a read can go without a record before it fails."""
@@ -23,12 +24,13 @@ _BATCH = 2000
 Partition = tuple[str, int]
 
 
-def arrived(consumer: Consumer, timeout_s: float) -> Iterator[Message]:
+def arrived(consumer: Consumer, timeout_s: float, most: int = _BATCH) -> Iterator[Message]:
     """Yield messages that have arrived: records, ends and errors. Wait for the first one only."""
     first = consumer.poll(timeout_s)
     if first is not None:
         yield first
-        yield from consumer.consume(_BATCH, 0)
+        if most > 1:
+            yield from consumer.consume(min(most - 1, _BATCH), 0)
 
 
 class Follower:
@@ -56,6 +58,7 @@ class Follower:
         partitions: Iterable[Partition],
         isolation: str = "read_committed",
         starts: Mapping[Partition, int] | None = None,
+        reset: str = "earliest",
         **config: Any,
     ) -> Follower:
         """Return a follower of partitions, from their beginning or from given offsets.
@@ -63,13 +66,14 @@ class Follower:
         Args:
             isolation: ``read_committed`` or ``read_uncommitted``.
             starts: the first offset of partitions; default: the beginning.
+            reset: what happens if an offset does not exist any more (``auto.offset.reset``).
             config: more of librdkafka's configuration, with underscores for dots.
         """
         consumer = kafka.consumer(
             client,
             isolation_level=isolation,
             enable_partition_eof=True,
-            auto_offset_reset="earliest",
+            auto_offset_reset=reset,
             **config,
         )
         return cls(consumer, {place: (starts or {}).get(place, 0) for place in partitions})
@@ -86,18 +90,144 @@ class Follower:
             place = str(message.topic()), int(message.partition() or 0)
             if error is None:
                 yield message
-                self.positions[place] = offset + 1
+                if place in self.positions:
+                    self.positions[place] = offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 # The end of what is committed, behind the control records.
-                self.positions[place] = offset
+                if place in self.positions:
+                    self.positions[place] = offset
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                 failed = failed or error
         if failed is not None:
             raise KafkaException(failed)
 
+    def add(self, starts: Mapping[Partition, int]) -> None:
+        """Follow more partitions, from given offsets on."""
+        self.positions.update(starts)
+        self._consumer.incremental_assign(
+            [TopicPartition(*place, offset) for place, offset in starts.items()]
+        )
+
+    def remove(self, partitions: Iterable[Partition]) -> None:
+        """Do not follow these partitions any more."""
+        gone = [place for place in partitions if self.positions.pop(place, None) is not None]
+        self._consumer.incremental_unassign([TopicPartition(*place) for place in gone])
+
     def behind(self, ends: Mapping[Partition, int]) -> list[Partition]:
         """Return the partitions that were not read to these ends."""
         return [place for place, read in self.positions.items() if read < ends.get(place, 0)]
+
+    def close(self) -> None:
+        """Close the client."""
+        self._consumer.close()
+
+
+@dataclass
+class Extract:
+    """Records of a partition, from an offset on.
+
+    Attributes:
+        following: The offset to continue with.
+        end: The offset behind the partition's last record.
+    """
+
+    records: list[Message]
+    following: int
+    end: int
+
+
+class OutOfRangeError(TidemillError):
+    """The partition does not have this offset: it was deleted, or is not written yet.
+
+    Attributes:
+        start: The first offset that the partition still has.
+        end: The offset behind its last record.
+    """
+
+    def __init__(self, place: Partition, offset: int, start: int, end: int) -> None:
+        where = f"topic {place[0]} partition {place[1]}"
+        super().__init__(f"{where} has offsets {start} to {end}, and not {offset}")
+        self.start, self.end = start, end
+
+
+class ExtractReader:
+    """Reads some records from explicit positions, again and again. One thread uses it.
+
+    Args:
+        consumer: A consumer with ``enable.partition.eof``, whose ``auto.offset.reset`` is
+            ``error``.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    @classmethod
+    def of(cls, kafka: Kafka, client: str) -> ExtractReader:
+        """Return a reader of what is committed, which does not read far ahead."""
+        consumer = kafka.consumer(
+            client,
+            isolation_level="read_committed",
+            enable_partition_eof=True,
+            auto_offset_reset="error",
+            fetch_wait_max_ms=10,
+            fetch_queue_backoff_ms=1,
+            queued_min_messages=100,
+            queued_max_messages_kbytes=1024,
+            fetch_message_max_bytes=262_144,
+        )
+        return cls(consumer)
+
+    def read(
+        self, place: Partition, offset: int, most: int, most_bytes: int, timeout_s: float
+    ) -> Extract:
+        """Return the records from an offset on, or none if there are none yet.
+
+        Args:
+            most: The most records.
+            most_bytes: Stop when keys and values have so many bytes.
+
+        Raises:
+            OutOfRangeError: The partition does not have the offset.
+            KafkaException: The partition can't be read.
+        """
+        self._consumer.assign([TopicPartition(*place, offset)])
+        found = Extract([], offset, -1)
+        size, is_at_end, deadline = 0, False, time.monotonic() + timeout_s
+        try:
+            while not is_at_end and len(found.records) < most and size < most_bytes:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    if found.records:
+                        break
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                for message in arrived(self._consumer, min(left, 1.0), most - len(found.records)):
+                    is_at_end = self._take(place, offset, message, found) or is_at_end
+                    size += len(message.value() or b"") + len(message.key() or b"")
+                    if size >= most_bytes:
+                        break
+            there = TopicPartition(*place)
+            found.end = self._consumer.get_watermark_offsets(there, cached=True)[1]
+            return found
+        finally:
+            self._consumer.unassign()
+
+    def _take(self, place: Partition, offset: int, message: Message, found: Extract) -> bool:
+        """Add a message to what was found; return whether the end was reached."""
+        error = message.error()
+        if error is None:
+            found.records.append(message)
+            found.following = int(message.offset() or 0) + 1
+            return False
+        if error.code() == KafkaError._PARTITION_EOF:
+            found.following = int(message.offset() or 0)  # behind the control records
+            return True
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            there = TopicPartition(*place)
+            start, end = self._consumer.get_watermark_offsets(there, timeout=REQUEST_S)
+            raise OutOfRangeError(place, offset, start, end)
+        if not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+            raise KafkaException(error)
+        return False
 
     def close(self) -> None:
         """Close the client."""

@@ -11,12 +11,19 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemill.gateway.guard import Guard, Rates
+from tidemill.gateway.information import get_group, get_groups, get_topic, get_topics
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.posting import post
+from tidemill.gateway.reading import get_partition
 from tidemill.gateway.server import Listener
 
 ROUTES = [
+    Route("/topics", get_topics),
+    Route("/topics/{topic}", get_topic),
     Route("/topics/{topic}", post, methods=["POST"]),
+    Route("/topics/{topic}/partitions/{partition}", get_partition),
+    Route("/groups", get_groups),
+    Route("/groups/{group}", get_group),
 ]
 
 
@@ -52,5 +59,12 @@ def listeners(parts: Parts) -> list[Listener]:
     """Return what the gateway serves, each with its address."""
     settings = parts.settings
     return [
-        Listener("topics", topics(parts), settings.host, settings.port, settings.connections),
+        Listener(
+            "topics",
+            topics(parts),
+            settings.host,
+            settings.port,
+            settings.connections,
+            settings.slow_client_seconds,
+        ),
     ]

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError
 from starlette.responses import Response
 
 from tidemill.confluent.errors import RETRIABLE
+from tidemill.confluent.reading import OutOfRangeError
 from tidemill.errors import (
     RequestTimedOutError,
     TidemillError,
@@ -94,6 +95,7 @@ _TYPES: Mapping[type[TidemillError], tuple[int, str]] = {
     UnreachableError: (503, "unavailable"),
     RequestTimedOutError: (503, "unavailable"),
 }
+_OUT_OF_RANGE = (416, "offset_out_of_range")
 _CODES: Mapping[int, tuple[int, str]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: (404, "unknown_topic"),
     KafkaError._UNKNOWN_TOPIC: (404, "unknown_topic"),
@@ -148,6 +150,13 @@ def from_error(error: TidemillError) -> HttpError:
     """Return the answer for one of tidemill's errors."""
     if isinstance(error, HttpError):
         return error
+    if isinstance(error, OutOfRangeError):
+        return HttpError(
+            *_OUT_OF_RANGE,
+            str(error),
+            hint="Records before the start were deleted. Continue at the start, or at the end.",
+            more={"start": error.start, "end": error.end},
+        )
     status, code = next(
         (found for kind, found in _TYPES.items() if isinstance(error, kind)), (502, "refused")
     )

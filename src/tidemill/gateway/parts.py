@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidemill.confluent.clients import Kafka
+from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
+from tidemill.gateway.reading import Pool
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.gateway.topics import Catalog
 from tidemill.gateway.writing import Writer
@@ -19,7 +20,8 @@ class Parts:
 
     Attributes:
         budget: The memory of bodies and of records that are not acknowledged yet.
-        stopping: Set when the gateway stops: long answers end.
+        pool: Reads from explicit positions.
+        hub: Follows topics.
     """
 
     kafka: Kafka
@@ -28,15 +30,23 @@ class Parts:
     writer: Writer
     catalog: Catalog
     keys: Keys
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    pool: Pool
+    hub: Hub
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings) -> Parts:
         """Return the parts, in a running event loop."""
-        budget = Budget(settings.inflight_bytes)
+        budget, catalog = Budget(settings.inflight_bytes), Catalog(kafka)
         writer = Writer(kafka, budget)
-        return cls(kafka, settings, budget, writer, Catalog(kafka), Keys(kafka, writer, settings))
+        keys = Keys(kafka, writer, settings)
+        return cls(kafka, settings, budget, writer, catalog, keys, Pool(kafka), Hub(kafka, catalog))
+
+    def stop(self) -> None:
+        """End answers that wait for new records. All others are completed."""
+        self.hub.stop()
 
     async def close(self) -> None:
         """End what runs. Records under way get a few seconds."""
         await self.writer.close()
+        await self.hub.close()
+        await self.pool.close()

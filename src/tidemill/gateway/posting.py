@@ -226,8 +226,7 @@ class _Stream(Response):
             headers = [(b"content-type", LINES.encode()), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for lines in self._answers():
-                async with asyncio.timeout(self._settings.slow_client_seconds):
-                    await send({"type": "http.response.body", "body": lines, "more_body": True})
+                await send({"type": "http.response.body", "body": lines, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             reading.cancel()

@@ -58,10 +58,10 @@ async def _serve(
             bound.listen(1024)
             host, port = bound.getsockname()[:2]
             log.info("gateway.listening", listener=listener.name, host=host, port=port)
-        stop = parts.stopping
+        stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, _stop, stop, parts)
         incoming.start()
         ready({each.name: bound.getsockname()[:2] for each, bound in served})
         await serve(served, stop)
@@ -69,3 +69,8 @@ async def _serve(
         with contextlib.suppress(asyncio.CancelledError):
             await incoming.stop()
             await parts.close()
+
+
+def _stop(stop: asyncio.Event, parts: Parts) -> None:
+    stop.set()
+    parts.stop()

@@ -47,6 +47,7 @@ class Listener:
         name: For the log, like ``topics``.
         app: An ASGI application.
         connections: The most open connections.
+        slow_client_s: How long a client can take to accept what fills its buffers, in seconds.
     """
 
     name: str
@@ -54,15 +55,18 @@ class Listener:
     host: str
     port: int
     connections: int
+    slow_client_s: int = 30
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's connection, with limits."""
 
     connections_limit = 1000
+    slow_client_s = 30
     _head_bytes = 0
     _is_in_head = False
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or refuse it if there are too many."""
@@ -113,10 +117,24 @@ class BoundedProtocol(HttpToolsProtocol):
         """Refuse what is not HTTP, or what passes a limit of ``on_header`` and others."""
         self._refuse(400, "the request is not valid HTTP, or has too many headers")
 
+    def pause_writing(self) -> None:
+        """Wait for a client that does not take what was sent; but not for long."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.slow_client_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Continue to send."""
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection."""
-        if self._head_timer is not None:
-            self._head_timer.cancel()
+        for timer in (self._head_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
@@ -188,7 +206,11 @@ async def serve(listeners: Sequence[tuple[Listener, socket.socket]], stop: async
 
 
 def _server(listener: Listener) -> _Server:
-    connection = type("Connection", (BoundedProtocol,), {"connections_limit": listener.connections})
+    limits = {
+        "connections_limit": listener.connections,
+        "slow_client_s": listener.slow_client_s,
+    }
+    connection = type("Connection", (BoundedProtocol,), limits)
     config = uvicorn.Config(
         listener.app,
         http=connection,

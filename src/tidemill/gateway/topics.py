@@ -9,19 +9,23 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
+    TopicPartition,
 )
 from confluent_kafka.admin import OffsetSpec
 
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway.errors import busy, from_kafka, unknown_topic
+from tidemill.gateway.errors import HttpError, busy, from_kafka, unknown_topic
 
 REQUEST_S = 5.0
 """How long a broker can take to answer."""
@@ -32,6 +36,8 @@ _QUESTIONS = 8
 """The most requests to the brokers at the same time."""
 _WAITING = 500
 _VALID = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+_ISOLATION = {True: IsolationLevel.READ_COMMITTED, False: IsolationLevel.READ_UNCOMMITTED}
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -79,16 +85,40 @@ class Catalog:
         return await asyncio.shield(task)
 
     async def _describe(self, name: str) -> Topic:
-        asked = await self._ask(
-            f"topic {name}",
-            lambda: self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_S)[
-                name
-            ],
-        )
-        found = Topic(name, str(asked.topic_id or ""), len(asked.partitions))
-        self._known[name] = time.monotonic(), found
-        self._known.move_to_end(name)
-        if len(self._known) > _KNOWN:
+        found = (await self.described([name]))[name]
+        if found is None:
+            raise unknown_topic(f"topic {name}")
+        return found
+
+    async def described(self, names: Sequence[str]) -> dict[str, Topic | None]:
+        """Ask the brokers about topics, also if they are known; None is one that does not exist.
+
+        Raises:
+            HttpError: no broker answers (503).
+        """
+
+        async def ask() -> dict[str, Topic | None]:
+            futures = self._admin.describe_topics(
+                TopicCollection([*names]), request_timeout=REQUEST_S
+            )
+            found: dict[str, Topic | None] = {}
+            for name, future in futures.items():
+                try:
+                    about = await asyncio.wrap_future(future)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                    found[name] = None
+                else:
+                    found[name] = Topic(name, _id_of(about), len(about.partitions))
+            return found
+
+        found = await self._bounded(f"topic {names[0]}", ask)
+        for name, topic in found.items():
+            self._known.pop(name, None)
+            if topic is not None:
+                self._known[name] = time.monotonic(), topic
+        while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
         return found
 
@@ -101,17 +131,22 @@ class Catalog:
         found = await self._bounded("topics", ask)
         return {name: len(each.partitions) for name, each in sorted(found.topics.items())}
 
-    async def offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, int]:
-        """Return the offset of each partition that an ``OffsetSpec`` means; -1 for none."""
+    async def offsets(
+        self, places: Iterable[Place], spec: Any, *, committed: bool = True
+    ) -> dict[Place, int]:
+        """Return the offset of each partition that an ``OffsetSpec`` means; -1 for none.
+
+        Args:
+            committed: whether the end is the last stable offset, as readers see it.
+        """
         asked = dict.fromkeys(places, spec)
         if not asked:
             return {}
 
         async def ask() -> dict[Place, int]:
-            from confluent_kafka import TopicPartition
-
             futures = self._admin.list_offsets(
                 {TopicPartition(*place): each for place, each in asked.items()},
+                isolation_level=_ISOLATION[committed],
                 request_timeout=REQUEST_S,
             )
             return {
@@ -126,7 +161,7 @@ class Catalog:
         places = [(topic.name, number) for number in range(topic.partitions)]
         specs: Any = OffsetSpec
         starts = await self.offsets(places, specs.earliest())
-        ends = await self.offsets(places, specs.latest())
+        ends = await self.offsets(places, specs.latest(), committed=False)
         return [(starts[place], ends[place]) for place in places]
 
     async def groups(self) -> list[dict[str, object]]:
@@ -161,11 +196,13 @@ class Catalog:
             for each in answer.topic_partitions
             if each.offset >= 0
         }
+        if not committed and about.state == ConsumerGroupState.DEAD:
+            raise HttpError(404, "unknown_group", f"group {name} does not exist")
         existing = await self.names()
         there = [place for place in sorted(committed) if place[1] < existing.get(place[0], 0)]
         specs: Any = OffsetSpec
         starts = await self.offsets(there, specs.earliest())
-        ends = await self.offsets(there, specs.latest())
+        ends = await self.offsets(there, specs.latest(), committed=False)
         partitions = [
             {
                 "topic": place[0],
@@ -204,3 +241,8 @@ class Catalog:
             raise from_kafka(error.args[0], what) from error
         finally:
             self._waiting -= 1
+
+
+def _id_of(about: Any) -> str:
+    """Return a topic's id as Kafka's tools print it: librdkafka has other base64 characters."""
+    return str(about.topic_id or "").replace("+", "-").replace("/", "_")

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.errors import RAISED, error_in
 from tidemill.gateway.dedup import Stored
-from tidemill.gateway.errors import busy, from_kafka
+from tidemill.gateway.errors import busy, from_kafka, unavailable
 from tidemill.gateway.guard import Budget
 from tidemill.record_json import InputRecord
 
@@ -71,6 +71,7 @@ class Writer:
             linger_ms=0,
             # How long a topic that was there can be unknown before it counts as deleted.
             topic_metadata_propagation_max_ms=1000,
+            topic_metadata_refresh_interval_ms=5000,  # partitions that were added
             message_timeout_ms=DELIVERY_MS,
             message_max_bytes=_LARGEST_RECORD,
             queue_buffering_max_messages=2 * RECORDS,
@@ -81,7 +82,7 @@ class Writer:
         """Send a record to a topic that exists; the result is its place.
 
         Raises:
-            HttpError: too much is under way (503). Nothing was sent.
+            HttpError: too much is under way, or the partition is new (503). Nothing was sent.
         """
         size = len(record.key or b"") + len(record.value or b"") + _OVERHEAD
         if self._count >= RECORDS:
@@ -111,6 +112,8 @@ class Writer:
             found = error_in(error)
             if found is None:
                 raise
+            if found.code() == KafkaError._UNKNOWN_PARTITION:
+                raise unavailable(f"topic {topic} has just got this partition") from error
             done.set_exception(from_kafka(found, f"topic {topic}"))
             self._replace_if_fatal(producer, found)
             return done

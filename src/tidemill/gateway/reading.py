@@ -1,0 +1,207 @@
+"""Reads partitions from explicit positions, with a few consumers that all requests share.
+
+``GET /topics/NAME/partitions/P`` keeps no position here: it is in the URL, and the next one is in
+the answer. So a request can be repeated, and an answer that is lost loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from confluent_kafka import KafkaException, Message
+from confluent_kafka.admin import OffsetSpec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import Extract, ExtractReader
+from tidemill.gateway.errors import HttpError, busy, from_kafka, invalid
+from tidemill.gateway.guard import Budget
+from tidemill.gateway.parameters import Parameters, time_of
+from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
+from tidemill.record_json import to_line
+
+READERS = 4
+"""The most consumers, each of which has a thread."""
+_WAITING = 500
+RECORDS, MOST_RECORDS = 100, 10_000
+BYTES, MOST_BYTES = 1_048_576, 16_777_216
+"""Limits of an answer: those of a request that names none, and the greatest ones."""
+MOST_WAIT_S = 60
+_PIECE = 131_072
+
+T = TypeVar("T")
+
+
+class Pool:
+    """Reads from explicit positions. It belongs to one event loop."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._threads = ThreadPoolExecutor(READERS, "readers", initializer=self._start)
+        self._own = threading.local()
+        self._readers: list[ExtractReader] = []
+        self._waiting = 0
+
+    def _start(self) -> None:
+        self._own.reader = ExtractReader.of(self._kafka, "tidemill-gateway")
+        self._readers.append(self._own.reader)
+
+    async def read(self, place: Place, offset: int, most: int, most_bytes: int) -> Extract:
+        """Return the records of a partition from an offset on; see ``ExtractReader.read``.
+
+        Raises:
+            OutOfRangeError: the partition does not have the offset.
+            HttpError: the partition can't be read, or too many requests wait (503).
+        """
+
+        def read() -> Extract:
+            reader: ExtractReader = self._own.reader
+            return reader.read(place, offset, most, most_bytes, REQUEST_S)
+
+        return await self._run(read, f"topic {place[0]} partition {place[1]}")
+
+    async def _run(self, work: Callable[[], T], what: str) -> T:
+        if self._waiting >= _WAITING:
+            raise busy("too many requests read")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except KafkaException as error:
+            raise from_kafka(error.args[0], what) from error
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        """End the threads and the consumers."""
+        await asyncio.to_thread(self._threads.shutdown)
+        for reader in self._readers:
+            await asyncio.to_thread(reader.close)
+
+
+def line_of(message: Message) -> bytes:
+    """Return a record as a line of JSON."""
+    headers: Any = message.headers() or []
+    key: Any = message.key()
+    value: Any = message.value()
+    kind, timestamp = message.timestamp()
+    return to_line(
+        topic=str(message.topic()),
+        partition=int(message.partition() or 0),
+        offset=int(message.offset() or 0),
+        timestamp_ms=timestamp if kind else None,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+async def positions(catalog: Catalog, places: Sequence[Place], text: str) -> list[int]:
+    """Return the offset of each partition that a request means.
+
+    Args:
+        text: ``beginning``, ``end``, an offset, ``-N`` for the last N records, or a time: ISO 8601
+            or ``@`` and milliseconds since the epoch.
+
+    Raises:
+        HttpError: the text is not a position (400), or no broker answers (503).
+    """
+    specs: Any = OffsetSpec
+    digits = text.removeprefix("-").removeprefix("@")
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 20
+    number = int(digits) if is_number and int(digits) < 2**63 else None
+    if number is not None and text[0] not in "-@":
+        return [number] * len(places)
+    if text == "beginning":
+        found = await catalog.offsets(places, specs.earliest())
+        return [found[place] for place in places]
+    ends = await catalog.offsets(places, specs.latest())
+    if text == "end":
+        return [ends[place] for place in places]
+    if text[:1] == "-" and number is not None:
+        starts = await catalog.offsets(places, specs.earliest())
+        return [max(starts[place], ends[place] - number) for place in places]
+    if text[:1] == "@" and number is None:
+        raise invalid(f"invalid from {text[:100]!r}: digits follow the @")
+    time_ms = time_of("from", digits)
+    found = await catalog.offsets(places, specs.for_timestamp(time_ms))
+    return [found[place] if found[place] >= 0 else ends[place] for place in places]
+
+
+def partition_of(request: Request, topic: Topic) -> int:
+    """Return the partition in a path.
+
+    Raises:
+        HttpError: the topic does not have it (404).
+    """
+    text = request.path_params["partition"]
+    if text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < topic.partitions:
+        return int(text)
+    raise HttpError(
+        404,
+        "unknown_partition",
+        f"topic {topic.name} has no partition {text[:20]}",
+        hint=f"It has partitions 0 to {topic.partitions - 1}.",
+    )
+
+
+async def get_partition(request: Request) -> Response:
+    """Return some records of a partition, and where to continue."""
+    parts = request.app.parts
+    topic = await parts.catalog.topic(request.path_params["topic"])
+    place = topic.name, partition_of(request, topic)
+    parameters = Parameters(request)
+    start = parameters.text("from") or "beginning"
+    limits = {
+        "limit": parameters.number("limit", 1, MOST_RECORDS),
+        "bytes": parameters.number("bytes", 1, MOST_BYTES),
+        "wait": parameters.number("wait", 0, MOST_WAIT_S),
+    }
+    parameters.end()
+    (offset,) = await positions(parts.catalog, [place], start)
+    most, most_bytes = limits["limit"] or RECORDS, limits["bytes"] or BYTES
+    found = await parts.pool.read(place, offset, most, most_bytes)
+    wait_s = 0 if found.records else limits["wait"]
+    if wait_s and await parts.hub.wait(request, topic, place[1], found.following, wait_s):
+        found = await parts.pool.read(place, found.following, most, most_bytes)
+    given = {name: value for name, value in limits.items() if value is not None}
+    query = urlencode({"from": found.following, **given})
+    url = f"/topics/{quote(topic.name)}/partitions/{place[1]}?{query}"
+    lines = b",".join(line_of(message)[:-1] for message in found.records)
+    body = b'{"records":[%b],"next":%d,"end":%d,"links":{"next":"%b"}}' % (
+        lines,
+        found.following,
+        found.end,
+        url.encode(),
+    )
+    return Pieces(body, {"link": f'<{url}>; rel="next"'}, parts.budget)
+
+
+class Pieces(Response):
+    """An answer that is sent in pieces, so that a slow client does not have all of it in a buffer.
+
+    Args:
+        budget: The memory that it takes until it is sent.
+    """
+
+    def __init__(self, body: bytes, headers: Mapping[str, str], budget: Budget) -> None:
+        self._budget = budget
+        own = {"cache-control": "no-store", **headers}
+        super().__init__(body, headers=own, media_type="application/json")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = memoryview(self.body)
+        with self._budget.taken() as take:
+            take(len(body))
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            for at in range(0, len(body), _PIECE):
+                piece = bytes(body[at : at + _PIECE])
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,222 @@
+"""``GET /topics/NAME`` as server-sent events: each record of all partitions, from a position on.
+
+The id of an event is a vector: the topic's id, and for each partition the offset to continue with.
+So a client that connects again with ``Last-Event-ID`` continues without a gap and without a double.
+Source: HTML Standard, 9.2 Server-sent events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tidemill.confluent.reading import OutOfRangeError
+from tidemill.gateway.errors import HttpError, invalid
+from tidemill.gateway.following import Tail, disconnected
+from tidemill.gateway.parameters import Parameters
+from tidemill.gateway.parts import Parts
+from tidemill.gateway.reading import line_of, positions
+from tidemill.gateway.topics import Topic
+
+EVENT_STREAM = "text/event-stream"
+HEARTBEAT_S = 15.0
+_CHUNK_RECORDS, _CHUNK_BYTES = 500, 262_144
+_BEGIN = b"retry: 1000\n"
+_HEARTBEAT = b":\n\n"
+_ID = re.compile(r"([A-Za-z0-9_-]{0,8});(\d{1,18}(?:,\d{1,18}){0,1999})")
+_PAUSE_S, _UNREACHABLE_S = 0.1, 1.0
+
+
+async def follow(request: Request) -> Response:
+    """Return the answer that follows a topic."""
+    parts: Parts = request.app.parts
+    topic = await parts.catalog.topic(request.path_params["topic"])
+    parameters = Parameters(request)
+    start = parameters.text("from")
+    last = request.headers.get("last-event-id") or parameters.text("last_event_id")
+    parameters.end()
+    stream = _Stream(request, parts, topic)
+    if last:
+        stream.resume(last)
+    else:
+        places = [(topic.name, number) for number in range(topic.partitions)]
+        stream.vector = await positions(parts.catalog, places, start or "end")
+    return stream
+
+
+class _Stream(Response):
+    """Follows a topic for one client.
+
+    Attributes:
+        vector: By partition, the offset to continue with.
+    """
+
+    def __init__(self, request: Request, parts: Parts, topic: Topic) -> None:
+        self.vector: list[int] = []
+        self._request = request
+        self._parts = parts
+        self._topic = topic
+        self._lost: list[bytes] = []
+        self._number = 0  # of the last recent record that was looked at
+
+    def resume(self, last: str) -> None:
+        """Continue behind the event with this id.
+
+        Raises:
+            HttpError: it is not an id of this gateway's (400).
+        """
+        found = _ID.fullmatch(last)
+        if found is None:
+            raise invalid(
+                f"invalid Last-Event-ID {last[:100]!r}",
+                hint="Use the id of an event of this topic, or leave it out.",
+            )
+        self.vector = [int(offset) for offset in found[2].split(",")]
+        if found[1] != self._topic.id[:8] or len(self.vector) > self._topic.partitions:
+            self._start_again()
+        self._grow()
+
+    def _start_again(self) -> None:
+        """Read the topic from its beginning: it is not the one that the client has followed."""
+        self.vector = [0] * self._topic.partitions
+        self._lost.append(self._event({"reason": "the topic was created again"}, b"reset"))
+
+    def _grow(self) -> None:
+        """Read partitions that are new from their beginning."""
+        self.vector += [0] * (self._topic.partitions - len(self.vector))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["method"] != "HEAD":
+            async for data in self._events():
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """Yield events until the client or the topic has gone, or the gateway stops."""
+        yield _BEGIN + b"id: " + self._id() + b"\n\n"  # so that a client resumes from here
+        gone = asyncio.ensure_future(disconnected(self._request))
+        try:
+            while not gone.done() and not self._parts.hub.is_stopping:
+                try:
+                    async with self._parts.hub.following(self._topic) as (tail, changed):
+                        async for data in self._of_tail(tail, changed, gone):
+                            yield data
+                    await self._look_again()
+                except HttpError as error:
+                    if error.status != 503:  # the topic was deleted
+                        yield self._event(error.body(), b"end")
+                        return
+                    await asyncio.sleep(_UNREACHABLE_S)  # a browser gives up after an error
+                    yield _HEARTBEAT
+        finally:
+            gone.cancel()
+
+    async def _look_again(self) -> None:
+        """Find the topic again after it has changed.
+
+        Raises:
+            HttpError: it was deleted (404), or no broker answers (503).
+        """
+        if self._parts.hub.is_stopping:
+            return
+        await asyncio.sleep(_PAUSE_S)
+        found = (await self._parts.catalog.described([self._topic.name]))[self._topic.name]
+        topic = found or await self._parts.catalog.topic(self._topic.name)
+        is_other = topic.id != self._topic.id or topic.partitions < len(self.vector)
+        self._topic, self._number = topic, 0
+        if is_other:
+            self._start_again()
+        self._grow()
+
+    async def _of_tail(
+        self, tail: Tail, changed: asyncio.Event, gone: asyncio.Future[None]
+    ) -> AsyncIterator[bytes]:
+        """Yield events while the topic is followed."""
+        gone.add_done_callback(lambda _: changed.set())
+        while not tail.gone and not gone.done():
+            if self._lost:
+                yield b"".join(self._lost)
+                self._lost = []
+            behind = [n for n, offset in enumerate(self.vector) if offset < tail.covers[n]]
+            if behind:
+                for number in behind:
+                    data = await self._from_log(number)
+                    if data:
+                        yield data
+                continue
+            changed.clear()
+            data = self._from_recent(tail)
+            if data:
+                yield data
+            elif not await _is_set(changed, HEARTBEAT_S):
+                yield _HEARTBEAT
+
+    def _from_recent(self, tail: Tail) -> bytes:
+        """Return events of recent records that the client does not have."""
+        events: list[bytes] = []
+        size = 0
+        for number, record in tail.since(self._number):
+            self._number = number
+            if record.offset >= self.vector[record.partition]:
+                self.vector[record.partition] = record.offset + 1
+                events.append(b"id: %b\ndata: %b\n" % (self._id(), record.line))
+                size += len(events[-1])
+                if size >= _CHUNK_BYTES:
+                    break
+        return b"".join(events)
+
+    async def _from_log(self, number: int) -> bytes:
+        """Return events of records that are not recent any more."""
+        place, offset = (self._topic.name, number), self.vector[number]
+        try:
+            found = await self._parts.pool.read(place, offset, _CHUNK_RECORDS, _CHUNK_BYTES)
+        except OutOfRangeError as error:
+            self.vector[number] = error.start if offset < error.start else error.end
+            is_old = offset < error.start
+            return self._event(
+                {
+                    "reason": "records were deleted" if is_old else "the log is shorter",
+                    "partition": number,
+                    "from": offset,
+                    "to": self.vector[number],
+                },
+                b"reset",
+            )
+        events: list[bytes] = []
+        for message in found.records:
+            self.vector[number] = int(message.offset() or 0) + 1
+            events.append(b"id: %b\ndata: %b\n" % (self._id(), line_of(message)))
+        if not events and found.following <= offset:
+            await asyncio.sleep(_PAUSE_S)
+        self.vector[number] = max(self.vector[number], found.following)
+        return b"".join(events)
+
+    def _event(self, data: dict[str, object], kind: bytes) -> bytes:
+        """Return an event that is not a record."""
+        return b"event: %b\nid: %b\ndata: %b\n\n" % (kind, self._id(), orjson.dumps(data))
+
+    def _id(self) -> bytes:
+        offsets = ",".join(map(str, self.vector))
+        return f"{self._topic.id[:8]};{offsets}".encode()
+
+
+async def _is_set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event; return whether it was set in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
