@@ -11,7 +11,6 @@ import json
 import math
 import struct
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from types import SimpleNamespace
@@ -24,8 +23,8 @@ from hypothesis import strategies as st
 from tests.connect.cdc.postgres.test_messages import framed, row
 from tests.connect.cdc.postgres.test_positions import Server
 from tests.support.effort import examples
-from tidemill.connect.cdc.contract import Batch, Capture, Chunk, Position, Source, Table
-from tidemill.connect.cdc.envelope import Encoder, decode
+from tests.support.folded_topic import FoldedTopic
+from tidemill.connect.cdc.contract import Capture, Chunk, Position, Source, Table
 from tidemill.connect.cdc.postgres import PostgresSource
 from tidemill.connect.cdc.postgres import source as module
 from tidemill.connect.cdc.postgres.catalog import (
@@ -38,7 +37,6 @@ from tidemill.connect.cdc.postgres.decoding.stream import Stream
 from tidemill.connect.cdc.postgres.lsn import Origin, Place, place_of
 from tidemill.connect.cdc.postgres.types import TypeRow, Types
 from tidemill.connect.cdc.snapshots import Snapshots
-from tidemill.connect.cdc.state import WorkerState
 from tidemill.connect.cdc.writer import Writer
 
 OID, ENUM = 16400, 20000
@@ -342,51 +340,6 @@ class FakeCatalog:
         return [UsedType(ENUM, "mood", form, frozenset([OID]), False)]
 
 
-class Topic:
-    """The topic of the table with transactions: what is not committed is gone after a crash."""
-
-    def __init__(self) -> None:
-        self.rows: dict[bytes, dict[str, Any]] = {}
-        self.state = WorkerState()
-        self.notes: dict[str, str] = {}
-        self._stored: tuple[Any, ...] = ({}, WorkerState(), {})
-        self._encoder = Encoder("postgres", "model")
-
-    def topic(self, table: Table) -> str:
-        return table.id
-
-    def key_of(self, table: Table, row: dict[str, Any]) -> bytes:
-        return self._encoder.key_of(table, row)
-
-    def write(self, batch: Batch) -> None:
-        for change in batch.changes:
-            for record in self._encoder.encode(change):
-                assert record.key is not None
-                self._write(record.key, record.value)
-        self.state.position = batch.position
-        for name, note in batch.notes.items():
-            self.notes[name] = note or ""
-
-    def write_rows(self, table: Table, rows: Sequence[dict[str, Any]], read: Chunk) -> None:
-        for each in rows:
-            self.rows[self.key_of(table, each)] = each
-
-    def delete_key(self, table: Table, key: bytes, row: dict[str, Any]) -> None:
-        self.rows.pop(key, None)
-
-    def commit(self) -> None:
-        self._stored = deepcopy((self.rows, self.state, self.notes))
-
-    def crash(self) -> None:
-        self.rows, self.state, self.notes = deepcopy(self._stored)
-
-    def _write(self, key: bytes, value: bytes | None) -> None:
-        if value is None:
-            self.rows.pop(key, None)
-        elif (after := decode(value)["after"]) is not None:
-            self.rows[key] = after
-
-
 class ModelSource(PostgresSource):
     """The source with a database in memory instead of connections."""
 
@@ -421,7 +374,7 @@ class Model:
         self._chunk_rows = chunk_rows
         self._origin = Origin("s", 1, "d", "x", START)
         self._confirmed = START
-        self.topic = Topic()
+        self.topic = FoldedTopic("postgres")
         self.start(None)
         self.topic.state.request("public.t")
         self.topic.commit()
