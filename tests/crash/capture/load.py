@@ -15,8 +15,17 @@ TABLES = {
     "pair": "(a TEXT NOT NULL, b INT NOT NULL, ver INT, text TEXT, PRIMARY KEY (a, b)) "
     "WITHOUT ROWID",
     "coded": "(id INTEGER PRIMARY KEY, ver INT, code TEXT UNIQUE, text TEXT)",
+    "named": "(name TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, ver INT, text TEXT)",
+    "loose": "(id PRIMARY KEY NOT NULL, ver INT, text TEXT)",
 }
-KEYS = {"plain": ("id",), "pair": ("a", "b"), "coded": ("id",)}
+KEYS = {
+    "plain": ("id",),
+    "pair": ("a", "b"),
+    "coded": ("id",),
+    "named": ("name",),
+    "loose": ("id",),
+}
+"""Keys of ``named`` are equal in both cases, those of ``loose`` as integers and as reals."""
 
 
 class Load:
@@ -105,7 +114,16 @@ class Load:
 
     def _change_schema(self, db: sqlite3.Connection, chance: random.Random) -> None:
         name = chance.choice(list(TABLES))
-        if chance.random() < 0.5:
+        kind = chance.random()
+        if kind < 0.2:  # as programs change what ALTER TABLE can't
+            names = [row[1] for row in db.execute(f"PRAGMA table_info({name})").fetchall()]
+            db.execute(f"CREATE TABLE fresh {TABLES[name]}")
+            here = [row[1] for row in db.execute("PRAGMA table_info(fresh)").fetchall()]
+            columns = ", ".join(each for each in here if each in names)
+            db.execute(f"INSERT INTO fresh ({columns}) SELECT {columns} FROM {name}")
+            db.execute(f"DROP TABLE {name}")
+            db.execute(f"ALTER TABLE fresh RENAME TO {name}")
+        elif kind < 0.6:
             count = len(db.execute(f"PRAGMA table_info({name})").fetchall())
             if count < 12:
                 db.execute(f"ALTER TABLE {name} ADD COLUMN more{count} TEXT DEFAULT 'new'")
@@ -121,14 +139,12 @@ class Load:
         table = chance.choice(list(TABLES))
         key = chance.randint(1, 60)
         text = "x" * chance.choice([3, 30, 300, 50_000])
-        where, values = (
-            ("a = ? AND b = ?", (f"k{key % 4}", key))
-            if table == "pair"
-            else (
-                "id = ?",
-                (key,),
-            )
-        )
+        spelled = chance.choice((f"n{key}", f"N{key}"))
+        number = chance.choice((key, float(key)))
+        where, values = {
+            "pair": ("a = ? AND b = ?", (f"k{key % 4}", key)),
+            "named": ("name = ?", (spelled,)),
+        }.get(table, ("id = ?", (key,)))
         action = chance.random()
         if action < 0.2:
             db.execute(f"DELETE FROM {table} WHERE {where}", values)
@@ -138,16 +154,20 @@ class Load:
                 f"UPDATE {table} SET ver = ?, text = ? WHERE {where}", (version, text, *values)
             ).rowcount
         elif action < 0.65:
-            column = "b" if table == "pair" else "id"
+            column = {"pair": "b", "named": "name"}.get(table, "id")
+            other = chance.randint(1, 60)
+            new = {"named": chance.choice((f"n{other}", f"N{other}")), "loose": float(other)}
             changed = db.execute(
                 f"UPDATE OR REPLACE {table} SET {column} = ?, ver = ? WHERE {where}",
-                (chance.randint(1, 60), version, *values),
+                (new.get(table, other), version, *values),
             ).rowcount
         else:
             columns, row = {
                 "plain": ("id, ver, text, data", (key, version, text, bytes([key]) * 20)),
                 "pair": ("a, b, ver, text", (f"k{key % 4}", key, version, text)),
                 "coded": ("id, ver, code, text", (key, version, f"c{chance.randint(1, 30)}", text)),
+                "named": ("name, ver, text", (spelled, version, text)),
+                "loose": ("id, ver, text", (number, version, text)),
             }[table]
             marks = ", ".join("?" * len(row))
             changed = db.execute(

@@ -131,11 +131,11 @@ def assert_equal(folded: Folded, sql: psycopg.Connection[Any], table: str) -> No
     """Check that a topic has the rows of its table. A column that it lacks is NULL."""
     names, expected = selected(sql, table)
     found = folded.rows(table if "." in table else f"public.{table}")
-    here = [tuple(_text(row.get(name)) for name in names) for row in found]
+    here = [tuple(text_of(row.get(name)) for name in names) for row in found]
     assert sorted(here, key=str) == expected, table
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
     """Return what PostgreSQL writes for a value of a topic."""
     if isinstance(value, list):
         return "{" + ",".join(str(each) for each in value) + "}"

@@ -2,7 +2,9 @@
 
 Connections commit random transactions on several tables, with savepoints, rollbacks, changes of
 keys, large values, TRUNCATE and ALTER TABLE, while snapshots run and the worker and the broker get
-SIGKILL. Afterwards each topic, read with read_committed and replayed by key, equals its table.
+SIGKILL. Others attach, detach and truncate partitions, change types, keys and replica identities,
+and rename labels (``alterations``). Afterwards each topic, read with read_committed and replayed by
+key, equals its table.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tests.connect.cdc.postgres import traffic
+from tests.connect.cdc.postgres import alterations, traffic
+from tests.connect.cdc.postgres.alterations import Alterer
+from tests.connect.cdc.postgres.folding import selected, text_of
 from tests.connect.cdc.postgres.traffic import TABLES, Ledger, Writer
 from tests.connect.conftest import Records, records_of, table_of
 from tests.support.broker_process import BrokerProcess
@@ -45,12 +49,16 @@ def test_topics_equal_tables_after_kills(
     chance = random.Random(SEED)
     traffic.create(sql, 400)
     sql.execute("CREATE TABLE marks (stamp bigint PRIMARY KEY)")
+    alterations.create(sql)
     with BrokerProcess(tmp_path / "broker") as broker:
         create_source(tmp_path, broker, dsn)
         kafka = Kafka(broker.bootstrap)
         workers = SourceWorker("shop", broker.bootstrap, tmp_path / "worker.log")
         ledger, stamps = Ledger(), itertools.count(1)
-        writers = [Writer(dsn, SEED + n, ledger, stamps, ddl=n == 0) for n in range(3)]
+        writers: list[Writer | Alterer] = [
+            *(Writer(dsn, SEED + n, ledger, stamps, ddl=n == 0) for n in range(3)),
+            *(Alterer(dsn, SEED + n) for n in range(2)),
+        ]
         workers.start()
         try:
             slots = "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
@@ -60,6 +68,8 @@ def test_topics_equal_tables_after_kills(
                 each.start()
             for number in range(KILLS):
                 time.sleep(chance.uniform(0.3, 2.0))  # the moment of a kill is random
+                if number % 12 == 11:
+                    time.sleep(11)  # a worker that runs looks at the catalog every ten seconds
                 if number % 4 == 2:
                     broker.kill()
                     broker.start()
@@ -74,12 +84,17 @@ def test_topics_equal_tables_after_kills(
             for each in writers:
                 each.join(30)
                 assert each.error is None, each.error
+            workers.kill()  # the next one compares the catalog as it starts
+            workers.start()
             wait_until_equal(sql, kafka, workers)
         finally:
             for each in writers:
                 each.stop.set()
             workers.kill()
         assert ledger.transactions > 20
+        done = sum(each.done for each in writers if isinstance(each, Alterer))
+        print(f"{ledger.transactions} transactions of writers, {done} with DDL among them")
+        assert done > 20
         for table in TABLES:
             check_events(table, records_of(kafka, f"shop.public.{table}"), ledger)
 
@@ -103,7 +118,10 @@ def order_snapshot(kafka: Kafka, table: str) -> None:
 def wait_until_equal(sql: psycopg.Connection[Any], kafka: Kafka, workers: SourceWorker) -> None:
     def differences() -> list[str]:
         workers.check()
-        return [text for table in TABLES for text in compared(sql, kafka, table)]
+        return [
+            *(text for table in TABLES for text in compared(sql, kafka, table)),
+            *(text for table in altered(sql) for text in compared_as_text(sql, kafka, table)),
+        ]
 
     try:
         poll_until(lambda: not differences(), 60, "the topics equal the tables", 0.5)
@@ -125,6 +143,25 @@ def compared(sql: psycopg.Connection[Any], kafka: Kafka, table: str) -> list[str
             if here[key].get(column) != value:
                 texts.append(f"{table} {key} {column}: {value!r}, topic {here[key].get(column)!r}")
     return texts
+
+
+def altered(sql: psycopg.Connection[Any]) -> list[str]:
+    """Return the tables of ``alterations``, with the partitions that are detached."""
+    found = sql.execute(
+        "SELECT relname FROM pg_class WHERE relname ~ '^p[0-9]$' AND NOT relispartition"
+    ).fetchall()
+    return [*alterations.TABLES, *(name for (name,) in found)]
+
+
+def compared_as_text(sql: psycopg.Connection[Any], kafka: Kafka, table: str) -> list[str]:
+    """Return how a topic and its table differ; a column that the topic lacks is NULL."""
+    names, expected = selected(sql, table)
+    topic = table_of(records_of(kafka, f"shop.public.{table}"))
+    found = [tuple(text_of(row.get(name)) for name in names) for row in topic.values()]
+    more, less = Counter(found) - Counter(expected), Counter(expected) - Counter(found)
+    return [f"{table}: only in the topic {dict(more)}, only in the table {dict(less)}"] * bool(
+        more or less
+    )
 
 
 def check_events(table: str, records: Records, ledger: Ledger) -> None:
