@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -197,3 +199,38 @@ def test_a_table_that_a_users_publication_lacks_is_not_refused(sql: Sql, reading
     assert [each for each in read.source.check() if each.severity == "error"] == []
     read.start()
     assert [each.id for each in read.source.tables()] == ["public.k"]
+
+
+def test_chunks_continue_behind_a_key_that_is_not_utf8(logical_server: str) -> None:
+    """In a database with the encoding SQL_ASCII. An escaped text has another place in the order."""
+    name = f"ascii{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(logical_server, autocommit=True) as admin:
+        options = "ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        admin.execute(f"CREATE DATABASE {name} {options}".encode())
+        try:
+            dsn = logical_server.replace("dbname=postgres", f"dbname={name}")
+            with psycopg.connect(dsn, autocommit=True) as sql:
+                sql.execute("CREATE TABLE t (k text PRIMARY KEY, v int)")
+                sql.execute(
+                    "INSERT INTO t SELECT convert_from(decode(h, 'hex'), 'SQL_ASCII'), n FROM"
+                    " (VALUES ('61ff', 1), ('61ff5c27', 2), ('615c786666', 3), ('62', 4)) x (h, n)"
+                )
+            read = Reading(dsn)
+            (table,) = read.source.tables()
+            rows, after = [], None
+            for _ in range(5):
+                chunk = read.source.read_chunk(table, json.loads(json.dumps(after)), 1)
+                rows += chunk.rows
+                after = chunk.last_key
+            assert [row["v"] for row in rows] == [3, 1, 2, 4]
+            read.start()
+            with psycopg.connect(dsn, autocommit=True) as sql:
+                sql.execute("UPDATE t SET v = v + 10")
+            found = read.changes(4)
+            assert [(each.after or {})["k"] for each in found] == [
+                "a\\xff", "a\\xff\\'", "a\\xff", "b",
+            ]  # fmt: skip
+            read.source.close()
+            read.source.drop()
+        finally:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any
 
@@ -23,6 +25,28 @@ _status = Struct(">BQQQqB").pack
 _STATUS_INTERVAL_S = 10.0
 """``wal_sender_timeout`` is 60 s by default."""
 _CONFIRM_INTERVAL_S = 1.0
+_UNCHECKED, _CHECKED = b"SET client_encoding = 'SQL_ASCII'", b"SET client_encoding = 'UTF8'"
+
+
+def has_no_encoding(connection: Any) -> bool:
+    """Return whether the database has the encoding SQL_ASCII: its texts can be any bytes."""
+    return bool(connection.pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII")
+
+
+@contextmanager
+def unchecked_texts(connection: Any) -> Iterator[None]:
+    """Let the server send texts of a database without an encoding, which it else refuses as UTF-8.
+
+    After an error, the end of the transaction around it undoes this too.
+    """
+    if not has_no_encoding(connection):
+        yield
+        return
+    connection.pgconn.exec_(_UNCHECKED)
+    try:
+        yield
+    finally:
+        connection.pgconn.exec_(_CHECKED)
 
 
 class ReplicationConnection:
@@ -49,7 +73,10 @@ class ReplicationConnection:
         import psycopg
 
         with translating("can't open a replication connection"):
-            return cls(psycopg.connect(conninfo, replication="database", autocommit=True))
+            connection = psycopg.connect(conninfo, replication="database", autocommit=True)
+            if has_no_encoding(connection):
+                connection.pgconn.exec_(_UNCHECKED)
+            return cls(connection)
 
     def command(self, text: str, doing: str) -> list[list[str | None]]:
         """Run a replication command and return its rows."""

@@ -7,6 +7,7 @@ was read equals the row that the stream would deliver. Must not know: the stream
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from tidemill.connect.cdc.contract import Row, Table
 from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, PackedRows
 from tidemill.connect.cdc.postgres.catalog import CatalogTable, Published
+from tidemill.connect.cdc.postgres.connection import unchecked_texts
 from tidemill.connect.cdc.postgres.errors import ProtocolError, translated, translating
 from tidemill.connect.cdc.postgres.types import RULES, Convert, Types, array, binary, boolean
 from tidemill.connect.cdc.values import bytes_of
@@ -36,17 +38,19 @@ def copied(connection: Any, query: Any, doing: str) -> list[bytes]:
     pg = connection.pgconn
     lines: list[bytes] = []
     get, add = pg.get_copy_data, lines.append
+    text = query.as_bytes(connection)
     try:
-        result = pg.exec_(query.as_bytes(connection))
-        if result.status == pq.ExecStatus.COPY_OUT:
-            while True:
-                length, data = get(0)
-                if length < 0:
-                    break
-                add(bytes(data))
-            result = pg.get_result()
-            while pg.get_result() is not None:
-                pass
+        with unchecked_texts(connection):
+            result = pg.exec_(text)
+            if result.status == pq.ExecStatus.COPY_OUT:
+                while True:
+                    length, data = get(0)
+                    if length < 0:
+                        break
+                    add(bytes(data))
+                result = pg.get_result()
+                while pg.get_result() is not None:
+                    pass
     except psycopg.Error as fault:
         raise translated(fault, doing) from None
     if result is None or result.status != pq.ExecStatus.COMMAND_OK:
@@ -115,7 +119,7 @@ class Reader:
         """Return rows in the order of the key, and the text of the last row's key.
 
         Args:
-            after: The text of a key; rows behind it are returned. None: from the beginning.
+            after: The texts of a key; rows behind it are returned. None: from the beginning.
             limit: Largest number of rows. Fewer rows mean the end of the table.
 
         Returns:
@@ -127,7 +131,7 @@ class Reader:
         condition: sql.Composable = self._filter
         if after is not None:
             values = [
-                sql.SQL("{}::" + self._types[name]).format(sql.Literal(str(value)))
+                _place(value, self._types[name])
                 for name, value in zip(self._table.key, after, strict=True)
             ]
             condition = sql.SQL("{} AND ({}) > ({})").format(
@@ -149,7 +153,7 @@ class Reader:
             return rows, None
         places = [[name for name, _ in self._converts].index(name) for name in self._table.key]
         last = copy_fields(lines[-1])
-        return rows, [(last[at] or b"").decode("utf-8", "backslashreplace") for at in places]
+        return rows, [_last(last[at] or b"") for at in places]
 
     def all(self, limit: int) -> Iterator[list[Row]]:
         """Yield all rows, in parts of at most ``limit``, through a cursor on the server."""
@@ -208,12 +212,31 @@ class Reader:
         doing = f"can't read {self._table.id}"
         text = query.as_bytes(self._connection)
         try:
-            result = self._connection.pgconn.exec_params(text, values)
+            with unchecked_texts(self._connection):
+                result = self._connection.pgconn.exec_params(text, values)
         except psycopg.Error as fault:
             raise translated(fault, doing) from None
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise translated(error_from_result(result), doing)
         return result
+
+
+def _last(text: bytes) -> Any:
+    """Return the text of a key as a JSON value, also if it is not UTF-8 (SQL_ASCII)."""
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"bytes": b64encode(text).decode("ascii")}
+
+
+def _place(value: Any, type_name: str) -> Any:
+    """Return a value of ``_last`` as an SQL expression."""
+    from psycopg import sql
+
+    if isinstance(value, dict):
+        text = "convert_from(decode({}, 'base64'), 'SQL_ASCII')::" + type_name
+        return sql.SQL(text).format(sql.Literal(value["bytes"]))
+    return sql.SQL("{}::" + type_name).format(sql.Literal(str(value)))
 
 
 def literal(value: Any, convert: Convert) -> bytes:
