@@ -217,7 +217,8 @@ def test_chunks_continue_behind_a_key_that_is_not_utf8(logical_server: str) -> N
                 )
             read = Reading(dsn)
             (table,) = read.source.tables()
-            rows, after = [], None
+            rows: list[Row] = []
+            after = None
             for _ in range(5):
                 chunk = read.source.read_chunk(table, json.loads(json.dumps(after)), 1)
                 rows += chunk.rows

@@ -331,7 +331,7 @@ class FakeCatalog:
     def changed_since(self, horizon: int, name: str) -> set[int]:
         return {OID} if self.database.changed >= horizon else set()
 
-    def has_changed_types(self, horizon: int) -> bool:
+    def has_changed_labels(self, horizon: int) -> bool:
         return self.database.relabelled >= horizon
 
     def used_types(self, oids: Sequence[int]) -> list[UsedType]:

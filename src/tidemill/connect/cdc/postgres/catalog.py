@@ -202,11 +202,9 @@ UNION SELECT r.prrelid::int8 FROM pg_publication_rel r
   WHERE (r.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND r.xmin::text::int8 > 2
 """
 
-_CHANGED_TYPES = """
+_CHANGED_LABELS = """
 SELECT EXISTS (SELECT FROM pg_enum e
-    WHERE (e.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND e.xmin::text::int8 > 2)
-  OR EXISTS (SELECT FROM pg_attribute a WHERE a.attnum > 0
-    AND (a.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND a.xmin::text::int8 > 2)
+  WHERE (e.xmin::text::int8 - %s) & 4294967295 < 2147483648 AND e.xmin::text::int8 > 2)
 """
 
 _USED_TYPES = """
@@ -301,8 +299,8 @@ class Catalog:
     def changed_since(self, horizon: int, publication: str) -> set[int]:
         """Return the OIDs of tables that newer transactions have changed or published.
 
-        Numbers of transactions wrap around after 2**32. Some statements that change no column are
-        among them, e.g. GRANT.
+        Numbers of transactions wrap around after 2**32. Composite types are among the tables, and
+        so are tables after some statements that change no column, e.g. GRANT.
         """
         values = (horizon, horizon, horizon, publication, horizon)
         return {
@@ -363,9 +361,9 @@ class Catalog:
         )
         return self.rows(query, (oid,), doing="can't read the partitions")
 
-    def has_changed_types(self, horizon: int) -> bool:
-        """Return whether newer transactions have changed labels of enums, or columns of types."""
-        found = self.value(_CHANGED_TYPES, (horizon, horizon), doing="can't look for changed types")
+    def has_changed_labels(self, horizon: int) -> bool:
+        """Return whether newer transactions have changed labels of enums."""
+        found = self.value(_CHANGED_LABELS, (horizon,), doing="can't look for changed types")
         return bool(found)
 
     def used_types(self, oids: Sequence[int]) -> list[UsedType]:

@@ -78,12 +78,9 @@ class Watch:
                 shapes.expect(each)
             if each.oid in changed:
                 shapes.news.resync[each.id] = changed[each.oid]
-        has_lost_types = False
-        if position is not None and _TYPES in self._notes:
-            self._types = json.loads(self._notes[_TYPES])
-        elif position is not None:
-            has_lost_types = self._catalog().has_changed_types(self.horizon)
-        self._look_at_types(shapes, captured, has_lost_types=has_lost_types)
+        self._look_at_types(
+            shapes, captured, has_lost_types=position is not None and not self._knows_types()
+        )
         self._note(shapes, captured)
         if self._notes.get(_FORMAT) != _PRESENT:
             shapes.news.notes[_FORMAT] = _PRESENT
@@ -95,7 +92,7 @@ class Watch:
         publication.reconcile(catalog, self._name, self._capture)
         horizon = catalog.horizon()
         changed = catalog.changed_since(self._looked, self._name)
-        has_changed_types = catalog.has_changed_types(self._looked)
+        has_changed_types = bool(changed) or catalog.has_changed_labels(self._looked)
         self._tables.refresh()
         published = self._tables.published()
         if self._roots:
@@ -139,6 +136,16 @@ class Watch:
             for each in unknown
             if each.oid in changed or each.is_partitioned
         }
+
+    def _knows_types(self) -> bool:
+        """Take the noted types as known, and return whether those without a note did not change."""
+        note = self._notes.get(_TYPES)
+        if note is not None:
+            self._types = json.loads(note)
+            return True
+        catalog = self._catalog()
+        changed = catalog.changed_since(self.horizon, self._name)
+        return not changed and not catalog.has_changed_labels(self.horizon)
 
     def _look_at_types(
         self, shapes: Shapes, captured: list[CatalogTable], *, has_lost_types: bool = False
