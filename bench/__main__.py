@@ -23,6 +23,7 @@ from bench import (
     sync_rule,
 )
 from bench.cdc import section as cdc
+from bench.direct import section as direct
 from bench.http import deliveries
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
@@ -53,6 +54,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "queues-latency": queues_latency.section,
     "queues-deep": queues_deep.section,
     "shares": shares.section,
+    "direct": direct.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,
