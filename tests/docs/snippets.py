@@ -7,10 +7,11 @@
 - A block with ``no-run`` in its fence is not run.
 
 ``localhost:9092`` and ``localhost:5672`` (AMQP) in a snippet are replaced by the addresses of the
-test's broker. The commands of an
-installation (``pip install``, ``git clone``, ``make``) are skipped, and so is ``tidemill dev``,
-because the broker runs already. Commands of tidemill and programs that need Spark can run in this
-process (``InProcess``); everything else is a process of its own.
+test's broker, and ``localhost:8080`` and ``localhost:8081`` by those of the gateway that a line
+``tidemill gateway`` starts. The commands of an installation (``pip install``, ``git clone``,
+``make``) are skipped, and so is ``tidemill dev``, because the broker runs already. Commands of
+tidemill and programs that need Spark can run in this process (``InProcess``); everything else is a
+process of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,13 +106,19 @@ def run(
     bootstrap: str,
     in_process: InProcess | None = None,
     amqp: str = "localhost:5672",
+    gateway: Mapping[str, str] | None = None,
 ) -> str:
     """Run a snippet and return what it printed.
+
+    Args:
+        gateway: addresses of a gateway, by those in the text.
 
     Raises:
         AssertionError: it failed, or its output differs from the page.
     """
     text = snippet.text.replace("localhost:9092", bootstrap).replace("localhost:5672", amqp)
+    for written, address in (gateway or {}).items():
+        text = text.replace(written, address)
     kept = environment.without_settings()
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path}
@@ -137,6 +144,8 @@ def run(
         )
         exit_code, output = result.exit_code, result.output
     printed = output.replace(bootstrap, "localhost:9092")
+    for written, address in (gateway or {}).items():
+        printed = printed.replace(address, written)
     what = f"{snippet.place}: {snippet.text}\nprinted (exit code {exit_code}):\n"
     assert exit_code == 0 or snippet.may_fail, what + printed
     if snippet.expected is not None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.snippets import Snippet, run, snippets
 from tests.support.broker_process import BrokerProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.support.in_process import InProcess
+from tests.support.ports import reserve_port
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -42,11 +46,27 @@ def run_page(page: Path, folder: Path, in_process: InProcess | None) -> None:
     """Run all snippets of a page in a new folder, with a new broker."""
     here = folder / "here"
     here.mkdir()
-    with BrokerProcess(folder / "broker") as broker:
+    gateway: dict[str, str] = {}
+    with BrokerProcess(folder / "broker") as broker, contextlib.ExitStack() as stack:
         (here / "tidemill-data").symlink_to(broker.data_dir)
         for snippet in snippets(page):
+            if snippet.text.startswith("tidemill gateway"):
+                gateway = stack.enter_context(running_gateway(here, broker.bootstrap, snippet.text))
+                continue
             amqp = f"localhost:{broker.amqp_port}"
-            run(snippet, here, broker.bootstrap, in_process, amqp)
+            run(snippet, here, broker.bootstrap, in_process, amqp, gateway)
+
+
+@contextlib.contextmanager
+def running_gateway(folder: Path, bootstrap: str, command: str) -> Iterator[dict[str, str]]:
+    """Run the gateway of a command; yield its addresses, by those that pages have."""
+    file = folder / "tidemill.toml" if "--config tidemill.toml" in command else None
+    hooks = {"hooks.port": str(reserve_port())}
+    with GatewayProcess(folder, bootstrap, settings=hooks, config=file) as gateway:
+        yield {
+            "localhost:8080": f"127.0.0.1:{gateway.port}",
+            "localhost:8081": f"127.0.0.1:{hooks['hooks.port']}",
+        }
 
 
 def test_pages_with_and_without_spark_are_told_apart() -> None:

@@ -37,6 +37,17 @@ from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSecti
 BODY = b'{"repository": "tidemill/tidemill", "n": 1.10}'
 
 
+AGAIN = """
+[hooks]
+port = {port}
+[[hook]]
+name = "again"
+topic = "again-events"
+verifier = "none"
+delivery_id = "header:x-id"
+"""
+
+
 def github(body: bytes = BODY, delivery: str = "") -> dict[str, str]:
     digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
     return {
@@ -275,22 +286,12 @@ def test_settings_of_a_hook_that_are_invalid_stop_the_start(tmp_path: Path) -> N
 def test_a_restart_remembers_ids_and_another_gateway_takes_over(
     tmp_path: Path, broker: BrokerProcess, kafka: Kafka
 ) -> None:
-    text = """
-[hooks]
-port = {port}
-[[hook]]
-name = "again"
-topic = "again-events"
-verifier = "none"
-delivery_id = "header:x-id"
-"""
-
     def post(at: GatewayProcess, id_: str) -> httpx.Response:
         url = f"{at.ready_event['hooks']}/hooks/again"
         return httpx.post(url, headers={"x-id": id_}, timeout=60, trust_env=False)
 
     (tmp_path / "a").mkdir()
-    file = write_settings(tmp_path / "a", reserve_port(), text)
+    file = write_settings(tmp_path / "a", reserve_port(), AGAIN)
     with GatewayProcess(tmp_path / "a", broker.bootstrap, config=file) as gateway:
         assert post(gateway, "1").status_code == 200
         gateway.kill()
@@ -298,7 +299,7 @@ delivery_id = "header:x-id"
         answer = post(gateway, "1")
         assert (answer.status_code, answer.headers["webhook-duplicate"]) == (200, "1")
         (tmp_path / "b").mkdir()
-        file = write_settings(tmp_path / "b", reserve_port(), text)
+        file = write_settings(tmp_path / "b", reserve_port(), AGAIN)
         with GatewayProcess(tmp_path / "b", broker.bootstrap, config=file) as other:
             assert post(other, "2").status_code == 200
             answer = post(gateway, "3")
@@ -309,3 +310,21 @@ delivery_id = "header:x-id"
         assert "hook.fenced" in gateway.log()
     ids = [dict(each.headers() or [])["webhook-id"] for each in stored(kafka, "again-events")]
     assert ids == [b"again:1", b"again:2", b"again:3"]
+
+
+def test_serve_starts_the_listener_of_hooks_that_the_settings_file_declares(
+    tmp_path: Path,
+) -> None:
+    port = reserve_port()
+    write_settings(tmp_path, port, AGAIN)
+    on = {"gateway.enabled": "true", "gateway.port": "0"}
+    with BrokerProcess(tmp_path, settings=on) as broker:
+        deadline, status = time.monotonic() + 60, 0
+        while status != 200:
+            assert time.monotonic() < deadline, broker.log()
+            try:
+                status = httpx.post(f"http://127.0.0.1:{port}/hooks/again").status_code
+            except httpx.TransportError:
+                time.sleep(0.02)  # the worker starts
+        assert len(stored(Kafka(broker.bootstrap), "again-events")) == 1
+        broker.terminate()
