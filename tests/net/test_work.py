@@ -12,18 +12,9 @@ from tidemill.net.turns import Turns
 from tidemill.net.work import PART_ITEMS, Work
 
 
-class Client:
-    gone = False
-
-
 @pytest.fixture
-def client() -> Client:
-    return Client()
-
-
-@pytest.fixture
-def work(client: Client) -> Work:
-    return Work(Turns(), lambda: client.gone)
+def work() -> Work:
+    return Work(Turns())
 
 
 def test_large_writes_are_written_in_parts_one_after_the_other(work: Work) -> None:
@@ -38,12 +29,12 @@ def test_large_writes_are_written_in_parts_one_after_the_other(work: Work) -> No
     assert parts == [PART_ITEMS, PART_ITEMS, 1]
 
 
-def test_a_write_ends_between_two_parts_when_the_client_is_gone(work: Work, client: Client) -> None:
+def test_a_write_ends_between_two_parts_when_the_client_is_gone(work: Work) -> None:
     written: list[int] = []
 
     async def write(items: Sequence[int]) -> Sequence[int]:
         written.extend(items)
-        client.gone = True
+        work.is_gone = True
         return items
 
     async def write_all() -> None:
@@ -57,17 +48,17 @@ def test_a_write_ends_between_two_parts_when_the_client_is_gone(work: Work, clie
 def test_those_that_wait_for_a_large_write_end_when_their_clients_are_gone() -> None:
     """Otherwise clients that ask and leave would fill the memory with what they asked for."""
     turns = Turns()
-    first, other = Client(), Client()
+    first, other = Work(turns), Work(turns)
     written: list[str] = []
 
     async def play() -> list[BaseException | list[int]]:
-        async def ask(client: Client, name: str) -> list[int]:
+        async def ask(client: Work, name: str) -> list[int]:
             async def write(items: Sequence[int]) -> Sequence[int]:
                 written.append(name)
-                other.gone = True
+                other.is_gone = True
                 return items
 
-            return await Work(turns, lambda: client.gone).in_parts(write, range(2 * PART_ITEMS))
+            return await client.in_parts(write, range(2 * PART_ITEMS))
 
         waiting = [ask(other, "other") for _ in range(100)]
         return await asyncio.gather(ask(first, "first"), *waiting, return_exceptions=True)
@@ -78,9 +69,9 @@ def test_those_that_wait_for_a_large_write_end_when_their_clients_are_gone() -> 
     assert written == ["first", "first"]
 
 
-def test_steps_end_when_the_client_is_gone(work: Work, client: Client) -> None:
+def test_steps_end_when_the_client_is_gone(work: Work) -> None:
     def steps() -> Iterator[None]:
-        client.gone = True
+        work.is_gone = True
         while True:
             yield
 
@@ -93,7 +84,7 @@ def test_steps_end_when_the_client_is_gone(work: Work, client: Client) -> None:
 
 
 async def test_what_must_be_done_is_done_although_the_client_is_gone(
-    work: Work, client: Client
+    work: Work,
 ) -> None:
-    client.gone = True
+    work.is_gone = True
     await work.turns.pause()

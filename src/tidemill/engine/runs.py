@@ -70,4 +70,5 @@ class PendingRun:
                     self.results[place] = error
         self.remaining -= 1
         if not self.remaining and self._callback is not None:
-            self._callback(self.results)
+            callback, self._callback = self._callback, None  # it refers to this run
+            callback(self.results)

@@ -34,7 +34,10 @@ class Waiting(Coroutine[Any, Any, R]):
     def throw(self, *error: Any) -> Any:
         """Raise an error where the coroutine waits."""
         self._is_first = False
-        return self._coroutine.throw(*error)
+        try:
+            return self._coroutine.throw(*error)
+        finally:
+            del error  # its traceback refers to this frame
 
     def close(self) -> None:
         """End the coroutine where it waits."""

@@ -25,16 +25,14 @@ class Work:
 
     Every method that waits raises ``ClientGoneError`` if the client is gone by then.
 
-    Args:
-        is_gone: says whether the client is gone.
-
     Attributes:
         turns: the turns themselves, for work that is done although the client is gone.
+        is_gone: whether the client is gone.
     """
 
-    def __init__(self, turns: Turns, is_gone: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, turns: Turns) -> None:
         self.turns = turns
-        self._is_gone = is_gone
+        self.is_gone = False
 
     @property
     def is_due(self) -> bool:
@@ -44,7 +42,7 @@ class Work:
     async def pause(self) -> None:
         """Wait for the next slice. Work that has called this earlier goes first."""
         await self.turns.pause()
-        if self._is_gone():
+        if self.is_gone:
             raise ClientGoneError("the client closed the connection before its answer was complete")
 
     async def pause_if_due(self) -> None:

@@ -194,6 +194,7 @@ class QueueCore:
         for consumer in queue.all_consumers:
             consumer.is_cancelled = True
             consumer.recipient.cancelled("the queue was deleted")
+        queue.forget_consumers()
         self.owners.pop(queue.name, None)
 
     def _unused(self, queue: LiveQueue) -> None:

@@ -93,8 +93,9 @@ class Accounts:
             self.count_pending()
 
     def close(self) -> None:
-        """Return everything: the connection is gone."""
+        """Return everything: the connection is gone. Nothing is measured any more."""
         self._is_closed = True
+        self._measure, self._grew = lambda: 0, lambda: None  # the old ones refer to the session
         self.count_partial(0)
         pending, self._pending = self._pending, 0
         if pending:

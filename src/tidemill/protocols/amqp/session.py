@@ -195,6 +195,7 @@ class AmqpSession:
         self._events = None
         self._reader.close()
         self._accounts.close()
+        self._throttle.close()
 
     async def _leave(self) -> None:
         queues, self._queues = self._queues, None

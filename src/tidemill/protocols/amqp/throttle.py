@@ -50,6 +50,10 @@ class Throttle:
             self._pause.hold(hold_ms, self.must_wait)
             self._on_held()
 
+    def close(self) -> None:
+        """Hold nothing any more: the connection is gone."""
+        self._channels, self._on_held = tuple, lambda: None  # the old ones refer to the session
+
     def must_wait(self) -> bool:
         """Return whether the connection must wait."""
         return bool(self._hold_ms())

@@ -62,7 +62,7 @@ class KafkaSession:
             budget=link.budget,
             sends_files=link.sends_files,
             share_sessions=shared.share_sessions,
-            turns=Work(shared.turns, lambda: self._state.closed),
+            turns=Work(shared.turns),
             hold=Pause(link).hold,
         )
         self._turns = shared.turns
@@ -149,7 +149,7 @@ class KafkaSession:
         queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
         budget.remove(queued)
         self._link.budget.close()
-        self._state.closed = True
+        self._state.closed = self._state.turns.is_gone = True
         for function in list(self._state.on_close.values()):
             function()
         self._slots.clear()

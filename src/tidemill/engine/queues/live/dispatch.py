@@ -90,6 +90,7 @@ class Dispatcher:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._due: list[tuple[int, int, int]] = []
         self._turn = 0
@@ -99,22 +100,24 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Schedule a dispatch in the next turn, unless one is scheduled."""
-        if not self._is_scheduled:
+        if not self._is_scheduled and not self._is_closed:
             self._is_scheduled = True
             self._loop.call_soon(self._dispatch)
 
     def close(self) -> None:
-        """Stop the timer."""
+        """Stop. The queue and this object refer to each other no more."""
         if self._timer is not None:
             self._timer.cancel()
+        self._is_closed = True
+        del self._queue
 
     # --- one turn --------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         self._is_scheduled = False
-        queue = self._queue
-        if queue.is_deleted:
+        if self._is_closed:
             return
+        queue = self._queue
         try:
             now_ms = queue.clock.now_ms()
             self._release_due(now_ms)

@@ -91,6 +91,10 @@ class Lane:
         self._known_start = window.start
         self._loading = False
 
+    def close(self) -> None:
+        """Wake the queue no more: it is deleted."""
+        self._on_loaded = _nothing
+
     # --- depth -----------------------------------------------------------------------------------
 
     @property
@@ -411,6 +415,10 @@ def decode(data: Buffer, offset: int) -> Decoded:
         if len(messages) >= DECODED_PER_READ:
             break
     return messages, end
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _without(messages: list[Entry], aborted: list[tuple[int, int]]) -> list[Entry]:

@@ -163,8 +163,15 @@ class LiveQueue:
         """End: nothing is delivered any more."""
         self.is_deleted = True
         self._dispatcher.close()
+        for lane in self.lanes:
+            lane.close()
         for consumer in self.streams:
             consumer.close()
+
+    def forget_consumers(self) -> None:
+        """Forget all consumers: they know that the queue is deleted."""
+        self.consumers.clear()
+        self.streams.clear()
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -209,6 +216,8 @@ class LiveQueue:
 
     def get(self, *, no_ack: bool) -> Got | None:
         """Return the first message, or None. It can be in memory or in the page cache only."""
+        if self.is_deleted:
+            return None
         self.last_used_ms = self.clock.monotonic_ms()
         holder = self.new_holder()
         found = self._dispatcher.take_one(holder, no_ack=no_ack)

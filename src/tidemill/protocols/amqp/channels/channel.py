@@ -183,8 +183,8 @@ class Channel:
     def _cancel(self, method: Method) -> None:
         tag = method.text("consumer_tag")
         consumer = self.consuming.remove(tag)
-        if consumer is not None and consumer.consumer is not None:
-            consumer.consumer.cancel()
+        if consumer is not None:
+            consumer.end()
         self.reply_unless_nowait(method, "basic.cancel-ok", consumer_tag=tag)
 
     def _qos(self, method: Method) -> None:

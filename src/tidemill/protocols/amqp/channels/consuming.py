@@ -56,6 +56,12 @@ class ChannelConsumer:
         """Send messages."""
         self._parent.send(self, self._encoded_tag, deliveries)
 
+    def end(self) -> None:
+        """End the engine's consumer. The two refer to each other no more."""
+        consumer, self.consumer = self.consumer, None
+        if consumer is not None:
+            consumer.cancel()
+
     def cancelled(self, why: str) -> None:
         """Notify the client that the broker ended the consumer."""
         self._parent.consumer_cancelled(self)
@@ -297,6 +303,7 @@ class Consuming:
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """Forget a consumer that the broker ended, and notify the client."""
+        consumer.consumer = None
         if self.consumers.pop(consumer.tag, None) is None or not self._wire.cancel_notify:
             return
         if self._cancelled is None:
@@ -324,6 +331,5 @@ class Consuming:
         consumers = list(self.consumers.values())
         for consumer in consumers:
             self.remove(consumer.tag)
-            if consumer.consumer is not None:
-                consumer.consumer.cancel()
+            consumer.end()
         self.recover()

@@ -227,9 +227,10 @@ async def _fetch(ctx: RequestContext, query: ReadQuery) -> list[ReadResult]:
     try:
         return await ctx.door.records.read(query)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not ctx.connection.stopping or task is None:
+        if not ctx.connection.stopping:
             raise
+        task = asyncio.current_task()  # not before: the error would keep it, and it the error
+        assert task is not None
         # The server stops: answer with the records that are there.
         task.uncancel()
         query.max_wait_ms = 0

@@ -123,9 +123,10 @@ async def _fetch(ctx: RequestContext, query: ShareQuery) -> list[SharedRecords]:
     try:
         return await ctx.door.shares.fetch(query)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not ctx.connection.stopping or task is None:
+        if not ctx.connection.stopping:
             raise
+        task = asyncio.current_task()  # not before: the error would keep it, and it the error
+        assert task is not None
         # The server stops: answer without records. What was acquired is available after the start.
         task.uncancel()
         return [SharedRecords() for _ in query.partitions]
