@@ -142,6 +142,27 @@ def test_the_first_partition_of_a_table_is_read(sql: Sql, reading: Make) -> None
     assert_equal(folded, sql, "m")
 
 
+def test_a_partitioned_table_that_an_earlier_version_captured_is_read_again(
+    sql: Sql, reading: Make
+) -> None:
+    """It has stored a position, but not which partitions there were."""
+    sql.execute("CREATE TYPE mood AS ENUM ('ok')")
+    sql.execute("CREATE TABLE m (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    sql.execute("CREATE TABLE m1 PARTITION OF m FOR VALUES IN (1)")
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    sql.execute("CREATE TABLE e (id mood PRIMARY KEY)")
+    sql.execute("INSERT INTO m VALUES (1); INSERT INTO e VALUES ('ok')")
+    folded = Folded(reading())
+    folded.reading.source.close()
+    folded.reading.notes.clear()
+    sql.execute("DROP TABLE m1; ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    folded.crash(before_a_batch=True)
+    folded.follow()
+    assert {each for each, _ in folded.reasons} == {"public.m", "public.e"}
+    assert_equal(folded, sql, "m")
+    assert_equal(folded, sql, "e")
+
+
 def test_inherited_tables_are_tables_of_their_own(sql: Sql, reading: Make) -> None:
     """The topic of a parent has what SELECT FROM ONLY gives. TRUNCATE empties all."""
     sql.execute("CREATE TABLE p (id int PRIMARY KEY, v text)")
