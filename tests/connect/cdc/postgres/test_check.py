@@ -39,6 +39,27 @@ def test_a_server_that_is_set_up_has_no_errors(sql: Sql, reading: Make) -> None:
         ("(a int)", {"keyless": "all-columns"}, "error", "replica identity is not FULL"),
         ("(a int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING", {}, "error", "NOTHING"),
         ("(a int PRIMARY KEY DEFERRABLE)", {}, "error", "deferrable primary key"),
+        (
+            "(a int PRIMARY KEY, b int NOT NULL UNIQUE); ALTER TABLE t REPLICA IDENTITY USING INDEX"
+            " t_b_key; ALTER TABLE t DROP CONSTRAINT t_b_key",
+            {},
+            "error",
+            "the index was dropped",
+        ),
+        (
+            "(a int PRIMARY KEY) PARTITION BY LIST (a); CREATE UNLOGGED TABLE u PARTITION OF t"
+            " DEFAULT",
+            {},
+            "warning",
+            "public.u, a partition of public.t, is unlogged",
+        ),
+        (
+            "(a int PRIMARY KEY DEFERRABLE) PARTITION BY LIST (a); CREATE TABLE u PARTITION OF t"
+            " DEFAULT",
+            {},
+            "error",
+            "public.u, a partition of public.t, has a deferrable primary key",
+        ),
         ("(a int PRIMARY KEY, b text)", {}, "note", "out of line"),
         ("(a int PRIMARY KEY)", {"include": ("nope",)}, "warning", "select no table"),
         ("(a int PRIMARY KEY)", {"failover": True}, "error", "needs PostgreSQL 17"),

@@ -214,6 +214,14 @@ def _tables(catalog: Catalog, capture: Capture, settings: Settings) -> Iterator[
 
 def _identity(table: CatalogTable, capture: Capture) -> Iterator[Finding]:
     full = f"ALTER TABLE {_of(table)} REPLICA IDENTITY FULL;"
+    if table.identity == "i" and not table.identity_index and not table.leaves:
+        yield Finding(
+            "error",
+            f"{table.id} has REPLICA IDENTITY USING INDEX, and the index was dropped: its updates "
+            "and deletes fail once it is published",
+            f"ALTER TABLE {_of(table)} REPLICA IDENTITY DEFAULT;",
+        )
+        return
     if not table.key:
         if capture.keyless == "skip":
             yield Finding("note", f"{table.id} has no primary key and is skipped")
