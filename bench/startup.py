@@ -47,7 +47,7 @@ class Started:
         command = [sys.executable, "-m", "tidemill", "serve", "--host", "127.0.0.1"]
         command += ["--kafka-port", "0", "--set", "amqp.port=0", "--data-dir", str(folder / "data")]
         if checkout is None:  # an earlier one possibly has no gateway
-            command += ["--set", "gateway.enabled=false"]
+            command += ["--set", "gateway.enabled=false", "--set", "health.port=0"]
         env = {**os.environ, **environment_of(checkout)}
         began = time.perf_counter()
         with (folder / "broker.log").open("ab") as log:

@@ -30,6 +30,7 @@ class Broker:
         self.folder = Path(folder)
         command = [sys.executable, "-m", "tidemill", "serve", "--kafka-port", "0"]
         command += ["--set", "amqp.port=0", "--set", "gateway.enabled=false"]
+        command += ["--set", "health.enabled=false"]
         command += ["--data-dir", str(self.folder / "data")]
         self.log = (self.folder / "broker.log").open("w+b")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)

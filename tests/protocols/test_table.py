@@ -61,7 +61,7 @@ def test_its_address_is_in_the_banner(tmp_path: Path) -> None:
         cwd=tmp_path,
         env=environment.without_settings()
         | PATHS
-        | {"NO_COLOR": "1", "TIDEMILL_GATEWAY_ENABLED": "false"},
+        | {"NO_COLOR": "1", "TIDEMILL_GATEWAY_ENABLED": "false", "TIDEMILL_HEALTH_PORT": "0"},
     )
     os.close(theirs)
     try:
@@ -98,7 +98,7 @@ def test_its_settings_are_read_and_checked_like_all_others() -> None:
     Path("tidemill.toml").write_text("[echo]\nport = 70\n")
     loaded = settings_file.load(environ={})
     keys = [key for key, _, _ in loaded.entries()]
-    assert keys.index("amqp.tls_key") + 1 == keys.index("echo.port")
+    assert keys.index("health.enabled") + 1 == keys.index("echo.port")
     assert ("echo.port", 70, "tidemill.toml") in loaded.entries()
     assert settings_file.load(environ={"TIDEMILL_ECHO_PORT": "7"}).settings.value("echo.port") == 7
     with pytest.raises(SettingsError, match=r"invalid value echo.port = 'x': "):

@@ -20,8 +20,8 @@ NO_RETENTION = {"log.retention_check_ms": str(24 * 3_600_000)}
 deletes them. Many tests write records with times of long ago, and a busy machine runs them in the
 sixth minute of a broker that they share."""
 
-ALONE = {"gateway.enabled": "false"}
-"""Without the processes that a broker starts by default."""
+ALONE = {"gateway.enabled": "false", "health.enabled": "false"}
+"""Without what a broker offers besides its protocols: they have fixed ports."""
 
 
 class BrokerProcess:

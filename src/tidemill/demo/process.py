@@ -28,6 +28,7 @@ _BROKER_SETTINGS = {
     "TIDEMILL_SOURCES_RUN": "false",
     "TIDEMILL_AMQP_ENABLED": "false",
     "TIDEMILL_GATEWAY_ENABLED": "false",
+    "TIDEMILL_HEALTH_ENABLED": "false",
 }
 
 # Runs in the child before it becomes the broker. On Linux the kernel sends SIGTERM when the demo's

@@ -46,10 +46,12 @@ class Protocol(abc.ABC):
         section: its section of the settings. Its key is the protocol's name, also in the ready
             event and in the banner.
         port_flag: the flag of the port, if it has one of its own.
+        is_needed: whether the broker does not start if the port is in use; else that is a warning.
     """
 
     section: type[ListenerSection]
     port_flag: str = ""
+    is_needed: bool = True
 
     @property
     def name(self) -> str:

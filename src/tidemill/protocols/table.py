@@ -9,6 +9,7 @@ from tidemill.protocols.contract import Protocol
 PROTOCOLS = [
     "tidemill.protocols.kafka.protocol",
     "tidemill.protocols.amqp.protocol",
+    "tidemill.protocols.http.protocol",
 ]
 """Modules, each with the ``Protocol`` object ``PROTOCOL``. They are served in this order."""
 

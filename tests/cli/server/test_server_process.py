@@ -28,7 +28,12 @@ COMMAND = [sys.executable, "-m", "tidemill"]
 
 def environment() -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TIDEMILL_", "NO_COLOR"))}
-    return {**inherited, "TIDEMILL_AMQP_PORT": "0", "TIDEMILL_GATEWAY_ENABLED": "false"}
+    return {
+        **inherited,
+        "TIDEMILL_AMQP_PORT": "0",
+        "TIDEMILL_GATEWAY_ENABLED": "false",
+        "TIDEMILL_HEALTH_ENABLED": "false",
+    }
 
 
 @contextmanager
@@ -84,7 +89,7 @@ def test_it_serves_and_stops_with_standard_streams_that_are_closed(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = f"{sys.executable} -m tidemill serve --kafka-port {port} --set amqp.port=0"
-    command += " --set gateway.enabled=false"
+    command += " --set gateway.enabled=false --set health.enabled=false"
     process = subprocess.Popen(
         ["sh", "-c", f"exec {command} --data-dir {tmp_path / 'data'} {closed}"],
         stdout=subprocess.DEVNULL,

@@ -103,8 +103,9 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
         start_checks.check_folder(settings.data_dir)
         try:
             running = [
-                Running(protocol, server, await _listen(protocol, server, settings))
+                Running(protocol, server, address)
                 for protocol, server in servers.items()
+                if (address := await _listen(protocol, server, settings)) is not None
             ]
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
@@ -167,12 +168,25 @@ def client_settings(running: Sequence[Running], settings: Settings) -> dict[str,
     return found
 
 
-async def _listen(protocol: Protocol, server: Server, settings: Settings) -> Address:
-    """Bind a server's socket; return host and port as bound."""
+async def _listen(protocol: Protocol, server: Server, settings: Settings) -> Address | None:
+    """Bind a server's socket; return host and port as bound.
+
+    None if another process listens there, and the broker does not need this protocol.
+    """
     try:
         return await server.start()
     except OSError as error:
         port = settings.section(protocol.section).port
+        if error.errno == errno.EADDRINUSE and not protocol.is_needed:
+            log.warning(
+                "listener.not_served",
+                listener=protocol.name,
+                host=settings.host,
+                port=port,
+                why="another process listens there",
+                hint=f"Use another port: {protocol.free_port} picks a free one.",
+            )
+            return None
         raise _bind_error(error, settings.host, port, protocol) from error
 
 
