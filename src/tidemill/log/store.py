@@ -29,6 +29,7 @@ from tidemill.log.errors import (
     StorageError,
     SyncFailedError,
 )
+from tidemill.log.journal.checkpoint import is_in_use
 from tidemill.log.journal.journal import Journal
 from tidemill.log.journal.reading import JournalContent, read_journal
 from tidemill.log.names import TopicPartition, folder_name, parse_folder_name
@@ -123,7 +124,7 @@ class LogStore:
             try:
                 store = cls(env, path, lock, defaults or {}, journal_bytes)
                 version = check_format(fs, path)
-                store._open_partitions()
+                store._open_partitions(is_older=version != FORMAT_VERSION)
                 if version != FORMAT_VERSION:
                     write_format(fs, path)  # before the journal has anything
             except BaseException:
@@ -176,8 +177,10 @@ class LogStore:
 
     # --- opening ---------------------------------------------------------------------------------
 
-    def _open_partitions(self) -> None:
+    def _open_partitions(self, *, is_older: bool) -> None:
         manifest = take_manifest(self._env, self.path)
+        if is_older and is_in_use(self._env.fs, self.path):
+            manifest = None  # of a version that has ignored the journal, which can have more
         self.clean_start = manifest is not None
         config = parse_config({}, self.defaults)
         found = set()

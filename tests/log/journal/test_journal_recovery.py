@@ -597,7 +597,11 @@ def test_the_promised_end_of_an_offline_partition_survives_a_clean_stop(
 
 
 def write_without_journal(
-    world: World, *values: bytes, roll: bool = False, clean: bool = False
+    world: World,
+    *values: bytes,
+    roll: bool = False,
+    clean: bool = False,
+    checkpoint: bool = False,
 ) -> None:
     """Open the folder as a version without the journal does, append, and kill that process."""
     world.hide_journal()
@@ -607,10 +611,14 @@ def write_without_journal(
         log.roll(NOW)
     for value in values:
         write(log, [(b"k", value)], NOW, sync=True)
+    if checkpoint:
+        older.checkpoint()
+        older.checkpoint()
     if clean:
         older.close()
     world.fs.kill()
     world.show_journal()
+    world.fs.write_atomic(f"/data/{FORMAT_FILE}", b"1\n")
 
 
 @pytest.mark.parametrize("kept", [1, 2])
@@ -642,6 +650,28 @@ def test_a_restore_notices_that_another_writer_came_after_the_journal(
     assert world.values()[-1] == b"next"
 
 
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("roll", [False, True])
+@pytest.mark.parametrize("values", [[b"x"], [b"x" * 50], [b"x" * 300], [b"x", b"y" * 60] * 3])
+def test_another_writer_is_noticed_that_has_checkpointed_its_records(
+    policy: str, roll: bool, values: list[bytes]
+) -> None:
+    """Its recovery point is above the place where both logs differ."""
+    world = World(cleanup_policy=policy)
+    world.store.checkpoint()
+    promised = [b"a" * 50, b"b" * 50, b"c" * 50]
+    world.promise(*promised)
+    path = world.segment()
+    world.fs.kill()
+    world.cut(path, 1)
+    write_without_journal(world, *values, roll=roll, checkpoint=True)
+    before = bytes(world.fs.content(path))
+    world.reopen()
+    assert world.values() == [b"first", *values]
+    assert bytes(world.fs.content(path)) == before
+    assert "of the journal not restored" in world.reports()
+
+
 def test_records_that_another_writer_only_cut_are_restored() -> None:
     world = World()
     world.promise(b"a" * 50, b"b" * 50)
@@ -653,7 +683,7 @@ def test_records_that_another_writer_only_cut_are_restored() -> None:
     assert world.values() == [b"first", b"a" * 50, b"b" * 50]
 
 
-def test_a_clean_stop_of_another_writer_ends_the_journal() -> None:
+def test_what_another_writer_that_was_stopped_cleanly_has_replaced_is_kept() -> None:
     world = World()
     world.promise(b"a" * 50)
     path = world.segment()
@@ -662,6 +692,9 @@ def test_a_clean_stop_of_another_writer_ends_the_journal() -> None:
     write_without_journal(world, b"x", clean=True)
     world.reopen()
     assert world.values() == [b"first", b"x"]
+    assert "offsets 1 to 1 of the journal not restored" in world.reports()
+    (aside,) = (name for name in world.fs.folders("/data") if name.endswith("-cut"))
+    assert b"a" * 50 in world.fs.content(f"/data/{aside}/{1:020}.log")
 
 
 @pytest.mark.parametrize("position", range(24))

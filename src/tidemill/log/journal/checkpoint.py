@@ -100,3 +100,9 @@ def read_checkpoint(fs: FileSystem, data_dir: str) -> tuple[JournalCheckpoint | 
         return decode_journal_checkpoint(fs.read_bytes(path)), ""
     except ValueError as error:
         return None, f"is damaged ({error})"
+
+
+def is_in_use(fs: FileSystem, data_dir: str) -> bool:
+    """Return whether a folder's file names a journal."""
+    found, _ = read_checkpoint(fs, data_dir)
+    return found is not None and found.journal != b""

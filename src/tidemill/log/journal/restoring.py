@@ -7,6 +7,7 @@ another writer came after the journal, nothing is restored, and what the journal
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from uuid import uuid4
 
 from tidemill.errors import TidemillError
@@ -43,7 +44,7 @@ def restore(
         nothing is restored, and its pieces are put aside.
     """
     wanted = _wanted(names, proof, recovery_point, is_sparse)
-    superseded = _superseded(env.fs, folder, names, wanted)
+    superseded = _superseded(env.fs, folder, names, _compared(names, proof, wanted))
     if superseded:
         _set_aside(env, tp, folder, superseded)
         return False
@@ -63,13 +64,13 @@ def restore(
 
 
 def _wanted(
-    names: dict[str, int], proof: Proof, recovery_point: int, is_sparse: bool
+    names: Mapping[str, int], proof: Proof, recovery_point: int, is_sparse: bool
 ) -> dict[int, list[Piece]]:
     """Return the pieces that the segments must have, by the segment's base offset.
 
     Those of a segment are in the order of their positions.
     """
-    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
+    bases = _bases(names)
     last = max(bases, default=-1)
     by_segment: dict[int, list[Piece]] = {}
     for piece in proof.pieces:
@@ -79,6 +80,42 @@ def _wanted(
     for pieces in by_segment.values():
         pieces.sort(key=lambda piece: piece.position)
     return by_segment
+
+
+def _bases(names: Mapping[str, int]) -> list[int]:
+    """Return the base offsets of the segments, ascending."""
+    return sorted(each[0] for each in map(parse_file_name, names) if each and each[1] == LOG)
+
+
+def _compared(
+    names: Mapping[str, int], proof: Proof, wanted: Mapping[int, list[Piece]]
+) -> dict[int, list[Piece]]:
+    """Return the pieces that show whether another writer came after the journal.
+
+    These are the wanted ones and those directly before them in the last segment: another writer can
+    have stored a recovery point above the place where it began. If its point is above all pieces,
+    each of that segment is compared. And those that reach into the next segment, where the journal
+    never ends a piece.
+    """
+    bases = _bases(names)
+    compared = {base: list(pieces) for base, pieces in wanted.items()}
+    if not bases:
+        return compared
+    last = bases[-1]
+    in_last = [each for each in proof.pieces if each.segment == last]
+    if last not in compared:
+        compared[last] = sorted(in_last, key=lambda each: each.position)
+    before = {each.position + each.size: each for each in in_last}
+    pieces = compared[last]
+    while pieces and (piece := before.get(pieces[0].position)) is not None:
+        pieces.insert(0, piece)
+    following = dict(pairwise(bases))
+    for piece in proof.pieces:
+        if piece.end_offset > following.get(piece.segment, piece.end_offset):
+            pieces = compared.setdefault(piece.segment, [])
+            if not any(each is piece for each in pieces):
+                pieces.append(piece)
+    return {base: pieces for base, pieces in compared.items() if pieces}
 
 
 def is_superseded(
@@ -92,7 +129,7 @@ def is_superseded(
 ) -> bool:
     """Return whether another writer came after the journal. Changes nothing."""
     wanted = _wanted(names, proof, recovery_point, is_sparse)
-    return bool(_superseded(fs, folder, names, wanted))
+    return bool(_superseded(fs, folder, names, _compared(names, proof, wanted)))
 
 
 def _superseded(
@@ -104,7 +141,7 @@ def _superseded(
     damaged, and appends there: another valid batch with the same offset, or a new segment. Damage
     alone leaves neither.
     """
-    bases = [each[0] for each in map(parse_file_name, names) if each and each[1] == LOG]
+    bases = _bases(names)
     differing: list[Piece] = []
     is_found = False
     for base, pieces in wanted.items():
@@ -187,7 +224,7 @@ def lacking(
         return []
     found = []
     wanted = _wanted(names, proof, recovery_point, is_sparse)
-    if _superseded(fs, folder, names, wanted):
+    if _superseded(fs, folder, names, _compared(names, proof, wanted)):
         return []
     for base, pieces in wanted.items():
         name = file_name(base, LOG)
