@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 
 import pytest
 
 from tests.log.journal.test_journal_recovery import NOW, World
 from tests.support.effort import rounds
 from tests.support.faultyfs import Unlucky
-from tests.support.journaled import commit, make_durable, store_segments
+from tests.support.journaled import commit, make_durable, store_segments, witness
 from tests.support.logs import read_records
 from tidemill.log.compaction.run import Steps, compact
 from tidemill.log.config.parse import parse_config
-from tidemill.log.errors import StorageError
+from tidemill.log.errors import JournalDamagedError, StorageError
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.journal.checkpoint import CHECKPOINT
+from tidemill.log.journal.entry import BLOCK
+from tidemill.log.journal.extent import EXTENT
 from tidemill.log.partition.partition import PartitionLog
 
 PARTITIONS = 3
@@ -41,7 +45,7 @@ class Run:
         self.steps = [self.append] * 10 + [
             *(self.store, self.store, self.roll, self.delete, self.retain),
             *(self.checkpoint, self.purge, self.switch, self.clean, self.fill_disk),
-            self.sync_during_a_delete,
+            *(self.sync_during_a_delete, self.witness, self.witness),
         ]
         self.logs = [self.world.log(partition) for partition in range(PARTITIONS)]
         journal = self.world.store.journal
@@ -130,19 +134,38 @@ class Run:
             journal.notes.add(log, ticket.note(log.topic_id.bytes))
         journal.finish_store(stored)
 
-    def crash(self) -> None:
-        """End the process or cut the power, start again and check what is there."""
+    def witness(self, log: PartitionLog, number: int) -> None:
+        witness(self.world.store)
+
+    def crash(self, damage: Callable[[], None] | None = None) -> None:
+        """End the process or cut the power, start again and check what is there.
+
+        Args:
+            damage: damages the journal meanwhile. What is lost must be reported.
+        """
         world = self.world
         if self.dice.random() < 0.5:
             commit(world.store, [])
+        if damage is not None:
+            witness(world.store)
         marks = [(log.log_start_offset, log.high_watermark) for log in self.logs]
         self.stop()
         world.fs.page = 0
+        if damage is not None:
+            damage()
         world.reopen()
-        assert not world.store.offline
+        assert "not restored" not in world.reports()  # there is no other writer
+        if damage is None:
+            assert not world.store.offline
+            assert "the journal is" not in world.reports()
+            assert "of the journal is damaged" not in world.reports()
+        for number, tp in enumerate(world.partitions):
+            if tp not in world.store.offline:
+                check(world.log(number), self.written[number], *marks[number])
+        if world.store.offline:
+            return
         self.logs = [world.log(partition) for partition in range(PARTITIONS)]
-        for number, (log, (start, end)) in enumerate(zip(self.logs, marks, strict=True)):
-            check(log, self.written[number], start, end)
+        for number, log in enumerate(self.logs):
             written = self.written[number].items()
             self.written[number] = {k: v for k, v in written if k < log.log_end_offset}
             log.config = parse_config(self.configs[number])
@@ -154,6 +177,25 @@ class Run:
         else:
             fs.page = self.dice.choice([0, 512])
             fs.power_cut(self.dice if self.dice.random() < 0.7 else Unlucky())
+
+    def damage_journal(self) -> None:
+        """Damage one file of the journal, as a disk or a person can."""
+        fs, dice = self.world.fs, self.dice
+        files = [f"/data/journal/{name}" for name in fs.files("/data/journal")]
+        path = dice.choice([*files, *files, f"/data/{CHECKPOINT}", f"/data/{EXTENT}"])
+        data = fs.content(path)
+        kind, size = dice.choice(["remove", "cut", "zeros", "garbage", "bit", "bit"]), len(data)
+        at = dice.randrange(size) // 512 * 512 if size > 512 else dice.randrange(size)
+        length = dice.choice([1, 16, 512, BLOCK, size - at])
+        if kind == "remove":
+            fs.remove(path)
+        elif kind == "cut":
+            del data[at:]
+        elif kind == "bit":
+            data[dice.randrange(size)] ^= 1 << dice.randrange(8)
+        else:
+            part = len(data[at : at + length])
+            data[at : at + length] = bytes(part) if kind == "zeros" else dice.randbytes(part)
 
 
 def finish(steps: Steps) -> None:
@@ -182,3 +224,15 @@ def test_a_crash_after_any_steps_loses_nothing_that_was_acknowledged(seed: int) 
         for number in range(run.dice.randrange(10, 150)):
             run.step(number)
         run.crash()
+
+
+@pytest.mark.parametrize("seed", range(rounds("JOURNAL_DAMAGE_SEEDS", 60, 3000)))
+def test_damage_of_the_journal_after_any_steps_is_never_silent(seed: int) -> None:
+    """Its partition is offline, or the broker does not start."""
+    run = Run(seed)
+    for number in range(run.dice.randrange(10, 150)):
+        run.step(number)
+    try:
+        run.crash(run.damage_journal)
+    except JournalDamagedError as error:
+        assert "/data/journal" in str(error)  # noqa: PT017
