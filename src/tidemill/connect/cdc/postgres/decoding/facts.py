@@ -89,7 +89,9 @@ class Facts:
         for name in added:
             if now.columns[name].number in gone:
                 return f"column {gone[now.columns[name].number]} was renamed to {name}"
-            if fills.get(name, True) or is_rewritten:
+            # A generated column becomes an ordinary one, or the publication's list has one more.
+            is_older = now.columns[name].number <= self.last_number
+            if is_older or is_rewritten or fills.get(name, True):
                 return f"column {name} was added with values"
         for name, column in now.columns.items():
             before = self.columns.get(name, column)
