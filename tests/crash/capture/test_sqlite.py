@@ -32,6 +32,7 @@ from tidemill.connect.cdc.topics import state_topic
 pytestmark = pytest.mark.crash
 
 KILLS = rounds("CDC_KILLS", 3, 150)
+SEEDS = range(1, 1 + rounds("CDC_ROUNDS", 1, 6))
 BROKER_KILLS = rounds("CDC_BROKER_KILLS", 1, 30)
 
 
@@ -140,8 +141,11 @@ def check_topic(
     return versions
 
 
-def test_each_change_is_captured_once_under_kills(start_broker: Any, tmp_path: Path) -> None:
-    kafka, db, load = run_load(start_broker(), "once", tmp_path, with_ddl=False, seed=1)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_change_is_captured_once_under_kills(
+    start_broker: Any, tmp_path: Path, seed: int
+) -> None:
+    kafka, db, load = run_load(start_broker(), "once", tmp_path, with_ddl=False, seed=seed)
     for table in KEYS:
         records = list(read_to_end(kafka, "tests", f"once.main.{table}"))
         versions = check_topic(records, table_rows(db, table))
@@ -153,10 +157,11 @@ def test_each_change_is_captured_once_under_kills(start_broker: Any, tmp_path: P
     db.close()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_topics_equal_the_tables_after_schema_changes(
-    start_broker: Any, tmp_path: Path
+    start_broker: Any, tmp_path: Path, seed: int
 ) -> None:
-    kafka, db, _ = run_load(start_broker(), "ddl", tmp_path, with_ddl=True, seed=2)
+    kafka, db, _ = run_load(start_broker(), "ddl", tmp_path, with_ddl=True, seed=seed + 1)
     for table in KEYS:
         records = list(read_to_end(kafka, "tests", f"ddl.main.{table}"))
         check_topic(records, table_rows(db, table))

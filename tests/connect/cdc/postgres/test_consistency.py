@@ -36,17 +36,20 @@ from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import BoardWriter
 
 KILLS = rounds("CRASH_CAPTURE_KILLS", 4, 300)
+ROUNDS = rounds("CRASH_CAPTURE_ROUNDS", 1, 6)
 SEED = int(os.environ.get("CRASH_SEED", time.time_ns() & 0xFFFFFF))
 
 
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.separate
+@pytest.mark.parametrize("turn", range(ROUNDS))
 def test_topics_equal_tables_after_kills(
-    dsn: str, sql: psycopg.Connection[Any], tmp_path: Path
+    dsn: str, sql: psycopg.Connection[Any], tmp_path: Path, turn: int
 ) -> None:
-    print(f"CRASH_SEED={SEED} CRASH_CAPTURE_KILLS={KILLS}")
-    chance = random.Random(SEED)
+    seed = SEED + turn
+    print(f"CRASH_SEED={seed} CRASH_CAPTURE_KILLS={KILLS}")
+    chance = random.Random(seed)
     traffic.create(sql, 400)
     sql.execute("CREATE TABLE marks (stamp bigint PRIMARY KEY)")
     alterations.create(sql)
@@ -56,8 +59,8 @@ def test_topics_equal_tables_after_kills(
         workers = SourceWorker("shop", broker.bootstrap, tmp_path / "worker.log")
         ledger, stamps = Ledger(), itertools.count(1)
         writers: list[Writer | Alterer] = [
-            *(Writer(dsn, SEED + n, ledger, stamps, ddl=n == 0) for n in range(3)),
-            *(Alterer(dsn, SEED + n) for n in range(2)),
+            *(Writer(dsn, seed + n, ledger, stamps, ddl=n == 0) for n in range(3)),
+            *(Alterer(dsn, seed + n) for n in range(2)),
         ]
         workers.start()
         try:
