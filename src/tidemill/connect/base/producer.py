@@ -41,6 +41,9 @@ _SETTINGS = {
     "queue.buffering.max.kbytes": str(128 << 10),
     "retry.backoff.ms": "20",
     "transaction.timeout.ms": "300000",
+    "topic.metadata.propagation.max.ms": "10000",
+    # A topic that was deleted would come back without its configs, and without its rows.
+    "allow.auto.create.topics": "false",
 }
 
 _OF_RECORDS = frozenset({32, 87})

@@ -20,7 +20,7 @@ from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.cdc.contract import Capture, Source
 from tidemill.connect.cdc.definition import Definition
-from tidemill.connect.cdc.errors import FencedError, PermanentCaptureError, RowError
+from tidemill.connect.cdc.errors import FencedError, PermanentCaptureError, RowError, SetupError
 from tidemill.connect.cdc.registry import source_class
 from tidemill.connect.cdc.topics import dead_letter_topic, state_topic, transactional_id
 from tidemill.connect.cdc.worker import Worker
@@ -230,6 +230,10 @@ class Runner:
             self.fenced = error
             self._failed(error, "failed")
             self._wait_for_order()
+        except SetupError as error:
+            # The user runs a statement in the database: the source then continues by itself.
+            self._failed(error, "failed")
+            self._wait_for_order(LONGEST_PAUSE_S)
         except (
             PermanentCaptureError,
             SettingsError,
@@ -258,8 +262,11 @@ class Runner:
         log.info("source.running", source=self.definition.name, tables=len(self._tables))
 
     def _failed(self, error: TidemillError, phase: Phase) -> None:
+        is_same = self._error is not None and str(error) == str(self._error)
         self._phase, self._error = phase, error
         self._attempts += 1
+        if is_same and phase == "failed":
+            return  # it was logged
         report = log.error if phase == "failed" else log.warning
         report(
             "source.failed",

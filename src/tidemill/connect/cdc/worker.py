@@ -89,6 +89,7 @@ class Worker:
         self.state = WorkerState()
         self.lag = Lag()
         self.phase = "starting"
+        self._is_lost = False
         self.writer: Writer | None = None
         self.on_running: Callable[[Source], None] = lambda source: None
 
@@ -114,6 +115,11 @@ class Worker:
                 if self._control.should_stop():
                     return
                 care = Care()
+            except PositionLostError:
+                # A server with a binary log says it while the stream is read, not at the start.
+                if self._definition.on_lost_position != "resnapshot" or self._is_lost:
+                    raise
+                self._is_lost = True
             except ROW_ERRORS as error:
                 if not care.learn(error):
                     raise
@@ -154,16 +160,12 @@ class Worker:
         writer.written = before
         is_accepted = state.accept(self._control.accepted_row())
         order = self._control.resnapshot(state.handled)
-        forget = order is not None
         if order is not None:
             state.handled["restart"] = order
-        try:
-            first = self._start(source, writer, forget=forget)
-        except PositionLostError:
-            if self._definition.on_lost_position != "resnapshot":
-                raise
+        if self._is_lost:
             source.drop()  # a slot that is lost can't be used again
-            first = self._start(source, writer, forget=True)
+        first = self._start(source, writer, forget=self._is_lost or order is not None)
+        self._is_lost = False
         snapshots = Snapshots(
             source,
             writer,
@@ -193,15 +195,21 @@ class Worker:
         again = state.position is not None
         state.position = source.start(known)
         tables = source.tables()
-        writer.prepare(tables)
+        created = set(writer.prepare(tables))
+        keyed = [each for each in tables if each.key]
         if known is not None:
+            if self._definition.snapshot == "initial":
+                for table in keyed:
+                    if writer.topic(table) in created:
+                        state.request(table.id, resync=True, why="its topic was missing")
             return False
         state.snapshots = []
         if self._definition.snapshot == "initial" or again:
             self._read_keyless(source, writer, [each for each in tables if not each.key])
-            for table in tables:
-                if table.key:
-                    state.request(table.id, resync=again)
+            for table in keyed:
+                # A topic that is there can have keys from before the state was lost.
+                is_known = again or writer.topic(table) not in created
+                state.request(table.id, resync=is_known)
         return True
 
     def _read_keyless(self, source: Source, writer: Writer, tables: list[Table]) -> None:

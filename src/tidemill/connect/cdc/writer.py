@@ -137,8 +137,8 @@ class Writer:
         self.pending = 0
         self.written = 0
 
-    def prepare(self, tables: list[Table]) -> None:
-        """Create the topics of tables, and that of the state.
+    def prepare(self, tables: list[Table]) -> list[str]:
+        """Create the topics of tables, and that of the state. Return those that were missing.
 
         Raises:
             DefinitionError: two tables have the same topic.
@@ -161,7 +161,7 @@ class Writer:
             new[self._state_topic] = (1, STATE_CONFIG)
         if self._transactions is not None and self._transactions.topic not in self._known:
             new[self._transactions.topic] = (1, EVENT_CONFIG)
-        self._create(new)
+        return self._create(new)
 
     def topic(self, table: Table) -> str:
         """Return the topic of a table."""
@@ -328,7 +328,9 @@ class Writer:
         if topic not in self._known:
             self._create({topic: (1, EVENT_CONFIG)})
 
-    def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> None:
-        if topics:
-            self._kafka.create_topics(self._client, topics)
-            self._known.update(topics)
+    def _create(self, topics: Mapping[str, tuple[int, Mapping[str, str]]]) -> list[str]:
+        if not topics:
+            return []
+        created = self._kafka.create_topics(self._client, topics)
+        self._known.update(topics)
+        return created

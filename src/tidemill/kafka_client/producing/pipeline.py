@@ -234,6 +234,11 @@ class Pipeline:
         self._repeats, self._cause = False, ""
 
     def _check_deadline(self, left: list[Batch]) -> None:
+        is_unknown = self._cause == text_of(failures.UNKNOWN_TOPIC)
+        patience_s = self._settings.propagation_ms / 1000
+        if is_unknown and time.monotonic() - left[0].made >= patience_s:
+            count, topic = sum(batch.count for batch in left), left[0].topic
+            raise self._errors.not_accepted(count, topic, self._cause, failures.UNKNOWN_TOPIC)
         if time.monotonic() - left[0].made >= self._settings.timeout_ms / 1000:
             count = sum(batch.count for batch in left)
             raise self._errors.not_accepted(count, left[0].topic, self._cause)

@@ -111,8 +111,8 @@ def test_check_names_what_is_missing_and_the_statement_that_gives_it(
         execute("SET GLOBAL binlog_row_image = 'FULL'")
     text = {(each.severity, each.text.split(shop + ".")[-1], each.fix[:40]) for each in found}
     errors = {each.fix for each in found if each.severity == "error"}
-    assert f"GRANT REPLICATION SLAVE ON *.* TO {user}@localhost" in errors
-    assert f"GRANT BINLOG MONITOR ON *.* TO {user}@localhost" in errors
+    assert f"GRANT REPLICATION SLAVE ON *.* TO '{user}'@'localhost'" in errors
+    assert f"GRANT BINLOG MONITOR ON *.* TO '{user}'@'localhost'" in errors
     assert any(fix.startswith("SET GLOBAL binlog_row_image = 'FULL'") for fix in errors)
     assert any("nokey" in each.text for each in found if each.severity == "error"), text
     warnings = [each.text for each in found if each.severity == "warning"]

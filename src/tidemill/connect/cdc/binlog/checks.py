@@ -67,13 +67,35 @@ def check_binary_log(
         )
 
 
-def check_tables(tables: list[CatalogTable], capture: Capture) -> Iterator[Finding]:
-    """Find tables without a key or without transactions, and types that are not supported."""
+def account(connection: pymysql.Connection[Any]) -> str:
+    """Return the user of a connection as statements name it."""
+    ((user,),) = query(connection, "SELECT CURRENT_USER()")
+    return "@".join(f"'{part}'" for part in user.rsplit("@", 1))
+
+
+def _grant_select(capture: Capture, user: str) -> str:
+    """Return the statements that let the user read the tables of the patterns."""
+    parts = [each.partition(".") for each in capture.include]
+    names = sorted({database for database, dot, _ in parts if dot and _is_name(database)})
+    places = [f"{quoted(each)}.*" for each in names] or ["*.*"]
+    return "; ".join(f"GRANT SELECT ON {place} TO {user}" for place in places)
+
+
+def _is_name(pattern: str) -> bool:
+    return not any(each in pattern for each in "*?[")
+
+
+def check_tables(tables: list[CatalogTable], capture: Capture, user: str) -> Iterator[Finding]:
+    """Find tables without a key or without transactions, and types that are not supported.
+
+    Args:
+        user: the user of the source, as statements name it.
+    """
     if not tables:
         yield Finding(
             "error",
             "no table is selected: none that the user can read matches the patterns",
-            "GRANT SELECT ON <database>.* TO <user>",
+            _grant_select(capture, user),
         )
     for table in tables:
         name = f"{table.database}.{table.name}"

@@ -23,7 +23,7 @@ from tidemill.connect.cdc.binlog.decoding.events import (
 )
 from tidemill.connect.cdc.binlog.decoding.payload import unpack_payload
 from tidemill.connect.cdc.binlog.decoding.reader import BinlogError
-from tidemill.connect.cdc.errors import PositionLostError, SourceUnavailableError
+from tidemill.connect.cdc.errors import PositionLostError, SetupError, SourceUnavailableError
 from tidemill.native import extension
 
 ERROR, END = b"\xff", b"\xfe"
@@ -91,6 +91,7 @@ SILENCE_S = 60
 
 _FATAL_READING = 1236
 """ER_MASTER_FATAL_ERROR_READING_BINLOG: for example, the position was purged."""
+_SAME_ID = "with the same server_uuid/server_id"
 
 
 class BinlogStream:
@@ -204,6 +205,12 @@ def stream_error(error: pymysql.err.MySQLError) -> Exception:
     """Return the typed error for an error while the binary log is read."""
     code = error.args[0] if error.args else 0
     text = error.args[1] if len(error.args) > 1 else str(error)
+    if _SAME_ID in text:  # 1236, or 4052 since MariaDB 10.11
+        return SetupError(
+            f"another replica has connected with the server id of this source: {text}",
+            hint="Set another server_id in [database] of the definition, and run: tidemill source "
+            "create --replace FILE",
+        )
     if code == _FATAL_READING:
         return PositionLostError(
             f"the server can't send its binary log from the stored position: {text}",

@@ -308,8 +308,8 @@ class Groups:
         raise BinlogError(
             f"the binary log has a change as a statement instead of rows at {self._at(event)}: "
             f"{event.statement[:60]!r}",
-            hint="Set binlog_format=ROW on the server and for all sessions that write, and take a "
-            "new snapshot: SET GLOBAL binlog_format = 'ROW'",
+            hint="This change can't be captured. Let no session set binlog_format, and run: "
+            "tidemill source restart NAME --resnapshot",
         )
 
     # --- rows ------------------------------------------------------------------------------------

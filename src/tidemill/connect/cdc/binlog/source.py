@@ -124,8 +124,9 @@ class BinlogSource:
         ]
         if errors:
             raise SetupError(
-                f"the server is not ready for change capture: {errors[0].text}",
-                hint=errors[0].fix or "`tidemill source check` lists everything.",
+                "the server is not ready for change capture: "
+                + "; ".join(each.text for each in errors),
+                hint="Run: " + "; ".join(each.fix for each in errors if each.fix),
             )
 
     def poll(self, timeout_s: float) -> Batch | None:

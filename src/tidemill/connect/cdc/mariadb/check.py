@@ -12,7 +12,12 @@ from typing import Any
 import pymysql
 
 from tidemill.connect.cdc.binlog.catalog import CatalogTable, query, read_tables
-from tidemill.connect.cdc.binlog.checks import check_binary_log, check_cascades, check_tables
+from tidemill.connect.cdc.binlog.checks import (
+    account,
+    check_binary_log,
+    check_cascades,
+    check_tables,
+)
 from tidemill.connect.cdc.contract import Capture, Finding
 
 _OLDEST = (10, 5)
@@ -29,7 +34,7 @@ def check_server(connection: pymysql.Connection[Any], capture: Capture) -> list[
     findings += _privileges(connection)
     tables = read_tables(connection)
     captured = [each for each in tables if capture.selects(each.database, each.name)]
-    findings += check_tables(captured, capture)
+    findings += check_tables(captured, capture, account(connection))
     findings += _vectors(captured)
     findings += check_cascades(connection, captured)
     return findings
@@ -63,7 +68,7 @@ def _privileges(connection: pymysql.Connection[Any]) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 f"user {user} lacks the privilege {grant}",
-                f"GRANT {grant} ON *.* TO {user}",
+                f"GRANT {grant} ON *.* TO {account(connection)}",
             )
 
 

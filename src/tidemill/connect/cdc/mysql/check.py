@@ -13,7 +13,12 @@ from typing import Any
 import pymysql
 
 from tidemill.connect.cdc.binlog.catalog import query, read_tables, variable
-from tidemill.connect.cdc.binlog.checks import check_binary_log, check_cascades, check_tables
+from tidemill.connect.cdc.binlog.checks import (
+    account,
+    check_binary_log,
+    check_cascades,
+    check_tables,
+)
 from tidemill.connect.cdc.contract import Capture, Finding
 from tidemill.connect.cdc.errors import SetupError
 
@@ -83,7 +88,7 @@ def check_server(connection: pymysql.Connection[Any], capture: Capture) -> list[
     findings += _privileges(connection)
     tables = read_tables(connection)
     captured = [each for each in tables if capture.selects(each.database, each.name)]
-    findings += check_tables(captured, capture)
+    findings += check_tables(captured, capture, account(connection))
     if not _logs_cascades(connection, text):
         findings += check_cascades(connection, captured)
     return findings
@@ -142,7 +147,7 @@ def _privileges(connection: pymysql.Connection[Any]) -> Iterator[Finding]:
     if roles.upper() != "NONE":
         statement = f"SHOW GRANTS FOR CURRENT_USER() USING {roles}"
     grants = " ".join(str(row[0]).upper() for row in query(connection, statement))
-    quoted_user = "@".join(f"'{part}'" for part in user.rsplit("@", 1))
+    quoted_user = account(connection)
     if "ALL PRIVILEGES ON *.*" not in grants and "REPLICATION SLAVE" not in grants:
         yield Finding(
             "error",

@@ -13,6 +13,7 @@ from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
 from tidemill.connect.cdc.postgres.settings import Settings
 
 _OLDEST, _STREAMING, _FAILOVER = 120000, 140000, 170000
+_ALL_KINDS = 4
 _RESTART = "and restart the server"
 
 
@@ -24,7 +25,7 @@ def findings(catalog: Catalog, capture: Capture, settings: Settings) -> list[Fin
     found = [
         *_server(catalog, settings),
         *_role(catalog),
-        *_slot(catalog, settings),
+        *_slot(catalog, capture, settings),
         *_publication(catalog, capture, settings),
         *_tables(catalog, capture, settings),
     ]
@@ -102,14 +103,14 @@ def _role(catalog: Catalog) -> Iterator[Finding]:
         )
 
 
-def _slot(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
+def _slot(catalog: Catalog, capture: Capture, settings: Settings) -> Iterator[Finding]:
     existing = slot.find(catalog, settings.slot)
     if existing is not None:
         if existing.is_lost or existing.reason:
             yield Finding(
                 "error",
                 f"the server has invalidated the slot {settings.slot}, so changes are lost",
-                "tidemill source restart NAME --resnapshot",
+                f"tidemill source restart {capture.name} --resnapshot",
             )
         elif existing.is_active:
             yield Finding("note", f"the slot {settings.slot} is being read")
@@ -140,23 +141,25 @@ def _slot(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
 
 def _publication(catalog: Catalog, capture: Capture, settings: Settings) -> Iterator[Finding]:
     name = settings.publication
-    found = catalog.rows(
-        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication"
-        " WHERE pubname = %s",
-        (name,),
-        doing="can't read the publications",
-    )
-    if found:
-        if not found[0][0]:
+    kinds = publication.published_kinds(catalog, name)
+    if kinds is not None:
+        if len(kinds) < _ALL_KINDS:
             yield Finding(
-                "warning",
-                f"the publication {name} leaves out some kinds of changes",
-                f"ALTER PUBLICATION {_quoted(name)} SET "
-                "(publish = 'insert, update, delete, truncate');",
+                "error",
+                f"the publication {name} leaves out some kinds of changes (it has only: "
+                f"{', '.join(kinds) or 'none'})",
+                f"{publication.publish_all(name)} If the source has run: tidemill source restart "
+                f"{capture.name} --resnapshot",
             )
         if not publication.is_own(catalog, name, capture):
             yield from _unpublished(catalog, capture, name)
         return
+    if slot.find(catalog, settings.slot) is not None:
+        yield Finding(
+            "error",
+            f"the publication {name} does not exist any more, so changes are lost",
+            f"tidemill source restart {capture.name} --resnapshot",
+        )
     wanted = publication.wanted(catalog, capture)
     missing = [each for each in wanted if not _owns(catalog, each)]
     can_create = catalog.value(

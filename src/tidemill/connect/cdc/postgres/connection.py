@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from struct import Struct
 from typing import Any
 
-from tidemill.connect.cdc.errors import CaptureError, SourceUnavailableError
+from tidemill.connect.cdc.errors import CaptureError, PositionLostError, SourceUnavailableError
 from tidemill.connect.cdc.postgres.errors import ProtocolError, translating
 from tidemill.connect.cdc.postgres.lsn import POSTGRES_EPOCH_US
 
@@ -25,6 +25,8 @@ _status = Struct(">BQQQqB").pack
 _STATUS_INTERVAL_S = 10.0
 """``wal_sender_timeout`` is 60 s by default."""
 _CONFIRM_INTERVAL_S = 1.0
+_NO_PUBLICATION = "42704"
+"""undefined_object: the output plugin finds no publication of this name at a place in the log."""
 _UNCHECKED, _CHECKED = b"SET client_encoding = 'SQL_ASCII'", b"SET client_encoding = 'UTF8'"
 
 
@@ -200,7 +202,13 @@ class ReplicationConnection:
 
         result = self._pg.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            return translated(error_from_result(result), "the server ended the stream")
+            fault = error_from_result(result)
+            if fault.sqlstate == _NO_PUBLICATION and "publication" in str(fault):
+                return PositionLostError(
+                    f"the server ended the stream: {str(fault).strip()}, so changes are lost",
+                    hint="Run: tidemill source restart NAME --resnapshot.",
+                )
+            return translated(fault, "the server ended the stream")
         return self._broken("the server closed the connection")
 
     @staticmethod

@@ -13,13 +13,14 @@ from typing import Any
 import structlog
 
 from tidemill.connect.cdc.contract import Capture
-from tidemill.connect.cdc.errors import SetupError
+from tidemill.connect.cdc.errors import PositionLostError, SetupError
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
 from tidemill.connect.cdc.postgres.errors import translating
 
 log = structlog.get_logger("tidemill.cdc")
 
 _LOCK_TIMEOUT_MS = 1000
+_KINDS = ("insert", "update", "delete", "truncate")
 _ROOTS = 130000
 """The first version with ``publish_via_partition_root``."""
 
@@ -83,6 +84,53 @@ def is_own(catalog: Catalog, name: str, capture: Capture) -> bool:
     return bool(found == comment(capture))
 
 
+def verify(catalog: Catalog, name: str, capture: Capture) -> None:
+    """Check that a publication has been there, with all kinds of changes, since a position.
+
+    Raises:
+        PositionLostError: the stream can't have all changes.
+        SetupError: it is the user's own, and leaves out some kinds of changes.
+    """
+    kinds = published_kinds(catalog, name)
+    if kinds is None:
+        raise PositionLostError(
+            f"the publication {name} does not exist any more, so changes are lost",
+            hint="Run: tidemill source restart NAME --resnapshot.",
+        )
+    if set(kinds) >= {"insert", "update", "delete"}:
+        return
+    if is_own(catalog, name, capture):
+        raise PositionLostError(
+            f"the publication {name} leaves out some kinds of changes (it has only: "
+            f"{', '.join(kinds) or 'none'}), so changes are lost",
+            hint="Run: tidemill source restart NAME --resnapshot.",
+        )
+    raise SetupError(
+        f"the publication {name} leaves out some kinds of changes (it has only: "
+        f"{', '.join(kinds) or 'none'})",
+        hint=f"{publish_all(name)} Then run: tidemill source restart NAME --resnapshot.",
+    )
+
+
+def published_kinds(catalog: Catalog, name: str) -> list[str] | None:
+    """Return the kinds of changes that a publication publishes; None if it does not exist."""
+    found = catalog.rows(
+        "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication"
+        " WHERE pubname = %s",
+        (name,),
+        doing="can't read the publications",
+    )
+    if not found:
+        return None
+    return [kind for kind, is_published in zip(_KINDS, found[0], strict=True) if is_published]
+
+
+def publish_all(name: str) -> str:
+    """Return the statement that lets a publication publish all kinds of changes."""
+    doubled = name.replace('"', '""')
+    return f"ALTER PUBLICATION \"{doubled}\" SET (publish = '{', '.join(_KINDS)}');"
+
+
 def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
     """Create the publication, or add tables to one that we created, and remove what breaks writes.
 
@@ -96,6 +144,9 @@ def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
         return
     if not is_own(catalog, name, capture):
         return
+    if published_kinds(catalog, name) != list(_KINDS):
+        with translating(f"can't change the publication {name}"):
+            catalog.connection.execute(publish_all(name))
     for each in catalog.tables_by_oid(catalog.listed(name)):
         if fails_writes(each):
             _remove(catalog, name, each)

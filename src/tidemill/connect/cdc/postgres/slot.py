@@ -108,7 +108,8 @@ def _replace(existing: Slot, replication: ReplicationConnection, settings: Setti
     if existing.is_active:
         raise SourceUnavailableError(
             f"another program reads the replication slot {settings.slot}",
-            hint="Stop it, or choose another name with database.slot.",
+            hint="Choose another name with database.slot. Or end its session, run: "
+            f"{_end_session(settings.slot)}",
         )
     if not settings.is_own_slot:
         raise SetupError(
@@ -117,6 +118,14 @@ def _replace(existing: Slot, replication: ReplicationConnection, settings: Setti
             f"SELECT pg_drop_replication_slot('{settings.slot}').",
         )
     drop(replication, settings.slot)
+
+
+def _end_session(name: str) -> str:
+    """Return the statement that ends the session which reads a slot."""
+    return (
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+        f"WHERE slot_name = '{name}';"
+    )
 
 
 def drop(replication: ReplicationConnection, name: str) -> None:
@@ -181,7 +190,7 @@ def _check_slot(slot: Slot | None, name: str, place: Place, here: Server) -> Non
         raise SourceUnavailableError(
             f"another program reads the replication slot {name}",
             hint="If it is an earlier worker, the server notices its end within "
-            "wal_sender_timeout.",
+            f"wal_sender_timeout. To end its session, run: {_end_session(name)}",
         )
 
 

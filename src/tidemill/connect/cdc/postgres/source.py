@@ -23,6 +23,7 @@ from tidemill.connect.cdc.contract import (
 )
 from tidemill.connect.cdc.errors import (
     CaptureError,
+    DefinitionError,
     PositionLostError,
     SetupError,
     SourceUnavailableError,
@@ -98,12 +99,18 @@ class PostgresSource:
 
     def start(self, position: Position | None) -> Position:
         """Create or verify slot and publication, and go to a position."""
+        with self._explained():
+            return self._start(position)
+
+    def _start(self, position: Position | None) -> Position:
         self.close()
         catalog = self._open_catalog()
         if catalog.version < _OLDEST:
             raise SetupError(f"PostgreSQL {catalog.version // 10000} is too old: use 12 or newer")
         if position is None:
             self._tables.refuse_keyless()
+        else:
+            publication.verify(catalog, self._settings.publication, self._capture)
         self._watch.prepare()
         replication = ReplicationConnection.connect(self._settings.conninfo)
         self._replication = replication
@@ -164,7 +171,10 @@ class PostgresSource:
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
         """Return the rows after a key, in the order of the keys."""
         connection = self._open_catalog().connection
-        with visibility.open_snapshot(connection, self._stream.delivered) as high:
+        with (
+            self._explained(),
+            visibility.open_snapshot(connection, self._stream.delivered) as high,
+        ):
             ts_ms = _now_ms()
             reader = self._tables.reader(connection, table)
             rows, last = _read(reader, table, after, limit)
@@ -195,7 +205,8 @@ class PostgresSource:
 
     def estimate(self, table: Table) -> int:
         """Return the planner's estimate of the number of rows."""
-        return self._tables.estimate(table)
+        with self._explained():
+            return self._tables.estimate(table)
 
     def lag(self) -> Lag:
         """Return how much log the slot holds back, and the age of the oldest change in it."""
@@ -231,6 +242,25 @@ class PostgresSource:
                 connection.close()
         self._replication = self._query = self._catalog = None
         self._is_streaming, self._snapshot = False, ""
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Give an error the statements that ``check`` finds for it."""
+        try:
+            yield
+        except (PositionLostError, DefinitionError):
+            raise
+        except CaptureError as error:
+            try:
+                found = [each for each in self.check() if each.severity == "error"]
+            except CaptureError:
+                found = []  # the server does not answer
+            if not found:
+                raise
+            raise SetupError(
+                f"{error} ({'; '.join(each.text for each in found)})",
+                hint="Run: " + " ".join(each.fix for each in found),
+            ) from error
 
     def _open_catalog(self) -> Catalog:
         if self._catalog is None or self._query.closed:
@@ -276,7 +306,7 @@ class PostgresSource:
         stream, news = self._stream, self._shapes.news
         if stream.incomplete or stream.contested:
             connection = self._open_catalog().connection
-            with visibility.open_snapshot(connection, stream.delivered):
+            with self._explained(), visibility.open_snapshot(connection, stream.delivered):
                 by_keys = self._tables.by_keys(connection)
                 toast.fill(stream.incomplete, by_keys)
                 contested.settle(stream.contested, by_keys)

@@ -59,8 +59,10 @@ class ChangeLog:
     # --- state -------------------------------------------------------------------------------
 
     def identity(self) -> str | None:
-        """Return the change log's identity, or None if there is no change log."""
-        if not self._exists(self.names.meta):
+        """Return the change log's identity, or None if one of its tables is missing."""
+        names = self.names
+        tables = (names.meta, names.layouts, names.changes, names.replaced)
+        if not all(self._exists(each) for each in tables):
             return None
         row = self._db.execute(
             f"SELECT value FROM {quoted(self.names.meta)} WHERE key = 'identity'"
@@ -136,6 +138,8 @@ class ChangeLog:
         names = self.names
         if self.identity() is not None:
             return
+        self.drop()  # with a part of the tables, triggers let the statements of writers fail
+        self._layouts.clear()
         for statement in (
             f"CREATE TABLE IF NOT EXISTS {quoted(names.meta)} (key TEXT PRIMARY KEY, value TEXT)",
             f"CREATE TABLE IF NOT EXISTS {quoted(names.layouts)} (id INTEGER PRIMARY KEY "

@@ -128,7 +128,10 @@ class SqliteSource:
         """Install the triggers, and go to a position. See ``Source.start``."""
         problems = [each for each in self.check() if each.severity == "error"]
         if problems:
-            raise SetupError(problems[0].text, hint=problems[0].fix)
+            raise SetupError(
+                "; ".join(each.text for each in problems),
+                hint=" ".join(each.fix for each in problems),
+            )
         with self._translated("install the triggers"):
             if position is not None:
                 self._verify(position)

@@ -392,8 +392,8 @@ def _partial_update(body: bytes, base: _Base) -> Event:
     return UnsupportedEvent(
         *base,
         "a partial update of JSON (binlog_row_value_options)",
-        "Set it back, for open sessions too, and take a new snapshot: "
-        "SET PERSIST binlog_row_value_options = ''",
+        "This change can't be captured. Let no session set binlog_row_value_options, and run: "
+        "tidemill source restart NAME --resnapshot",
         Reader(body).uint(6),
     )
 

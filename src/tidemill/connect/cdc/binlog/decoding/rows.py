@@ -54,8 +54,8 @@ class RowDecoder:
         if not column.name:
             raise BinlogError(
                 f"the binary log has no column names of the table {name}",
-                hint="Set binlog_row_metadata=FULL on the server, and take a new snapshot: "
-                "SET GLOBAL binlog_row_metadata = 'FULL'",
+                hint="Changes from before binlog_row_metadata was set to FULL can't be captured. "
+                "Run: tidemill source restart NAME --resnapshot",
             )
         return f"{name}.{column.name}"
 
@@ -78,8 +78,8 @@ class RowDecoder:
             raise BinlogError(
                 f"the binary log has only some columns of {self._table.database}."
                 f"{self._table.name}",
-                hint="Set binlog_row_image=FULL on the server and for all sessions that write, and "
-                "take a new snapshot: SET GLOBAL binlog_row_image = 'FULL'",
+                hint="These changes can't be captured. Let no session set binlog_row_image, and "
+                "run: tidemill source restart NAME --resnapshot",
             )
         try:
             return self._rows(event)
