@@ -122,3 +122,14 @@ def test_direct_writes_differ_and_capture_agrees(tmp_path: Path) -> None:
     delay = re.search(r"p50 (\d+) ms, p99 (\d+) ms", printed)
     assert delay is not None
     assert int(delay[1]) < 5_000, printed
+
+
+@pytest.mark.slow
+def test_a_bare_post_loses_events_and_a_webhook_does_not() -> None:
+    printed = output_of("webhooks", "--events", "90")
+    rows = re.findall(r"^(bare POST|webhook) +(\d+) +(\d+) +(\d+) +(\d+)$", printed, re.MULTILINE)
+    (bare, arrived, lost, _, _), (hook, *found) = rows
+    assert (bare, hook) == ("bare POST", "webhook")
+    assert int(arrived) + int(lost) == 90
+    assert int(lost) > 0
+    assert (found[0], found[1], found[3]) == ("90", "0", "0")
