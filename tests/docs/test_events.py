@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations.md"
-ROOMS = ("engine", "net", "protocols", "state", "log", "cli", "workers", "gateway")
+ROOMS = (
+    *("engine", "net", "protocols", "state", "log", "cli", "workers", "gateway"),
+    "connect/webhooks",
+)
 """Folders whose code logs with structlog. Code in ``spark`` logs texts with ``logging``."""
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 LOGGERS = ("log", "logger", "_log", "_logger")

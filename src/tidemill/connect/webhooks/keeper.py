@@ -164,14 +164,11 @@ class Keeper:
     def _failed(self, error: TidemillError, phase: Phase) -> None:
         self.phase, self._error = phase, error
         self._attempts += 1
-        report = log.error if phase == "failed" else log.warning
-        report(
-            "webhook.failed",
-            webhook=self.webhook.name,
-            error=redact(str(error)),
-            hint=redact(error.hint),
-            attempts=self._attempts,
-        )
+        said = {"error": redact(str(error)), "hint": redact(error.hint), "attempts": self._attempts}
+        if phase == "failed":
+            log.error("webhook.failed", webhook=self.webhook.name, **said)
+        else:
+            log.warning("webhook.failed", webhook=self.webhook.name, **said)
 
     async def _wait_for_order(self, timeout_s: float | None = None) -> None:
         """Wait for a resume, a pause or the end, or for so long."""
