@@ -28,6 +28,7 @@ from tests.gateway.hooks.test_writer import stored
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
 from tidemill.cli.server.settings_file import load
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import SettingsError
@@ -209,6 +210,13 @@ def test_a_malformed_signature_is_401_and_never_500(
     assert (answer.status_code, answer.json()["error"]) == (401, "invalid_signature")
 
 
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", "", "é", "x:y:z", "a" * 5000])
+def test_a_malformed_host_is_not_an_error_of_the_gateway(client: httpx.Client, host: str) -> None:
+    headers = {b"Host": host.encode(), b"X-Twilio-Signature": b"AAAA"}
+    answer = client.post("/twilio?a=%", headers=headers)
+    assert answer.status_code == 401
+
+
 def test_bodies_and_ids_are_bounded(client: httpx.Client) -> None:
     large = b"x" * 100_001
     for content in (large, iter([large[:60_000], large[60_000:]])):
@@ -310,6 +318,33 @@ def test_a_restart_remembers_ids_and_another_gateway_takes_over(
         assert "hook.fenced" in gateway.log()
     ids = [dict(each.headers() or [])["webhook-id"] for each in stored(kafka, "again-events")]
     assert ids == [b"again:1", b"again:2", b"again:3"]
+
+
+def test_a_broker_that_does_not_answer_is_503_and_logged(tmp_path: Path) -> None:
+    file = write_settings(tmp_path, reserve_port(), AGAIN + "timeout_s = 0.5\n")
+    with (
+        BrokerProcess(tmp_path / "broker") as broker,
+        GatewayProcess(tmp_path, broker.bootstrap, config=file) as gateway,
+    ):
+        url = f"{gateway.ready_event['hooks']}/hooks/again"
+
+        def post(id_: str) -> httpx.Response:
+            return httpx.post(url, headers={"x-id": id_}, timeout=60, trust_env=False)
+
+        poll_until(lambda: post("0").status_code == 200, 60, "the hook is ready")
+        broker.kill()
+        for id_ in ("1", "1", "2"):
+            answer = post(id_)
+            assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+        assert gateway.log().count("hook.not_stored") >= 1
+        broker.start()
+        poll_until(lambda: post("1").status_code == 200, 60, "the broker is there again")
+        ids = [
+            dict(each.headers() or [])["webhook-id"]
+            for each in stored(Kafka(broker.bootstrap), "again-events")
+        ]
+        assert ids.count(b"again:1") == 1
 
 
 def test_serve_starts_the_listener_of_hooks_that_the_settings_file_declares(

@@ -42,7 +42,7 @@ INFLIGHT_BYTES = 128 << 20
 _FENCED_RETRY_S = 30.0
 _LOG_EVERY_S = 10.0
 _STOP_S = 5.0
-_URL = re.compile(r"https?://[^\s?#/][^\s?#]*")
+_URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[^\s?#]*)?", re.ASCII)
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -75,7 +75,7 @@ class HooksApp:
         self._writers = {name: Writer(kafka, hook.entry) for name, hook in self._hooks.items()}
         self._budget = Budget(INFLIGHT_BYTES)
         self._tasks: list[asyncio.Task[None]] = []
-        self._logged: dict[str, float] = {}
+        self._logged: dict[tuple[str, str], float] = {}
 
     def listeners(self) -> list[Listener]:
         """Return the listener of hooks; none if there is no hook."""
@@ -135,9 +135,10 @@ class HooksApp:
         with self._budget.taken() as take:
             most = self._section.body_bytes
             body = await read_body(request, most, BODY_S, take, "hooks.body_bytes")
-            query = request.url.query
+            # Not from request.url, which fails on a Host that is malformed.
+            query = request.scope["query_string"].decode("latin-1")
             raw = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-            url = (self._section.public_url.rstrip("/") or str(request.base_url).rstrip("/")) + raw
+            url = self._section.public_url.rstrip("/") + raw
             delivery = Delivery(request.method, url, headers, body, parameters, query)
             return await self._store(hook, delivery)
 
@@ -146,7 +147,8 @@ class HooksApp:
         try:
             found = hook.accept(delivery, time.time())
         except SignatureError as error:
-            self._log_refused(name, str(error))
+            if self._is_due("refused", name):
+                log.warning("hook.refused", hook=name, reason=str(error))
             raise
         if isinstance(found, Challenge):
             return PlainTextResponse(found.text)
@@ -154,8 +156,13 @@ class HooksApp:
         try:
             async with asyncio.timeout(hook.entry.timeout_s):
                 stored = await asyncio.gather(*(writer.store(record) for record in found))
-        except TimeoutError:
-            raise unavailable(f"hook {name}: not stored in time") from None
+        except (TimeoutError, HookUnavailableError) as error:
+            message = str(error) or f"hook {name}: not stored within {hook.entry.timeout_s:g} s"
+            if self._is_due("not stored", name):
+                log.warning("hook.not_stored", hook=name, error=message)
+            if isinstance(error, HookUnavailableError):
+                raise
+            raise unavailable(message) from None
         duplicates = stored.count(False)
         return Response(headers={DUPLICATE: str(duplicates)} if duplicates else None)
 
@@ -169,12 +176,13 @@ class HooksApp:
             raise HttpError(404, "unknown_hook", "there is no such hook")
         return hook, parameters
 
-    def _log_refused(self, name: str, reason: str) -> None:
-        """Log that a request was refused, but not each of many."""
+    def _is_due(self, what: str, name: str) -> bool:
+        """Return whether to log something about a hook: not each of many requests."""
         now = time.monotonic()
-        if now - self._logged.get(name, -_LOG_EVERY_S) >= _LOG_EVERY_S:
-            self._logged[name] = now
-            log.warning("hook.refused", hook=name, reason=reason)
+        is_due = now - self._logged.get((what, name), -_LOG_EVERY_S) >= _LOG_EVERY_S
+        if is_due:
+            self._logged[what, name] = now
+        return is_due
 
 
 def _http_error(error: TidemillError) -> TidemillError:

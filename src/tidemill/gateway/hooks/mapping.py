@@ -25,7 +25,7 @@ class Delivery:
 
     Attributes:
         method: the HTTP method.
-        url: the URL as the sender knows it, with the query.
+        url: the URL as the sender knows it, with the query; without a host if that is not set.
         headers: the headers by names in small letters. Of those that occur twice, the first.
         body: the bytes as they arrived.
         path: the parameters of the path.
