@@ -12,12 +12,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemill.gateway.guard import Guard, Rates
 from tidemill.gateway.information import get_group, get_groups, get_topic, get_topics
+from tidemill.gateway.openapi import get_document, get_page, get_root
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.posting import post
 from tidemill.gateway.reading import get_partition
 from tidemill.gateway.server import Listener
 
 ROUTES = [
+    Route("/", get_root),
+    Route("/docs", get_page),
+    Route("/openapi.json", get_document),
     Route("/topics", get_topics),
     Route("/topics/{topic}", get_topic),
     Route("/topics/{topic}", post, methods=["POST"]),

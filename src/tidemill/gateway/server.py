@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import http
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tidemill.errors import SettingsError
 
@@ -71,6 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or refuse it if there are too many."""
         super().connection_made(transport)
+        self._cycles: list[RequestResponseCycle] = []
         if len(self.connections) > self.connections_limit:
             self._refuse(503, "too many connections")
             return
@@ -112,6 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED:
             raise ValueError("too many pipelined requests")
         super().on_headers_complete()
+        self._open_cycles().append(self.cycle)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, or what passes a limit of ``on_header`` and others."""
@@ -121,7 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for a client that does not take what was sent; but not for long."""
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.slow_client_s, self.transport.abort)
+            self._write_timer = self.loop.call_later(self.slow_client_s, self._give_up)
 
     def resume_writing(self) -> None:
         """Continue to send."""
@@ -135,6 +138,7 @@ class BoundedProtocol(HttpToolsProtocol):
         for timer in (self._head_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
+        self._leave()  # also those that wait for their turn, which uvicorn forgets
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
@@ -143,19 +147,36 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer an error and close. A request that is being answered has its answer cut off."""
+        """Answer an error and close. An answer that has begun is cut off."""
         if self.transport.is_closing():
             return
+        has_begun = any(each.response_started for each in self._open_cycles())
+        self._leave()
         text = f"{reason}\n".encode()
-        if self.cycle is None or self.cycle.response_complete:
-            phrase = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+        if not has_begun:
             self.transport.write(
-                f"HTTP/1.1 {status} {phrase.get(status, 'Request Header Fields Too Large')}\r\n"
+                f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
                 f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(text)}\r\n"
                 f"connection: close\r\n\r\n".encode()
                 + text
             )
         self.transport.close()
+
+    def _give_up(self) -> None:
+        """Close the connection of a client that does not read."""
+        self._leave()
+        self.transport.abort()
+
+    def _open_cycles(self) -> list[RequestResponseCycle]:
+        self._cycles = [each for each in self._cycles if not each.response_complete]
+        return self._cycles
+
+    def _leave(self) -> None:
+        """Tell the requests under way that nothing can be sent any more."""
+        for cycle in self._open_cycles():
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.flow.resume_writing()
 
 
 class _Server(uvicorn.Server):
