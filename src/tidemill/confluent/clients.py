@@ -13,6 +13,7 @@ from typing import Any
 
 from confluent_kafka import (
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Producer,
@@ -152,6 +153,29 @@ class Kafka:
             raise self.translate(error.args[0], f"describe topic {topic}") from error
         return [(topic, int(each.id)) for each in found.partitions]
 
+    def topic_id(self, client: str, topic: str, admin: AdminClient | None = None) -> str | None:
+        """Return the id of a topic as Kafka's tools print it; None if the topic does not exist.
+
+        Where brokers give no ids (before Apache Kafka 2.8), it is the topic's name.
+
+        Args:
+            admin: the client to ask with; by default a new one.
+
+        Raises:
+            TidemillError: the user must not see the topic.
+            UnreachableError: no broker answers.
+        """
+        admin = admin or self.admin(client)  # a client that is collected gets no answers
+        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
+        try:
+            found = str(asked[topic].result(2 * REQUEST_S).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self.translate(error.args[0], f"describe topic {topic}") from error
+        # librdkafka has other base64 characters.
+        return topic if set(found) <= {"A"} else found.replace("+", "-").replace("/", "_")
+
     def topic_configs(self, client: str, topic: str) -> dict[str, str]:
         """Return the configs of a topic, also those that have their default.
 
@@ -201,18 +225,19 @@ class Kafka:
         return [each.topic for each in new]
 
     def end_offsets(
-        self, client: str, partitions: Iterable[tuple[str, int]]
+        self, client: str, partitions: Iterable[tuple[str, int]], *, committed: bool = False
     ) -> dict[tuple[str, int], int]:
         """Return the offset behind the last record of each partition, as (topic, number).
 
-        It is above the last stable offset while a transaction is open.
+        It is above the last stable offset while a transaction is open; with ``committed``, it is
+        that offset.
 
         Raises:
             TidemillError: a partition does not exist.
             UnreachableError: no broker answers.
         """
         specs: Any = OffsetSpec
-        return self._list_offsets(client, partitions, specs.latest())
+        return self._list_offsets(client, partitions, specs.latest(), committed)
 
     def start_offsets(
         self, client: str, partitions: Iterable[tuple[str, int]]
@@ -237,11 +262,21 @@ class Kafka:
         return self._list_offsets(client, partitions, specs.for_timestamp(time_ms))
 
     def _list_offsets(
-        self, client: str, partitions: Iterable[tuple[str, int]], spec: Any
+        self,
+        client: str,
+        partitions: Iterable[tuple[str, int]],
+        spec: Any,
+        committed: bool = False,
     ) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(*place): spec for place in partitions}
         admin = self.admin(client)  # a client that is collected gets no answers
-        answers = admin.list_offsets(asked, request_timeout=REQUEST_S) if asked else {}
+        levels = IsolationLevel
+        isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
+        answers = (
+            admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_S)
+            if asked
+            else {}
+        )
         try:
             return {
                 (place.topic, place.partition): int(future.result(2 * REQUEST_S).offset)

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 GROUP = "tidemill.bridges"
 """The group of entry points. Each is a subclass of ``Bridge``."""
 
-BUILT_IN = {"statsd": ("tidemill.connect.direct.statsd", "StatsdBridge", "")}
+BUILT_IN = {
+    "statsd": ("tidemill.connect.direct.statsd", "StatsdBridge", ""),
+    "multicast": ("tidemill.connect.direct.multicast", "MulticastBridge", ""),
+}
 """For each kind its module, its class and the extra that it needs."""
 
 

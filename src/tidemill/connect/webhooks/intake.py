@@ -21,7 +21,6 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
     TopicPartition,
 )
 
@@ -315,19 +314,12 @@ def topic_identity(kafka: Kafka, topic: str) -> str:
         WebhookError: it does not exist.
         UnreachableError: no broker answers.
     """
-    admin = kafka.admin("tidemill-webhooks")
-    futures = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
-    try:
-        found = str(futures[topic].result(2 * REQUEST_S).topic_id)
-    except KafkaException as error:
-        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise WebhookError(
-                f"topic {topic} does not exist", hint=f"Create it: tidemill topic create {topic}"
-            ) from error
-        raise kafka.translate(error.args[0], f"describe topic {topic}") from error
-    if set(found) <= {"A"}:
-        return topic.replace(".", "_")
-    return found.replace("+", "-").replace("/", "_")
+    found = kafka.topic_id("tidemill-webhooks", topic)
+    if found is None:
+        raise WebhookError(
+            f"topic {topic} does not exist", hint=f"Create it: tidemill topic create {topic}"
+        )
+    return found.replace(".", "_")
 
 
 def commit_start(kafka: Kafka, webhook: Webhook) -> None:

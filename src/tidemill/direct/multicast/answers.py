@@ -40,7 +40,10 @@ class Messages(Protocol):
         ...
 
     def read(self, sequence: int, count: int, size: int) -> Sequence[bytes]:
-        """Return messages from a sequence on that exists: one at least, up to ``size`` bytes."""
+        """Return messages from a sequence on that exists, up to about ``size`` bytes.
+
+        None at all means that they can't be read now: the receiver asks again.
+        """
         ...
 
 
@@ -61,6 +64,7 @@ class Answers:
 
     Attributes:
         answered: Requests that were answered.
+        messages: Messages in the answers.
         refused: Requests of addresses that are not members, or of other sessions.
         throttled: Requests that were left out because their address has had its bytes.
 
@@ -83,19 +87,19 @@ class Answers:
             raise MulticastError(
                 f"a network of members is malformed: {error}", hint="Write 192.168.1.0/24."
             ) from error
-        self._messages = messages
+        self._source = messages
         self._bytes_per_s = bytes_per_s
         self._packet_size = packet_size
         self._most_packets = most_packets
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
-        self.answered = self.refused = self.throttled = 0
+        self.answered = self.messages = self.refused = self.throttled = 0
 
     def answer(self, request: Request, host: str, now_ms: int) -> Iterator[bytes]:
         """Yield the datagrams that answer a request.
 
         The first one says where the session begins if the messages do not exist any more.
         """
-        messages = self._messages
+        messages = self._source
         if request.session != messages.session or not self._is_member(host):
             self.refused += 1
             return
@@ -119,6 +123,7 @@ class Answers:
             data, count = next(pack(messages.session, first, found, self._packet_size))
             budget.left -= len(data)
             first += count
+            self.messages += count
             yield data
 
     def _is_member(self, host: str) -> bool:

@@ -30,27 +30,32 @@ class Ring:
         self._limit = limit
         self._size = 0
         self._messages: deque[bytes] = deque()
+        self._lock = threading.Lock()
 
     def add(self, message: bytes) -> int:
         """Keep a message, and return its sequence. The oldest ones make room for it."""
-        self._messages.append(message)
-        self._size += len(message)
-        self.end += 1
-        while self._size > self._limit and len(self._messages) > 1:
-            self._size -= len(self._messages.popleft())
-            self.first += 1
-        return self.end - 1
+        with self._lock:
+            self._messages.append(message)
+            self._size += len(message)
+            self.end += 1
+            while self._size > self._limit and len(self._messages) > 1:
+                self._size -= len(self._messages.popleft())
+                self.first += 1
+            return self.end - 1
 
     def read(self, sequence: int, count: int, size: int) -> Sequence[bytes]:
         """Return messages from a sequence on: one at least, up to ``size`` bytes."""
         found: list[bytes] = []
         used = 0
-        start = sequence - self.first
-        for at in range(start, min(start + count, len(self._messages))):
-            used += len(self._messages[at])
-            if found and used > size:
-                break
-            found.append(self._messages[at])
+        with self._lock:
+            start = sequence - self.first
+            if start < 0:  # it has just made room for another one
+                return found
+            for at in range(start, min(start + count, len(self._messages))):
+                used += len(self._messages[at])
+                if found and used > size:
+                    break
+                found.append(self._messages[at])
         return found
 
 
@@ -87,9 +92,7 @@ class RingPublisher:
         self._ring = Ring(session_of(name), keep_bytes)
         self._lock = threading.Lock()
         self.answers = Answers(self._ring, members, packet_size=packet_size)
-        self._sender = Sender(
-            self._ring, self.answers, group, requests, interface, packet_size, self._lock
-        )
+        self._sender = Sender(self._ring, self.answers, group, requests, interface, packet_size)
 
     @property
     def requests(self) -> Address:
@@ -115,8 +118,7 @@ class RingPublisher:
         """Say that the session has ended, and close. Requests are answered for ``linger_s``."""
         deadline = time.monotonic() + linger_s
         while True:
-            with self._lock:
-                self._sender.end()
+            self._sender.end()
             left = deadline - time.monotonic()
             if left <= 0:
                 break

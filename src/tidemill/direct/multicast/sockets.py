@@ -37,8 +37,7 @@ _LOOK_MS = 50
 class Sender:
     """Sends packets to a group, heartbeats when nothing else is sent, and answers to requests.
 
-    Args:
-        lock: held while messages are added and read.
+    A thread of its own answers, so ``messages`` is used by two threads.
 
     Attributes:
         requests: the address of the re-request server, as bound.
@@ -58,14 +57,12 @@ class Sender:
         requests: Address,
         interface: str,
         packet_size: int,
-        lock: threading.Lock,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._messages = messages
         self._answers = answers
         self._group = group
         self._packet_size = packet_size
-        self._lock = lock
         self._heartbeat_s = heartbeat_s
         self._is_ended = False
         self.packets = self.unsent = self.malformed = 0
@@ -133,8 +130,7 @@ class Sender:
             if self._server in ready:
                 self._answer()
             elif time.monotonic() >= self._sent_at + self._heartbeat_s:
-                with self._lock:
-                    self._send_state()
+                self._send_state()
 
     def _answer(self) -> None:
         try:
@@ -145,9 +141,7 @@ class Sender:
             return
         except OSError:
             return  # an answer was refused by the host that it went to
-        with self._lock:
-            datagrams = list(self._answers.answer(request, address[0], _now_ms()))
-        for datagram in datagrams:
+        for datagram in self._answers.answer(request, address[0], _now_ms()):
             try:
                 self._server.sendto(datagram, address)
             except OSError:
