@@ -1,8 +1,8 @@
 """A bridge that sends a partition of a topic as a multicast stream (MoldUDP64).
 
 The sequence of a record is its offset and one, so no position needs to be stored: a bridge that was
-away continues at the end of the log, and receivers ask for what they miss. An offset without a record
-(a marker, an aborted or compacted record) is an empty message. Must not know: who receives.
+away continues at the end of the log, and receivers ask for what they miss. An offset without a
+record (a marker, an aborted or compacted record) is an empty message. Must not know: who receives.
 """
 
 from __future__ import annotations
