@@ -25,6 +25,7 @@ from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.board import BoardWriter, create_topic
 from tidemill.connect.cdc.definition import Definition
+from tidemill.connect.cdc.errors import FencedError, SetupError, SourceUnavailableError
 
 IDS = 30
 KILLS = rounds("STATEMENT_KILLS", 2, 2000)
@@ -188,7 +189,11 @@ class _Threads:
         return ""
 
     def check(self) -> None:
-        if (error := self._running[-1].error) is not None:
+        """Start it again if it ended: one before it can have started later than it did."""
+        error = self._running[-1].error
+        if isinstance(error, (FencedError, SetupError, SourceUnavailableError)):
+            self.start()
+        elif error is not None:
             raise error
 
     def stop(self) -> None:

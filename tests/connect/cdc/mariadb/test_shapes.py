@@ -7,3 +7,4 @@ from tests.contracts.binlog_shapes import ShapesContract
 
 class TestShapes(ShapesContract):
     KIND = "mariadb"
+    HALF = 0
