@@ -133,3 +133,14 @@ def test_a_bare_post_loses_events_and_a_webhook_does_not() -> None:
     assert int(arrived) + int(lost) == 90
     assert int(lost) > 0
     assert (found[0], found[1], found[3]) == ("90", "0", "0")
+
+
+@pytest.mark.slow
+def test_bare_multicast_loses_messages_and_a_stream_of_a_log_does_not() -> None:
+    printed = output_of("direct", "--messages", "300")
+    rows = re.findall(r"^(bare UDP|with a log) +(\d+) +(\d+)  (yes|no)$", printed, re.MULTILINE)
+    (bare, _, lost, _), (log, *found) = rows
+    assert (bare, log) == ("bare UDP", "with a log")
+    assert int(lost) > 0
+    assert found == ["300", "0", "yes"]
+    assert "StatsD: 300 counted by the program" in printed
