@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tidemill.connect.cdc.contract import Batch, Change, Position, Row, Source, Table
+from tidemill.connect.cdc.contract import NO_KEY, Batch, Change, Position, Row, Source, Table
 from tidemill.connect.cdc.errors import PositionLostError
 
 TIMEOUT_S = 90.0
@@ -96,6 +96,27 @@ class SourceContract:
         source = harness.source()
         source.start(None)
         return source
+
+    def test_a_table_without_a_key_that_is_made_later_is_left_out_and_reported(
+        self, harness: SourceHarness, source: Source
+    ) -> None:
+        assert source.left_out() == {}
+        harness.execute("CREATE TABLE later (v INTEGER)")
+        harness.execute("INSERT INTO later VALUES (1)", "INSERT INTO t VALUES (4, 'd')")
+        (change,), position = changes_until(source, 1)
+        assert change.table is not None
+        assert change.table.name == "t"
+        schema = change.table.schema
+        assert source.left_out() == {f"{schema}.later": NO_KEY}
+        assert [each.name for each in source.tables()] == ["t"]
+        source.close()
+        again = harness.source()
+        again.start(position)  # it stops nobody
+        harness.execute("INSERT INTO t VALUES (5, 'e')")
+        ((change,), _) = changes_until(again, 1)
+        assert change.after == {"id": 5, "note": "e"}
+        harness.execute("DROP TABLE later")
+        assert again.left_out() == {}
 
     def test_a_database_that_fits_has_no_errors(
         self, harness: SourceHarness, source: Source

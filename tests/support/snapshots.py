@@ -87,6 +87,9 @@ class FakeSource:
     def reached(self, position: Position, goal: Position) -> bool:
         return position["n"] >= goal["n"]  # type: ignore[operator]
 
+    def left_out(self) -> dict[str, str]:
+        return {}
+
     def estimate(self, table: Table) -> int:
         return len(self.states[-1])
 

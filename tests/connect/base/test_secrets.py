@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.connect.base.secrets import Secret, find_plain, redact, resolve
+from tidemill.connect.base.secrets import Secret, find_plain, redact, references, resolve
 from tidemill.connect.cdc.definition import Definition, parse
 from tidemill.errors import SettingsError
 
@@ -69,3 +69,15 @@ def test_a_definition_stores_references_only(monkeypatch: pytest.MonkeyPatch) ->
     capture = definition.capture()
     assert capture.database["password"] == Secret("hunter2")
     assert "hunter2" not in repr(capture)
+
+
+def test_variables_that_a_definition_refers_to_are_named() -> None:
+    database = {
+        "user": "u",
+        "password": "${env:SECOND}",
+        "more": ["${file:/x}", "a${env: FIRST }b"],
+    }
+    assert sorted(references([database, "${env:KEY}", 7])) == ["FIRST", "KEY", "SECOND"]
+    with pytest.raises(SettingsError) as caught:
+        resolve("${env:NO_SUCH_VARIABLE}")
+    assert "environment with which the broker was started" in caught.value.hint

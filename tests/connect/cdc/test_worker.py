@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from tests.connect.conftest import (
     RunningWorker,
     records_of,
@@ -14,6 +16,7 @@ from tests.connect.conftest import (
 )
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_to_end
+from tidemill.connect.cdc import worker as module
 from tidemill.connect.cdc.errors import FencedError, PositionLostError
 from tidemill.connect.cdc.runner import Runner
 
@@ -144,3 +147,27 @@ def test_a_status_has_an_error_in_one_line_and_a_command_with_the_sources_name(
     runner._failed(error, "failed")
     assert runner.status().error == "lost for ever"
     assert runner.status().hint == "Run: tidemill source restart 7shop.x --resnapshot"
+
+
+def test_a_table_without_a_key_that_is_made_later_is_reported(
+    kafka: Kafka,
+    name: str,
+    tmp_path: Path,
+    database: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(module, "LEFT_OUT_S", 0.05)
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    with RunningWorker(sqlite_definition(name, tmp_path), kafka) as running:
+        running.wait_for_snapshots()
+        assert running.worker.left_out == {}
+        database.execute("CREATE TABLE later (v)")
+        running.wait(lambda: bool(running.worker.left_out), "the table is reported")
+        assert running.worker.left_out == {"main.later": "it has no primary key"}
+        database.execute("INSERT INTO t VALUES (1)")
+        running.wait(lambda: running.worker.written == 1, "the other table is captured")
+    (said,) = (
+        line for line in capsys.readouterr().out.splitlines() if "source.table_left_out" in line
+    )
+    assert "main.later" in said

@@ -57,7 +57,9 @@ def check(
     if errors:
         raise NotReadyError(
             f"source {definition.name} can't start: {output.plural(len(errors), 'problem')}",
-            hint=errors[0].fix,
+            hint=errors[0].fix
+            if len(errors) == 1
+            else "Each error above has the statement that mends it.",
         )
 
 

@@ -55,8 +55,10 @@ def create(
 
     The worker of 'tidemill dev' and 'tidemill serve' runs all sources that are managed; with
     managed = false, run it with 'tidemill source run NAME'. Secrets in the file are references:
-    ${env:NAME} or ${file:PATH}, which the worker resolves.
+    ${env:NAME} or ${file:PATH}, which the worker resolves: the broker's worker reads NAME from the
+    environment with which the broker was started.
     """
+    from tidemill.connect.base.secrets import references
     from tidemill.connect.cdc.board import BoardWriter, create_topic
     from tidemill.connect.cdc.definition import read_file
     from tidemill.connect.cdc.registry import source_class
@@ -86,6 +88,12 @@ def create(
     print(f"{verb}d source {definition.name}")
     if not definition.managed:
         output.note(f"Run it: tidemill source run {definition.name}")
+    elif names := sorted({*references([definition.database, definition.hash_key])}):
+        output.note(
+            f"The broker's worker reads {', '.join(names)} from the environment with which the "
+            "broker was started, and not from this one. If it can't, `tidemill source describe "
+            f"{definition.name}` says so."
+        )
 
 
 @app.command("list", short_help="List the sources with their state and lag.")

@@ -89,6 +89,8 @@ def fields_of(source: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
     topics = source.get("tables") or {}
     fields += [("table", f"{table} -> {topic}") for table, topic in sorted(topics.items())]
+    left_out = source.get("left_out") or {}
+    fields += [("not captured", f"{table}: {why}") for table, why in sorted(left_out.items())]
     if source.get("error"):
         fields += [("error", source["error"]), ("failures in a row", source.get("attempts"))]
     if source.get("hint"):

@@ -46,6 +46,17 @@ class Secret(str):
         return "".join(self)
 
 
+def references(value: Any) -> list[str]:
+    """Return the names of the environment variables that a definition refers to."""
+    if isinstance(value, Mapping):
+        return [name for each in value.values() for name in references(each)]
+    if isinstance(value, list | tuple):
+        return [name for each in value for name in references(each)]
+    if not isinstance(value, str):
+        return []
+    return [found[2].strip() for found in _REFERENCE.finditer(value) if found[1] == "env"]
+
+
 def resolve(value: Any) -> Any:
     """Replace the references in a definition's values by what they refer to.
 
@@ -74,7 +85,9 @@ def _value_of(reference: re.Match[str]) -> str:
         if name not in os.environ:
             raise SettingsError(
                 f"the environment variable {name} is not set, and a definition refers to it",
-                hint="Set it in the environment of the worker.",
+                hint=f"Set {name} in the environment of the worker. Those of tidemill dev and "
+                "tidemill serve have the environment with which the broker was started; a file "
+                "can change while it runs: ${file:/path}",
             )
         return os.environ[name]
     try:

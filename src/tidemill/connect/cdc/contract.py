@@ -27,6 +27,9 @@ Row = dict[str, Any]
 Operation = Literal["r", "c", "u", "d", "t", "m"]
 """Debezium's letters: read by a snapshot, create, update, delete, truncate, logical message."""
 
+NO_KEY = "it has no primary key"
+"""Why most tables are left out."""
+
 Severity = Literal["error", "warning", "note"]
 Keyless = Literal["refuse", "all-columns", "skip"]
 
@@ -265,6 +268,13 @@ class Source(Protocol):
 
     def tables(self) -> list[Table]:
         """Return the captured tables as they are now. Callable before ``start``."""
+        ...
+
+    def left_out(self) -> Mapping[str, str]:
+        """Return why tables that the patterns select are not captured, by their ids.
+
+        It is asked from time to time while the source runs.
+        """
         ...
 
     def find_table(self, schema: str, name: str) -> Table | None:

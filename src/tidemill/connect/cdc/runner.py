@@ -51,6 +51,7 @@ class SourceStatus:
         attempts: failures in a row.
         bad_row: the row at which the source has stopped, as ``BadRow.values`` has it.
         dead_letters: rows that were written to the dead-letter topic.
+        left_out: why tables that the patterns select are not captured, by their ids.
     """
 
     source: str
@@ -70,6 +71,7 @@ class SourceStatus:
     attempts: int = 0
     bad_row: dict[str, Any] | None = None
     dead_letters: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
         """Return the status as JSON values."""
@@ -151,6 +153,7 @@ class Runner:
             status.position = state.position
             status.lag_bytes, status.lag_ms, status.lag_changes = lag.bytes, lag.ms, lag.changes
             status.written = worker.written
+            status.left_out = dict(worker.left_out)
             status.dead_letters = state.dead_letters
             status.snapshots = [
                 {

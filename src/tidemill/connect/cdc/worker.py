@@ -9,7 +9,7 @@ particular database.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,6 +33,8 @@ IDLE_S = 0.1
 """How long a poll waits; commands are looked at as often."""
 LAG_S = 2.0
 """How often the lag is measured."""
+LEFT_OUT_S = 30.0
+"""How often to look for tables that are not captured."""
 MAX_CHANGES = 100_000
 MAX_OPEN_S = 0.25
 """A transaction is committed when the source has nothing more, or after so much or so long."""
@@ -70,6 +72,7 @@ class Worker:
     Attributes:
         state: the stored state, for statuses. Another thread can read it.
         lag: the last measured lag.
+        left_out: why tables that the patterns select are not captured, by their ids.
         phase: "starting" or "running".
         on_running: called in the worker's thread when capture begins.
     """
@@ -88,6 +91,7 @@ class Worker:
         self._client = transactional_id(definition.name)
         self.state = WorkerState()
         self.lag = Lag()
+        self.left_out: Mapping[str, str] = {}
         self.phase = "starting"
         self._is_lost = False
         self.writer: Writer | None = None
@@ -226,10 +230,23 @@ class Worker:
                 writer.write_rows(table, rows, read)
             self.state.position = read.position
 
+    def _look_for_left_out(self, source: Source) -> None:
+        """Report tables that the patterns select and that are not captured, each once."""
+        found = source.left_out()
+        for table in sorted(found.keys() - self.left_out.keys()):
+            log.warning(
+                "source.table_left_out",
+                source=self._definition.name,
+                table=table,
+                why=found[table],
+                hint=f"tidemill source check {self._definition.name} names the statement",
+            )
+        self.left_out = found
+
     def _loop(self, source: Source, writer: Writer, snapshots: Snapshots, care: Care) -> None:
         opened = 0.0
         heartbeat = time.monotonic() + self._definition.heartbeat_s
-        measure = 0.0
+        measure = look = 0.0
         while not self._control.should_stop():
             for command, number, table in self._control.snapshots(self.state.handled):
                 self.state.handled[command] = number
@@ -255,6 +272,9 @@ class Worker:
             if now >= measure:
                 self.lag = source.lag()
                 measure = now + LAG_S
+            if now >= look:
+                self._look_for_left_out(source)
+                look = now + LEFT_OUT_S
 
 
 def _take(batch: Batch, writer: Writer, snapshots: Snapshots) -> None:

@@ -161,7 +161,7 @@ class Shapes:
             self._by_id[table_id] = None
             return
         table = parse_table_map(event.body, self._character_sets, self._rules)
-        if not table.key and self._capture.keyless == "skip":
+        if not table.key and self._capture.keyless != "all-columns":
             self._by_id[table_id] = None
             return
         shape = self._shape(table)

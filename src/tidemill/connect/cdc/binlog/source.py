@@ -6,8 +6,9 @@ Must not know Kafka, the worker, or which kind of server it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -25,6 +26,7 @@ from tidemill.connect.cdc.binlog.reading import RowReader, reader_of
 from tidemill.connect.cdc.binlog.settings import Settings, connection_error
 from tidemill.connect.cdc.binlog.shapes import Shapes
 from tidemill.connect.cdc.contract import (
+    NO_KEY,
     Batch,
     Capture,
     Chunk,
@@ -74,6 +76,17 @@ class BinlogSource:
             found = read_tables(self._connection())
         return [each for each in found if self._is_captured(each)]
 
+    def left_out(self) -> Mapping[str, str]:
+        """Return the tables without a key; see ``Source.left_out``."""
+        with self._typed_errors():
+            found = read_tables(self._connection())
+        selected = (each for each in found if self._capture.selects(each.database, each.name))
+        return {
+            f"{each.database}.{each.name}": NO_KEY
+            for each in selected
+            if not self._is_captured(each)
+        }
+
     def find_table(self, schema: str, name: str) -> Table | None:
         """Return a captured table as it is now; see ``Source.find_table``."""
         found = self._find_captured(schema, name)
@@ -97,7 +110,7 @@ class BinlogSource:
         self._stop_stream()
         with self._typed_errors():
             connection = self._connection()
-            self._check_settings(connection)
+            self._check_settings(connection, is_first=position is None)
             if position is None:
                 at = self._dialect.present(connection)
             else:
@@ -116,11 +129,13 @@ class BinlogSource:
         stored: Position = at.stored()
         return stored
 
-    def _check_settings(self, connection: pymysql.Connection[Any]) -> None:
+    def _check_settings(self, connection: pymysql.Connection[Any], *, is_first: bool) -> None:
+        capture = self._capture
+        if not is_first and capture.keyless == "refuse":
+            # A table that was created later is left out; it must not stop the others.
+            capture = replace(capture, keyless="skip")
         errors = [
-            each
-            for each in self._dialect.check(connection, self._capture)
-            if each.severity == "error"
+            each for each in self._dialect.check(connection, capture) if each.severity == "error"
         ]
         if errors:
             raise SetupError(
@@ -247,7 +262,7 @@ class BinlogSource:
         return self._queries
 
     def _is_captured(self, table: CatalogTable) -> bool:
-        has_key = bool(table.key) or self._capture.keyless != "skip"
+        has_key = bool(table.key) or self._capture.keyless == "all-columns"
         return has_key and self._capture.selects(table.database, table.name)
 
     def _find(self, database: str, name: str) -> CatalogTable | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from tidemill.connect.cdc.contract import Capture
+from tidemill.connect.cdc.contract import NO_KEY, Capture
 from tidemill.connect.cdc.errors import PositionLostError, SetupError
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
 from tidemill.connect.cdc.postgres.errors import translating
@@ -67,6 +67,25 @@ def candidates(catalog: Catalog, name: str, capture: Capture) -> list[CatalogTab
         for each in catalog.user_tables()
         if capture.selects(each.schema, each.name) and (each.oid in here or not is_theirs)
     ]
+
+
+def left_out(catalog: Catalog, name: str, capture: Capture) -> dict[str, str]:
+    """Return why tables that the patterns select are not captured, by their ids."""
+    here = {each.oid for each in catalog.published(name) or []}
+    return {
+        each.id: _why_left_out(each, name, capture)
+        for each in catalog.user_tables()
+        if capture.selects(each.schema, each.name)
+        and not (each.oid in here and is_usable(each, capture))
+    }
+
+
+def _why_left_out(table: CatalogTable, name: str, capture: Capture) -> str:
+    if not table.key and capture.keyless != "all-columns":
+        return NO_KEY
+    if fails_writes(table) or not is_usable(table, capture):
+        return "it has no replica identity, so its updates and deletes would fail"
+    return f"the publication {name} does not have it"
 
 
 def comment(capture: Capture) -> str:

@@ -6,7 +6,7 @@ One connection reads the stream, another one asks the catalog and reads rows. Mu
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,6 +92,10 @@ class PostgresSource:
     def tables(self) -> list[Table]:
         """Return the captured tables as they are now."""
         return self._tables.captured()
+
+    def left_out(self) -> Mapping[str, str]:
+        """Return the tables that are selected and not published; see ``Source.left_out``."""
+        return publication.left_out(self._open_catalog(), self._settings.publication, self._capture)
 
     def find_table(self, schema: str, name: str) -> Table | None:
         """Return a captured table as it is now."""

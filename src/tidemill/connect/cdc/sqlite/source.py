@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tidemill.connect.cdc.contract import (
+    NO_KEY,
     Batch,
     Capture,
     Chunk,
@@ -114,6 +116,18 @@ class SqliteSource:
             wanted = [each for each in shapes if each is not None and self._wants(each)]
             return [shape.table(self._path.name) for shape in wanted]
 
+    def left_out(self) -> Mapping[str, str]:
+        """Return the tables without a key. See ``Source.left_out``."""
+        with self._translated("read the tables"):
+            shapes = [read_shape(self._db, name) for name in table_names(self._db)]
+        return {
+            f"{SCHEMA}.{each.name}": NO_KEY
+            for each in shapes
+            if each is not None
+            and self._capture.selects(SCHEMA, each.name)
+            and not self._wants(each)
+        }
+
     def find_table(self, schema: str, name: str) -> Table | None:
         """Return a captured table as the triggers know it. See ``Source.find_table``."""
         found = (each for each in self.tables() if (each.schema, each.name) == (schema, name))
@@ -126,7 +140,13 @@ class SqliteSource:
 
     def start(self, position: Position | None) -> Position:
         """Install the triggers, and go to a position. See ``Source.start``."""
-        problems = [each for each in self.check() if each.severity == "error"]
+        capture = self._capture
+        if position is not None and capture.keyless == "refuse":
+            # A table that was created later is left out; it must not stop the others.
+            capture = replace(capture, keyless="skip")
+        with self._translated("check the database"):
+            found = findings(self._db, self._path, capture, trust=self._trust)
+        problems = [each for each in found if each.severity == "error"]
         if problems:
             raise SetupError(
                 "; ".join(each.text for each in problems),
