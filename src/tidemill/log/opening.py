@@ -11,9 +11,9 @@ import struct
 from uuid import UUID
 
 from tidemill.log.config.topic import LogConfig
-from tidemill.log.disk.checkpoints import ManifestEntry, decode_metadata
+from tidemill.log.disk.checkpoints import ManifestEntry, decode_metadata, decode_partition
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import storage_error
+from tidemill.log.disk.files import FileSystem, storage_error
 from tidemill.log.errors import CorruptLogError, JournalRestoreError, StorageError, SyncFailedError
 from tidemill.log.journal.reading import JournalContent
 from tidemill.log.names import TopicPartition
@@ -85,6 +85,7 @@ def _open(
         )
         if opened is not None:
             return opened
+    check_partition(env.fs, tp, folder)
     recovery_point = checkpoints.recovery_points.get(tp, 0)
     if entry is not None:
         recovery_point = max(recovery_point, entry.log_end_offset)
@@ -118,6 +119,29 @@ def _open(
             entry.log_end_offset,
         )
     return opened
+
+
+def check_partition(fs: FileSystem, tp: TopicPartition, folder: str) -> None:
+    """Compare the number of a partition with the one in its folder, if that is there.
+
+    After a clean stop that is done only if the sizes of files have changed. It would make the start
+    of a broker with thousands of partitions longer.
+
+    Raises:
+        CorruptLogError: folders were exchanged, so the log has the records of another partition.
+    """
+    path = f"{folder}/{METADATA}"
+    try:
+        found = decode_partition(fs.read_bytes(path))
+    except (FileNotFoundError, ValueError):
+        return
+    if found is not None and found != tp.partition:
+        raise CorruptLogError(
+            f"{folder} has the records of partition {found} of its topic: folders were exchanged",
+            path=path,
+            position=0,
+            hint="Stop the broker and give each folder its own name. Nothing was changed.",
+        )
 
 
 def _read_topic_id(env: Environment, tp: TopicPartition, folder: str) -> UUID | None:

@@ -247,7 +247,9 @@ class LogStore:
         with storage_errors("creating", folder):
             env.fs.mkdir(folder)
             try:
-                env.fs.write_bytes(f"{folder}/{METADATA}", encode_metadata(topic_id, note))
+                env.fs.write_bytes(
+                    f"{folder}/{METADATA}", encode_metadata(topic_id, tp.partition, note)
+                )
                 segment = Segment.create(env, folder, 0, env.clock.now_ms())
             except BaseException:
                 env.fs.remove_tree(folder)

@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
     records = [NewRecord(key=b"k", value=b"value", timestamp=1)] * 2
     batches = [encode_batch(records, timestamp_ms=1, base_offset=2 * n) for n in range(3)]
     (folder / f"{0:020}.log").write_bytes(b"".join(batches))
-    (folder / METADATA).write_bytes(encode_metadata(uuid.UUID(int=1)))
+    (folder / METADATA).write_bytes(encode_metadata(uuid.UUID(int=1), 0))
     return tmp_path / "data"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import ConfigChange, Durability, NewTopic, PartitionWrite
 from tidemill.engine.engine import Engine
 from tidemill.engine.errors import CatalogLostError
-from tidemill.log.disk.checkpoints import decode_metadata, encode_metadata
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.settings import Settings
@@ -224,7 +224,7 @@ async def test_folders_of_an_older_version_are_evidence_unless_their_topic_was_d
 
 def forget_notes(folder: Path) -> None:
     for path in folder.glob("*/partition.metadata"):
-        path.write_bytes(encode_metadata(decode_metadata(path.read_bytes())))
+        path.write_bytes(re.sub(rb"\n(partition|topic|crc32c): .*", b"", path.read_bytes()))
 
 
 async def test_notes_of_an_older_versions_topics_are_added_while_the_broker_runs(

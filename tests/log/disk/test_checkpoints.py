@@ -12,6 +12,7 @@ from tidemill.log.disk.checkpoints import (
     decode_checkpoint,
     decode_manifest,
     decode_metadata,
+    decode_partition,
     encode_checkpoint,
     encode_manifest,
     encode_metadata,
@@ -72,8 +73,13 @@ def test_a_checkpoint_that_is_not_well_formed_is_refused(data: bytes) -> None:
 
 
 def test_kafka_layout_of_partition_metadata() -> None:
-    data = encode_metadata(TOPIC_ID)
-    assert data == b"version: 0\ntopic_id: D0xaHj0HTXyKR3saKzxNXg"
+    data = encode_metadata(TOPIC_ID, 7)
+    assert data.startswith(b"version: 0\ntopic_id: D0xaHj0HTXyKR3saKzxNXg\npartition: 7\ncrc32c: ")
+    assert decode_partition(data) == 7
+    with pytest.raises(ValueError, match="checksum"):
+        decode_partition(data.replace(b"partition: 7", b"partition: 5"))
+    data = b"version: 0\ntopic_id: D0xaHj0HTXyKR3saKzxNXg"  # of Apache Kafka
+    assert decode_partition(data) is None
     assert decode_metadata(data + b"\n") == TOPIC_ID
     for bad in (b"", b"version: 1\ntopic_id: x", b"version: 0\ntopic_id: x"):
         with pytest.raises(ValueError):  # noqa: PT011 - UUID() raises it as well

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import random
+from uuid import UUID
 
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, advance, open_log, open_store, read_records, write
 from tidemill.clock import ManualClock
+from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import CorruptLogError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.log.recovery.inspect import Inspection
 from tidemill.log.steps import run_steps
 from tidemill.log.store import LogStore
 
@@ -573,3 +576,27 @@ def test_a_time_index_older_than_its_offset_index_is_not_used(world: World, clea
     assert run_steps(world.log.find_timestamp(700)) == (1, 900)
     assert run_steps(world.log.find_max_timestamp()) == (1, 900)
     assert world.log.chain.active.max_timestamp == 900
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_folders_that_were_exchanged_take_their_partitions_offline(clean: bool) -> None:
+    fs = FaultyFileSystem()
+    store = open_store("/data", ManualClock(), fs)
+    for number in range(3):
+        log = store.create(TopicPartition("t", number), parse_config({}), UUID(int=1))
+        write(log, [(b"k", b"%d" % number * (number + 1))], 1)
+    if clean:
+        store.close()
+    fs.kill()
+    fs.rename("/data/t-0", "/data/exchanged")
+    fs.rename("/data/t-1", "/data/t-0")
+    fs.rename("/data/exchanged", "/data/t-1")
+    found = [each.text for each in Inspection(fs, "/data").run() if not each.is_repaired]
+    assert [text.partition(" of ")[0] for text in found] == [
+        "/data/t-0 has the records",
+        "/data/t-1 has the records",
+    ]
+    store = open_store("/data", ManualClock(), fs)
+    assert set(store.offline) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert "has the records of partition 1" in str(store.offline[TopicPartition("t", 0)])
+    assert [each.value for each in read_records(store.get(TopicPartition("t", 2)))] == [b"222"]

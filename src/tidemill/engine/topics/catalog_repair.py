@@ -168,7 +168,7 @@ def _apply(fs: FileSystem, todo: CatalogPlan, now_ms: int) -> list[str]:
     end = todo.end + len(todo.catalog.records())
     new = f"{data_dir}/{folder_name(CATALOG)}.{mark}{NEW_SUFFIX}"
     fs.mkdir(new)
-    for name, content in ((METADATA, encode_metadata(cluster_id)), (file_name(0, LOG), data)):
+    for name, content in ((METADATA, encode_metadata(cluster_id, 0)), (file_name(0, LOG), data)):
         fs.write_atomic(f"{new}/{name}", content)
     _write_notes(fs, todo, TopicNote(0, {}, end, todo.catalog.next_producer_id, cluster_id))
     aside = [folder_name(folder.tp) for folder, _ in todo.catalog.aside]
@@ -197,7 +197,7 @@ def _write_notes(fs: FileSystem, todo: CatalogPlan, base: TopicNote) -> None:
         first = min(own, key=lambda folder: folder.tp.partition)
         note = base._replace(partitions=topic.partitions, configs=dict(topic.configs))
         path = f"{todo.data_dir}/{folder_name(first.tp)}"
-        write_metadata(fs, path, topic.topic_id, note)
+        write_metadata(fs, path, topic.topic_id, first.tp.partition, note)
 
 
 def _log(todo: CatalogPlan, now_ms: int) -> bytes:

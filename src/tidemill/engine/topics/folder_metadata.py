@@ -48,10 +48,12 @@ def read_folder(store: LogStore, tp: TopicPartition) -> FolderMetadata:
     return read_metadata(store.environment.fs, f"{store.path}/{folder_name(tp)}")
 
 
-def write_metadata(fs: FileSystem, folder: str, topic_id: UUID, note: TopicNote) -> None:
+def write_metadata(
+    fs: FileSystem, folder: str, topic_id: UUID, partition: int, note: TopicNote
+) -> None:
     """Write the file durably; blocks."""
     path = f"{folder}/{METADATA}"
     try:
-        fs.write_atomic(path, encode_metadata(topic_id, note))
+        fs.write_atomic(path, encode_metadata(topic_id, partition, note))
     except OSError as error:
         raise storage_error(error, "writing", path) from error

@@ -108,7 +108,7 @@ class TopicNotes:
         folder = f"{self._store.path}/{folder_name(tp)}"
         fs = self._store.environment.fs
         await asyncio.get_running_loop().run_in_executor(
-            None, write_metadata, fs, folder, topic.topic_id, note
+            None, write_metadata, fs, folder, topic.topic_id, tp.partition, note
         )
 
     def _is_usable(self, tp: TopicPartition) -> bool:

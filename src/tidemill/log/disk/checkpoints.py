@@ -149,17 +149,17 @@ class TopicNote(NamedTuple):
     cluster_id: UUID
 
 
-def encode_metadata(topic_id: UUID, note: TopicNote | None = None) -> bytes:
+def encode_metadata(topic_id: UUID, partition: int, note: TopicNote | None = None) -> bytes:
     """Return the content of ``partition.metadata``: the topic's id in Kafka's notation.
 
-    The note is in lines of its own, which Kafka and older versions of tidemill ignore.
+    The number of the partition and the note are in lines of their own, which Kafka and older
+    versions of tidemill ignore.
     """
     text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-    data = f"version: 0\ntopic_id: {text}".encode()
-    if note is None:
-        return data
-    fields = {"v": _NOTE_VERSION, **note._asdict(), "cluster_id": note.cluster_id.hex}
-    data += b"\ntopic: " + orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+    data = f"version: 0\ntopic_id: {text}\npartition: {partition}".encode()
+    if note is not None:
+        fields = {"v": _NOTE_VERSION, **note._asdict(), "cluster_id": note.cluster_id.hex}
+        data += b"\ntopic: " + orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     return data + b"\n" + _CHECKSUM + b"%08x\n" % crc32c(data)
 
 
@@ -176,6 +176,16 @@ def decode_metadata(data: bytes) -> UUID:
         return UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
     except binascii.Error as error:
         raise ValueError(f"invalid topic id {fields['topic_id']!r}: {error}") from error
+
+
+def decode_partition(data: bytes) -> int | None:
+    """Return the number of the partition; None if an older version wrote the file.
+
+    Raises:
+        ValueError: the content is malformed, or differs from its checksum.
+    """
+    text = _metadata_fields(data).get("partition")
+    return None if text is None else int(text)
 
 
 def decode_note(data: bytes) -> TopicNote | None:

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from tidemill.clock import SystemClock
 from tidemill.log.disk.aborted_index import decode_aborted
-from tidemill.log.disk.checkpoints import MANIFEST, ManifestEntry, decode_manifest, decode_metadata
+from tidemill.log.disk.checkpoints import (
+    MANIFEST,
+    ManifestEntry,
+    decode_manifest,
+    decode_metadata,
+    decode_partition,
+)
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.disk.index import OFFSET_ENTRY, TIME_ENTRY, MapCache, offset_entries, time_entries
@@ -161,7 +167,10 @@ class Inspection:
     def _partition(self, tp: TopicPartition, stored: StoredLog, point: int) -> Iterator[Damage]:
         folder = f"{self._data_dir}/{folder_name(tp)}"
         names = self._fs.files(folder)
-        yield from self._metadata(folder, names)
+        for damage in self._metadata(folder, names):
+            yield damage
+            if not damage.is_repaired:
+                return  # the folder of another partition
         files = [parsed for name in names if (parsed := parse_file_name(name)) is not None]
         bases = sorted(offset for offset, suffix in files if suffix == LOG)
         if not bases:
@@ -212,10 +221,17 @@ class Inspection:
         if METADATA not in names:
             yield Damage(f"{path} is missing: the topic's id is unknown", "", is_repaired=True)
             return
+        data = self._fs.read_bytes(path)
         try:
-            decode_metadata(self._fs.read_bytes(path))
+            decode_metadata(data)
+            partition = decode_partition(data)
         except ValueError as error:
             yield Damage(f"{path}: {error}", "", is_repaired=True)
+            return
+        if partition is not None and not folder.endswith(f"-{partition}"):
+            text = f"{folder} has the records of partition {partition} of its topic"
+            hint = "The partition will be offline. Give each folder its own name."
+            yield Damage(text, hint, is_repaired=False)
 
     def _segment(
         self,

@@ -149,7 +149,7 @@ class PartitionRepair:
             if topic_id is not None and not self._fs.exists(self._folder):
                 self._fs.mkdir(self._folder)
                 path = f"{self._folder}/{METADATA}"
-                self._fs.write_atomic(path, encode_metadata(topic_id))
+                self._fs.write_atomic(path, encode_metadata(topic_id, self._tp.partition))
             return self._apply(found, damage)
 
     def _apply(self, found: Survey, damage: Damage) -> str:
