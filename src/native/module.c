@@ -27,6 +27,8 @@ static PyMethodDef methods[] = {
      "Return the unsynced batches of logs for the journal."},
     {"encode_pieces", tm_py_encode_pieces, METH_O,
      "Return the buffers of pieces, as an entry of the journal has them."},
+    {"promised_ends", tm_py_promised_ends, METH_O,
+     "Return topic ids, partitions and high watermarks of logs."},
     {"finish_pieces", tm_py_finish_pieces, METH_VARARGS,
      "Raise the high watermarks of logs to the ends of their pieces."},
     {"scan_batches", tm_py_scan_batches, METH_O, "Return the end of the complete record batches."},

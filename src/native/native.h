@@ -70,6 +70,7 @@ int tm_prepare_round_names(void);
 PyObject *tm_py_take_pieces(PyObject *module, PyObject *args);
 PyObject *tm_py_encode_pieces(PyObject *module, PyObject *pieces);
 PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args);
+PyObject *tm_py_promised_ends(PyObject *module, PyObject *logs);
 
 /* journal.c */
 int tm_add_entry_thread(PyObject *module);

@@ -2,7 +2,7 @@
  * one call.
  *
  * It works on the attributes of Python's objects. tidemill.log.rounds says what the results mean,
- * tidemill.log.journal.entry has the format.
+ * tidemill.log.journal.entry and tidemill.log.journal.extent have the formats.
  */
 #include "attributes.h"
 #include "native.h"
@@ -12,6 +12,7 @@
 #define PIECE_FIELDS 8
 #define PIECE_BYTES 56
 #define TOPIC_ID_BYTES 16
+#define PROMISE_BYTES 28
 
 enum { TOPIC_ID, PARTITION, SEGMENT_BASE, POSITION, FIRST_OFFSET, END_OFFSET, SIZE, BUFFERS };
 
@@ -281,6 +282,55 @@ PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args)
         if (!one || PyList_Append(found, one) < 0) Py_CLEAR(found);
         Py_XDECREF(one);
     }
+    return found;
+}
+
+/* --- promises ------------------------------------------------------------------------------------ */
+
+/* Write topic id, partition and high watermark of a log to `to`. Return how many bytes that are: none
+ * without a topic id; -1 with an error. */
+static int put_promise(PyObject *log, uint8_t *to)
+{
+    int64_t watermark, number;
+    int size = -1;
+    PyObject *sync = get_attribute(log, s__sync);
+    PyObject *chain = sync ? get_attribute(log, s_chain) : NULL;
+    PyObject *tp = chain ? get_attribute(chain, s_tp) : NULL;
+    PyObject *id = tp ? get_attribute(sync, s__topic_id) : NULL;
+    if (id && get_number(sync, s_high_watermark, &watermark) == 0 &&
+        get_number(tp, s_partition, &number) == 0) {
+        if (!PyBytes_Check(id) || PyBytes_Size(id) != TOPIC_ID_BYTES) {
+            size = 0;
+        } else {
+            memcpy(to, PyBytes_AsString(id), TOPIC_ID_BYTES);
+            tm_put_big_endian(to + TOPIC_ID_BYTES, (uint64_t)number, 4);
+            tm_put_big_endian(to + TOPIC_ID_BYTES + 4, (uint64_t)watermark, 8);
+            size = PROMISE_BYTES;
+        }
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(tp);
+    Py_XDECREF(chain);
+    Py_XDECREF(sync);
+    return size;
+}
+
+PyObject *tm_py_promised_ends(PyObject *module, PyObject *logs)
+{
+    if (!PyList_Check(logs)) {
+        PyErr_SetString(PyExc_TypeError, "logs must be a list");
+        return NULL;
+    }
+    Py_ssize_t count = PyList_Size(logs), size = 0;
+    uint8_t *data = PyMem_Malloc((size_t)count * PROMISE_BYTES + 1);
+    if (!data) return PyErr_NoMemory();
+    int put = 0;
+    for (Py_ssize_t i = 0; put >= 0 && i < count; i++) {
+        put = put_promise(PyList_GetItem(logs, i), data + size);
+        if (put > 0) size += put;
+    }
+    PyObject *found = put < 0 ? NULL : PyBytes_FromStringAndSize((const char *)data, size);
+    PyMem_Free(data);
     return found;
 }
 

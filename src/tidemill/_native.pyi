@@ -228,6 +228,9 @@ def encode_pieces(pieces: list[Any], /) -> list[Any]:
         ValueError: A topic id does not have 16 bytes.
     """
 
+def promised_ends(logs: list[Any], /) -> bytes:
+    """Return what was promised of logs; see ``log.rounds.promised_ends``."""
+
 def finish_pieces(logs: list[Any], taken: list[Any], /) -> list[tuple[bool, bool]]:
     """Raise high watermarks; see ``log.rounds.finish_pieces``."""
 

@@ -52,7 +52,7 @@ def filled(power: Power) -> Path:
 
     def is_known() -> bool:
         found = read_extent(fs, str(broker.data_dir))
-        ends = () if found is None else [each.end_offset for each in found.promises]
+        ends = [each.end_offset for each in found or ()]
         return RECORDS in ends
 
     poll_until(is_known, 1, "the second place knows the last record")

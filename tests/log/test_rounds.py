@@ -16,10 +16,11 @@ from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import StorageError
 from tidemill.log.format.markers import Marker
 from tidemill.log.journal.entry import Piece
+from tidemill.log.journal.extent import Extent, Promise
 from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.rounds import Taken, finish_pieces, take_pieces
+from tidemill.log.rounds import Taken, finish_pieces, promised_ends, take_pieces
 from tidemill.log.store import LogStore
 from tidemill.native import extension
 
@@ -192,6 +193,24 @@ def test_a_finished_log_tells_if_there_is_more() -> None:
     assert finish_pieces([first, second], taken) == [(True, False), (True, True)]
     assert (first.high_watermark, second.high_watermark) == (3, 3)
     assert finish_pieces([first, second], taken) == [(False, False), (False, True)]
+    store.close()
+
+
+def test_what_was_promised_of_logs_is_encoded_for_the_extent() -> None:
+    store = opened()
+    logs = [added(store, number) for number in range(3)]
+    logs[1].append(batch_of(5), now_ms=NOW)  # not promised yet
+    logs[2].append(batch_of(1), now_ms=NOW)
+    logs[2].flush()
+    found = Extent(bytes(16), 1, 1, 1, promised_ends(logs))
+    assert list(found) == [Promise(UUID(int=n + 1).bytes, n, [1, 1, 2][n]) for n in range(3)]
+    assert promised_ends([]) == b""
+    logs[0]._sync._topic_id = b""  # the file with it was lost
+    assert promised_ends(logs[:1]) == b""
+    with pytest.raises(AttributeError):
+        extension.promised_ends([object()])
+    with pytest.raises(TypeError, match="must be a list"):
+        extension.promised_ends((logs[0],))  # type: ignore[arg-type]
     store.close()
 
 

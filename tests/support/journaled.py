@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.clock import ManualClock
-from tidemill.engine.journaling import promises_of
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.journal.journal import Journal
 from tidemill.log.partition.partition import PartitionLog
-from tidemill.log.rounds import finish_pieces, take_pieces
+from tidemill.log.rounds import finish_pieces, promised_ends, take_pieces
 from tidemill.log.store import LogStore
 
 JOURNAL_BYTES = 128 << 10
@@ -63,7 +62,7 @@ def witness(store: LogStore) -> None:
     """Store how far the journal reaches, as it is done a moment after each entry."""
     journal = store.journal
     logs = [log for log in journal.unsynced_owners() if isinstance(log, PartitionLog)]
-    journal.extent_write(lambda: promises_of(logs))()
+    journal.extent_write(promised_ends(logs))()
 
 
 def store_segments(store: LogStore, log: PartitionLog, *, in_background: bool = True) -> None:

@@ -24,11 +24,11 @@ from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
 from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.journal.entry import Piece
-from tidemill.log.journal.extent import Promise
 from tidemill.log.journal.journal import Journal, JournalWrite
 from tidemill.log.journal.ring import RingFile
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket, run_tickets
+from tidemill.log.rounds import promised_ends
 
 TICK_S = 1.0
 STORED_AFTER = 10
@@ -224,7 +224,7 @@ class Journaling:
         if self._closed or not self._journal.is_open:
             return
         logs = cast("list[PartitionLog]", self._journal.unsynced_owners())
-        write = self._journal.extent_write(lambda: promises_of(logs))
+        write = self._journal.extent_write(promised_ends(logs))
         sequence = self._journal.next_sequence
 
         def written(result: Outcome[None]) -> None:
@@ -433,12 +433,3 @@ class Journaling:
         self._discard_when_stored()
         if self._journal.is_half_full or self._journal.head < self._until:
             self._store_soon()
-
-
-def promises_of(logs: Sequence[PartitionLog]) -> list[Promise]:
-    """Return what was promised of logs. It can be called in any thread."""
-    return [
-        Promise(log.topic_id.bytes, log.tp.partition, log.high_watermark)
-        for log in logs
-        if log.topic_id is not None
-    ]

@@ -37,3 +37,8 @@ def finish_pieces(logs: list[PartitionLog], taken: list[Taken]) -> list[tuple[bo
         For each log, whether its high watermark rose, and whether it has records above it.
     """
     return extension.finish_pieces(logs, taken)
+
+
+def promised_ends(logs: list[PartitionLog]) -> bytes:
+    """Return the end of what was promised of each log, as ``journal.extent`` stores it."""
+    return extension.promised_ends(logs)

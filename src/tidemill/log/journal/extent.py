@@ -25,7 +25,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ class Extent:
         epoch: the number of the journal.
         sequence: every entry up to this one was on disk.
         head: the oldest entry that was needed.
-        promises: the partitions whose segments were not synced.
+        promises: the encoded promises of the partitions whose segments were not synced.
         is_complete: whether ``promises`` has all of them.
     """
 
@@ -67,17 +67,21 @@ class Extent:
     epoch: int
     sequence: int
     head: int
-    promises: Sequence[Promise] = ()
+    promises: bytes = b""
     is_complete: bool = True
+
+    def __iter__(self) -> Iterator[Promise]:
+        """Iterate over the promises."""
+        return map(Promise._make, _PROMISE.iter_unpack(self.promises))
 
 
 def encode_extent(extent: Extent, number: int) -> bytes:
     """Return the content of a slot, in whole blocks. Promises that don't fit are left out."""
-    promises = extent.promises[:MOST_PROMISES]
+    promises = extent.promises[: MOST_PROMISES * _PROMISE.size]
     is_complete = extent.is_complete and len(promises) == len(extent.promises)
-    body = b"".join([_PROMISE.pack(*each) for each in promises])
-    numbers = extent.epoch, number, extent.sequence, extent.head, is_complete, len(promises)
-    data = bytearray(_HEADER.pack(_MAGIC, 0, extent.journal, *numbers) + body)
+    count = len(promises) // _PROMISE.size
+    numbers = extent.epoch, number, extent.sequence, extent.head, is_complete, count
+    data = bytearray(_HEADER.pack(_MAGIC, 0, extent.journal, *numbers) + promises)
     data[4:_CRC_START] = crc32c(memoryview(data)[_CRC_START:]).to_bytes(4, "big")
     return bytes(data) + bytes(-len(data) % _BLOCK)
 
@@ -91,7 +95,7 @@ def decode_extent(data: bytes) -> tuple[int, Extent] | None:
     end = _HEADER.size + count * _PROMISE.size
     if magic != _MAGIC or end > len(data) or crc32c(data[_CRC_START:end]) != crc:
         return None
-    promises = [Promise(*each) for each in _PROMISE.iter_unpack(data[_HEADER.size : end])]
+    promises = data[_HEADER.size : end]
     return number, Extent(journal, epoch, sequence, head, promises, is_complete == 1)
 
 

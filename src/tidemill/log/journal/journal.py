@@ -25,7 +25,7 @@ from tidemill.log.journal.checkpoint import (
     read_checkpoint,
 )
 from tidemill.log.journal.entry import CRC_START, Piece, encode_entry, entry_bytes, padding
-from tidemill.log.journal.extent import Extent, ExtentFile, Promise, read_extent
+from tidemill.log.journal.extent import Extent, ExtentFile, read_extent
 from tidemill.log.journal.notes import Notes, notes_bytes
 from tidemill.log.journal.ring import Ring, RingFile
 
@@ -215,24 +215,21 @@ class Journal:
             self._epoch = self._next_epoch()
             self._store_checkpoint(JournalCheckpoint(b"", epoch=self._epoch))
 
-    def extent_write(self, promises: Callable[[], Sequence[Promise]]) -> Callable[[], None]:
+    def extent_write(self, promises: bytes) -> Callable[[], None]:
         """Return a function that stores how far the journal reaches now, in a second place.
 
         It blocks, and can be called in any thread.
 
         Args:
-            promises: returns what was promised of ``unsynced_owners`` or more. It is called by the
-                function.
+            promises: what was promised of ``unsynced_owners``, encoded (``rounds.promised_ends``).
 
         Raises:
             SyncFailedError: the broker must stop.
             DiskFullError, StorageError: it can't be written. The extent before is kept.
         """
-        identity = self._id, self._epoch
-        sequence, head = self.next_sequence - 1, self.head
+        extent = Extent(self._id, self._epoch, self.next_sequence - 1, self.head, promises)
 
         def write() -> None:
-            extent = Extent(*identity, sequence, head, promises())
             path = self._extents.path
             with storage_errors("writing", path):
                 self._extents.write(extent)

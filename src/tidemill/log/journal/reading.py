@@ -153,7 +153,7 @@ def _proofs(
             proof.end_offset = max(proof.end_offset, piece.end_offset)
             if piece.size:
                 proof.pieces.append(piece)
-    for promise in () if extent is None else extent.promises:
+    for promise in extent or ():
         proof = proofs.setdefault(
             (promise.topic_id, promise.partition), Proof(is_complete=is_whole)
         )
