@@ -243,19 +243,16 @@ class Catalog:
             for oid, names, row_filter, membership in self.rows(query, (publication,), doing=doing)
         ]
 
-    def listed(self, publication: str) -> list[int]:
-        """Return the OIDs of the tables that a publication lists, also of single partitions."""
-        query = (
-            "SELECT r.prrelid::int8 FROM pg_publication_rel r JOIN pg_publication p"
-            " ON p.oid = r.prpubid WHERE p.pubname = %s"
-        )
-        return [oid for (oid,) in self.rows(query, (publication,), doing="can't read them")]
+    def failing(self, publication: str) -> list[int]:
+        """Return the OIDs of the tables of which a publication makes updates and deletes fail."""
+        found = self.rows(queries.FAILING, (publication,), doing="can't read the publications")
+        return [oid for (oid,) in found]
 
     def trees(self, oids: Sequence[int]) -> dict[int, str]:
         """Return the digests of the partitions of tables (``CatalogTable.tree``)."""
         query = f"SELECT c.oid::int8, {self._tree()} FROM pg_class c WHERE c.oid = ANY(%s::oid[])"
         found = self.rows(query, (list(oids),), doing="can't read the partitions")
-        return {oid: tree[0] or "" for oid, tree in found}
+        return {oid: _tree(tree)[0] for oid, tree in found}
 
     def partitions(self, oid: int) -> list[tuple[str, str, str, str, str]]:
         """Return schema, name, replica identity, kind and persistence of partitions with rows."""
@@ -296,7 +293,7 @@ class Catalog:
                 oid, schema, name, partitioned, _char(identity),
                 tuple(CatalogColumn(*each) for each in columns),
                 tuple(primary or ()), tuple(index or ()), rows, deferrable,
-                constraint, filenode, last, dropped, tree[0] or "", tree[1] or "",
+                constraint, filenode, last, dropped, *_tree(tree),
             )
             for oid, schema, name, partitioned, identity, rows, columns, primary, index, deferrable,
             constraint, filenode, last, dropped, tree
@@ -317,6 +314,12 @@ class Catalog:
         return TypeRow(
             name, _char(typtype), _char(category), element, base, _char(delimiter), is_array
         )
+
+
+def _tree(found: list[str | None] | None) -> tuple[str, str]:
+    """Return the digest of partitions, and the replica identities, of ``queries.TREE``."""
+    digest, identities = found or (None, None)
+    return digest or "", identities or ""
 
 
 def captured_part(found: CatalogTable, published: Published | None) -> CatalogTable:

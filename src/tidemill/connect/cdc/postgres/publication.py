@@ -150,29 +150,39 @@ def publish_all(name: str) -> str:
     return f"ALTER PUBLICATION \"{doubled}\" SET (publish = '{', '.join(_KINDS)}');"
 
 
-def reconcile(catalog: Catalog, name: str, capture: Capture) -> None:
+def reconcile(catalog: Catalog, name: str, capture: Capture) -> bool:
     """Create the publication, or add tables to one that we created, and remove what breaks writes.
 
     A table is added under a lock that waits for its writers: a transaction that has written to it
     before, and commits after, would be missing in the stream and in a snapshot. If the lock is not
-    free soon, the table is added later. ``Catalog.changed_since`` names tables that were added.
+    free soon, the table is added later.
+
+    Returns:
+        Whether the publication is as it should be: no table is left for later.
     """
     published = catalog.published(name)
     if published is None:
         _create(catalog, name, capture)
-        return
+        return True
     if not is_own(catalog, name, capture):
-        return
+        return True
+    protect(catalog, name)
+    here = {each.oid for each in published}
+    # No table is left out because one before it was locked.
+    added = [_add(catalog, name, each) for each in wanted(catalog, capture) if each.oid not in here]
+    return all(added)
+
+
+def protect(catalog: Catalog, name: str) -> None:
+    """Let a publication that we created have all kinds of changes, and no table that breaks writes.
+
+    Updates and deletes of a table without a replica identity fail while it is published.
+    """
     if published_kinds(catalog, name) != list(_KINDS):
         with translating(f"can't change the publication {name}"):
             catalog.connection.execute(publish_all(name))
-    for each in catalog.tables_by_oid(catalog.listed(name)):
-        if fails_writes(each):
-            _remove(catalog, name, each)
-    here = {each.oid for each in published}
-    for each in wanted(catalog, capture):
-        if each.oid not in here:
-            _add(catalog, name, each)
+    for each in catalog.tables_by_oid(catalog.failing(name)):
+        _remove(catalog, name, each)
 
 
 def _remove(catalog: Catalog, name: str, table: CatalogTable) -> None:
@@ -197,7 +207,7 @@ def _remove(catalog: Catalog, name: str, table: CatalogTable) -> None:
     )
 
 
-def _add(catalog: Catalog, name: str, table: CatalogTable) -> None:
+def _add(catalog: Catalog, name: str, table: CatalogTable) -> bool:
     import psycopg
 
     connection = catalog.connection
@@ -208,7 +218,8 @@ def _add(catalog: Catalog, name: str, table: CatalogTable) -> None:
                 connection.execute(_statement("LOCK TABLE {1} IN SHARE MODE", name, [table]))
                 connection.execute(_statement("ALTER PUBLICATION {} ADD TABLE {}", name, [table]))
         except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
-            return
+            return False
+    return True
 
 
 def create_statement(name: str, tables: Sequence[CatalogTable], version: int) -> Any:

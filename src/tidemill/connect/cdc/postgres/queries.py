@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TREE = """
-(WITH RECURSIVE tree AS (
+CASE c.relkind WHEN 'p' THEN (WITH RECURSIVE tree AS (
    SELECT i.inhrelid, i.xmin, {pending} AS pending FROM pg_inherits i WHERE i.inhparent = c.oid
    UNION ALL
    SELECT i.inhrelid, i.xmin, t.pending OR {pending} FROM tree t
@@ -13,7 +13,7 @@ TREE = """
        ORDER BY m.oid)), 16),
      string_agg(DISTINCT m.relreplident::text, '') FILTER (WHERE m.relkind <> 'p'
        AND NOT t.pending))
-   FROM tree t JOIN pg_class m ON m.oid = t.inhrelid WHERE c.relkind = 'p')
+   FROM tree t JOIN pg_class m ON m.oid = t.inhrelid) END
 """
 """Of the partitions of c: their digest, and the replica identities of those with rows.
 
@@ -25,8 +25,9 @@ TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples,
   (SELECT coalesce(json_agg(json_build_array(a.attname, a.attnum, a.atttypid::int8,
       format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated <> '',
-      a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR EXISTS (SELECT FROM pg_type d
-        WHERE d.oid = a.atttypid AND d.typtype = 'd' AND d.typdefault IS NOT NULL),
+      a.atthasdef OR a.atthasmissing OR a.attidentity <> '' OR a.atttypid >= 16384 AND EXISTS
+        (SELECT FROM pg_type d
+          WHERE d.oid = a.atttypid AND d.typtype = 'd' AND d.typdefault IS NOT NULL),
       a.attstorage, a.attcollation::int8, a.xmin::text::int8) ORDER BY a.attnum), '[]')
      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
   (SELECT json_agg(a.attname ORDER BY k.place) FROM pg_index i,
@@ -44,6 +45,26 @@ SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attisdropped), {tree}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE {condition} ORDER BY n.nspname, c.relname
+"""
+
+FAILING = """
+WITH RECURSIVE member (listed, oid) AS (
+  SELECT r.prrelid, r.prrelid FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s
+  UNION ALL
+  SELECT m.listed, i.inhrelid FROM member m JOIN pg_class c ON c.oid = m.oid AND c.relkind = 'p'
+    JOIN pg_inherits i ON i.inhparent = m.oid)
+SELECT DISTINCT m.listed::int8 FROM member m JOIN pg_class c ON c.oid = m.oid
+WHERE c.relkind <> 'p' AND CASE c.relreplident
+  WHEN 'n' THEN true
+  WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
+  WHEN 'i' THEN NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+  ELSE false END
+"""
+"""The tables that a publication lists and of which updates and deletes fail.
+
+They, or one of their partitions, have no replica identity.
 """
 
 USER_TABLES = """c.relkind IN ({kinds}) AND c.relpersistence = 'p' {partitions}
@@ -77,6 +98,7 @@ USED_TYPES = """
 WITH RECURSIVE used (relation, type) AS (
   SELECT a.attrelid, a.atttypid FROM pg_attribute a
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.atttypid >= 16384
   UNION
   SELECT u.relation, part.type FROM used u JOIN pg_type t ON t.oid = u.type, LATERAL (
     SELECT t.typbasetype WHERE t.typbasetype <> 0

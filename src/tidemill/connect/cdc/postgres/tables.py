@@ -5,7 +5,7 @@ Must not know: the stream, Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tidemill.connect.cdc.contract import Capture, Row, Table
@@ -45,18 +45,25 @@ class Tables:
         """Read the publication again before the next use."""
         self._published = None
 
-    def in_catalog(self) -> list[CatalogTable]:
-        """Return the captured tables as the catalog has them, with the columns to capture."""
+    def in_catalog(self, only: Collection[int] | None = None) -> list[CatalogTable]:
+        """Return the captured tables as the catalog has them, with the columns to capture.
+
+        Args:
+            only: OIDs of the tables to look at; None: all.
+        """
         catalog = self._catalog()
-        published = catalog.published(self._name)
-        if published is None:
-            return [
-                captured_part(each, None) for each in publication.wanted(catalog, self._capture)
-            ]
-        self._published = {each.oid: each for each in published}
+        if only is None:
+            published = catalog.published(self._name)
+            if published is None:
+                return [
+                    captured_part(each, None) for each in publication.wanted(catalog, self._capture)
+                ]
+            self._published = {each.oid: each for each in published}
+        here = self._published or {}
+        oids = here.keys() if only is None else here.keys() & only
         return [
-            captured_part(each, self._published[each.oid])
-            for each in catalog.tables_by_oid([each.oid for each in published])
+            captured_part(each, here[each.oid])
+            for each in catalog.tables_by_oid(list(oids))
             if self.selects(each) and publication.is_usable(each, self._capture)
         ]
 

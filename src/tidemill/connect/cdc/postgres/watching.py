@@ -7,7 +7,7 @@ publication: what must be read again goes to the news of ``Shapes``. Must not kn
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tidemill.connect.cdc.contract import Capture, Position
@@ -46,16 +46,20 @@ class Watch:
         self._notes: dict[str, str] = dict(capture.notes)
         self._types: dict[str, dict[str, str]] = {}  # the forms that are known, by OID
         self._listed: set[int] = set()  # OIDs of the tables that are captured
-        self._roots: list[int] = []  # those of them that can have partitions
+        self._roots: set[int] = set()  # those of them that can have partitions
+        self._names: dict[int, str] = {}
         self._published: set[tuple[int, str]] = set()
+        self._is_own = False  # whether we have created the publication
+        self._is_complete = True  # whether it has all tables that it should have
         self._looked = 0
         self.horizon = 0
 
     def prepare(self) -> None:
         """Create or complete the publication. What changes later is found by the next look."""
         catalog = self._catalog()
-        publication.reconcile(catalog, self._name, self._capture)
+        self._is_complete = publication.reconcile(catalog, self._name, self._capture)
         self._looked = catalog.horizon()
+        self._is_own = publication.is_own(catalog, self._name, self._capture)
         self._tables.refresh()
 
     def start(self, database: str, position: Position | None) -> Shapes:
@@ -78,10 +82,9 @@ class Watch:
                 shapes.expect(each)
             if each.oid in changed:
                 shapes.news.resync[each.id] = changed[each.oid]
-        self._look_at_types(
-            shapes, captured, has_lost_types=position is not None and not self._knows_types()
-        )
-        self._note(shapes, captured)
+        self._listed, self._roots, self._names = set(), set(), {}
+        self._note(shapes, captured, noted(self._notes).keys() - {each.oid for each in captured})
+        self._look_at_types(shapes, has_lost_types=position is not None and not self._knows_types())
         if self._notes.get(_FORMAT) != _PRESENT:
             shapes.news.notes[_FORMAT] = _PRESENT
         return shapes
@@ -89,27 +92,31 @@ class Watch:
     def look(self, shapes: Shapes) -> None:
         """Add what changed since the last look to the news."""
         catalog = self._catalog()
-        publication.reconcile(catalog, self._name, self._capture)
+        if self._is_own:
+            publication.protect(catalog, self._name)
         horizon = catalog.horizon()
         changed = catalog.changed_since(self._looked, self._name)
         has_changed_types = bool(changed) or catalog.has_changed_labels(self._looked)
+        if changed or not self._is_complete:
+            self._is_complete = publication.reconcile(catalog, self._name, self._capture)
         self._tables.refresh()
         published = self._tables.published()
+        changed |= {oid for oid, _ in published - self._published}
         if self._roots:
-            trees = catalog.trees(self._roots)
+            trees = catalog.trees(list(self._roots))
             changed |= {oid for oid, tree in trees.items() if tree != shapes.tree_of(oid)}
-        if changed or has_changed_types or published != self._published:
-            captured = self._tables.in_catalog()
-            for each in captured:
-                if each.oid not in self._listed:
-                    shapes.expect(each)
-                    shapes.news.schemas.append(self._described(each))
-                    shapes.news.resync[each.id] = "it is new"
-                elif each.oid in changed or published != self._published:
-                    shapes.learn(each, self._described(each))
-            if has_changed_types:
-                self._look_at_types(shapes, captured)
-            self._note(shapes, captured)
+        here = {each.oid: each for each in self._tables.in_catalog(changed)} if changed else {}
+        for each in here.values():
+            if each.oid in self._listed:
+                shapes.learn(each, self._described(each))
+            else:
+                shapes.expect(each)
+                shapes.news.schemas.append(self._described(each))
+                shapes.news.resync[each.id] = "it is new"
+        left = (changed - here.keys()) | (self._listed - {oid for oid, _ in published})
+        self._note(shapes, here.values(), self._listed & left)
+        if has_changed_types:
+            self._look_at_types(shapes)
         self._looked = horizon
 
     def took(self, notes: Mapping[str, str | None]) -> None:
@@ -147,17 +154,14 @@ class Watch:
         changed = catalog.changed_since(self.horizon, self._name)
         return not changed and not catalog.has_changed_labels(self.horizon)
 
-    def _look_at_types(
-        self, shapes: Shapes, captured: list[CatalogTable], *, has_lost_types: bool = False
-    ) -> None:
+    def _look_at_types(self, shapes: Shapes, *, has_lost_types: bool = False) -> None:
         """Read tables again whose values have another text, because a type was changed.
 
         Args:
             has_lost_types: Whether types that are not known were possibly changed.
         """
-        used = self._catalog().used_types([each.oid for each in captured])
+        used = self._catalog().used_types(list(self._listed))
         now = {str(each.oid): each.form for each in used}
-        names = {each.oid: each.id for each in captured}
         for each in used:
             known = self._types.get(str(each.oid))
             is_other = has_lost_types
@@ -165,23 +169,26 @@ class Watch:
                 is_other = any(known.get(part, form) != form for part, form in each.form.items())
                 is_other |= each.is_composite and known.keys() != each.form.keys()
             if is_other:
-                for oid in each.relations & names.keys():
+                for oid in each.relations & self._listed:
                     why = f"the type {each.name} was changed"
-                    shapes.news.resync.setdefault(names[oid], why)
+                    shapes.news.resync.setdefault(self._names[oid], why)
         if now != self._types:
             shapes.news.notes[_TYPES] = json.dumps(now)
         self._types = now
 
-    def _note(self, shapes: Shapes, captured: list[CatalogTable]) -> None:
-        """Take note of what is captured now."""
-        here = {each.oid for each in captured}
-        for oid in self._listed - here:
-            shapes.leave(oid)
-        for oid in noted(self._notes).keys() - here:
+    def _note(self, shapes: Shapes, here: Collection[CatalogTable], left: Collection[int]) -> None:
+        """Take note of tables that are captured, and of those that are not any more."""
+        for oid in left:
             shapes.leave(oid)
             shapes.news.notes[note_of(oid)] = None
-        self._listed, self._published = here, self._tables.published()
-        self._roots = [each.oid for each in captured if each.is_partitioned]
+            self._listed.discard(oid)
+            self._roots.discard(oid)
+        for each in here:
+            self._listed.add(each.oid)
+            self._names[each.oid] = each.id
+            if each.is_partitioned:
+                self._roots.add(each.oid)
+        self._published = self._tables.published()
 
     def _described(self, found: CatalogTable) -> Any:
         catalog = self._catalog()
