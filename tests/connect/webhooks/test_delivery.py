@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import standardwebhooks
+import structlog
 import svix
+from confluent_kafka import TopicPartition
 
 from tests.connect.webhooks.conftest import SECRET, Shop
 from tests.support.certificates import self_signed
@@ -352,3 +354,39 @@ def test_a_private_address_is_refused_and_retried(shop: Shop, receiver: Receiver
     shop.wait(lambda: shop.attempts(outcome="dead"), "it is a dead letter")
     assert "refused to connect to 127.0.0.1" in shop.attempts()[0]["error"]
     assert receiver.requests == []
+
+
+def test_a_topic_that_is_created_again_is_delivered_from_its_beginning(
+    shop: Shop, receiver: Receiver
+) -> None:
+    shop.define(receiver.url)
+    shop.start()
+    shop.send_all([("k", {"number": n}) for n in range(5)])
+    shop.wait(lambda: len(receiver.requests) == 5, "all arrive")
+    shop.stop()
+    shop.kafka.delete_topics("tests", [shop.topic])
+    shop.kafka.create_topics("tests", {shop.topic: (2, {})})
+    shop.send_all([("k", {"number": n}) for n in range(10, 18)])
+    shop.start()
+    shop.wait(lambda: len(receiver.requests) == 13, "all of the new ones arrive")
+    assert numbers(receiver)[5:] == list(range(10, 18))
+    assert len({each.id for each in receiver.requests}) == 13
+
+
+def test_records_that_retention_has_deleted_are_counted(shop: Shop, receiver: Receiver) -> None:
+    shop.define(receiver.url)
+    shop.start()
+    shop.send({"number": 0}, partition=0)
+    shop.wait(lambda: len(receiver.requests) == 1, "it arrives")
+    shop.stop()
+    for number in range(1, 6):
+        shop.send({"number": number}, partition=0)
+    admin = shop.kafka.admin("tests")
+    place = TopicPartition(shop.topic, 0, 4)
+    admin.delete_records([place])[place].result(30)
+    with structlog.testing.capture_logs() as logs:
+        shop.start()
+        shop.wait(lambda: len(receiver.requests) == 3, "the rest arrives")
+    (lost,) = [each for each in logs if each["event"] == "webhook.records_lost"]
+    assert (lost["from_offset"], lost["to_offset"]) == (1, 4)
+    assert numbers(receiver) == [0, 4, 5]

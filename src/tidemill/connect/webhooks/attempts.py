@@ -82,18 +82,29 @@ class Restored:
     highest: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, kafka: Kafka, webhook: str, start: int) -> Restored:
-        """Read the attempts from an offset to the end.
+    def read(cls, kafka: Kafka, webhook: str, start: int | None) -> Restored:
+        """Read the attempts from an offset to the end; None: from the end, so none.
 
         Raises:
             UnreachableError: no broker answers.
         """
         topic = attempts_topic(webhook)
         ends = end_offsets(kafka, _CLIENT, topic)
-        made = cls(start, ends.get((topic, 0), 0))
-        for _, value in read_to_end(kafka, _CLIENT, topic, starts={(topic, 0): start}):
-            made.apply(value)
+        end = ends.get((topic, 0), 0)
+        made = cls(end if start is None else start, end)
+        if made.start < end:
+            for _, value in read_to_end(kafka, _CLIENT, topic, starts={(topic, 0): made.start}):
+                made.apply(value)
         return made
+
+    def forget(self, partitions: Sequence[int]) -> None:
+        """Forget what is about records of a topic that had the same name."""
+        for place in [*self.done, *self.planned]:
+            if place[0] in partitions:
+                self.done.discard(place)
+                self.planned.pop(place, None)
+        for number in partitions:
+            self.highest.pop(number, None)
 
     def apply(self, value: bytes | None) -> None:
         """Take over a record. Records of other programs are left out."""

@@ -23,6 +23,8 @@ from tidemill.connect.webhooks.topics import dead_letters_topic
 from tidemill.settings.section import Section
 
 DAY_S = 86_400.0
+_LONGEST_S = 10 * DAY_S
+"""The topic of attempts keeps them for 14 days."""
 _TOPIC = r"^[A-Za-z0-9._-]{0,249}$"
 _FORBIDDEN_HEADERS = frozenset(
     ["webhook-id", "webhook-timestamp", "webhook-signature", "content-length", "host"]
@@ -142,7 +144,7 @@ class Webhook(Section):
     @field_validator("url", "proxy")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        if not url:
+        if not url or url.startswith("${"):
             return url
         parts = urlsplit(url)  # a port that is not a number raises a ValueError
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
@@ -162,6 +164,13 @@ class Webhook(Section):
             if any(each in "\r\n\0" for each in value):
                 raise ValueError(f"the value of {name} contains a line end")
         return headers
+
+    @field_validator("retries_s")
+    @classmethod
+    def _check_retries(cls, retries_s: list[float]) -> list[float]:
+        if sum(retries_s) > _LONGEST_S:
+            raise ValueError(f"the pauses are longer than {_LONGEST_S / DAY_S:g} days in total")
+        return retries_s
 
     @model_validator(mode="after")
     def _check_expressions(self) -> Self:

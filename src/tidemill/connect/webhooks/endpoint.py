@@ -68,6 +68,7 @@ class Endpoint:
     Attributes:
         failing_since_ms: the time of the first failure after the last success; 0: it works.
         in_flight: requests that are sent and not answered.
+        is_full: whether no more events are to be read, until half of the room is free.
     """
 
     def __init__(
@@ -81,16 +82,14 @@ class Endpoint:
         self.failing_since_ms = failing_since_ms
         self.in_flight = 0
         self.is_disabled = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more events are to be read for now."""
-        lanes, rules = self.lanes, self._rules
-        return lanes.count >= rules.max_waiting or lanes.bytes >= rules.max_bytes
+        self.is_full = False
 
     def add(self, event: Event) -> None:
         """Take an event."""
         self.lanes.add(event)
+        lanes, rules = self.lanes, self._rules
+        if lanes.count >= rules.max_waiting or lanes.bytes >= rules.max_bytes:
+            self.is_full = True
 
     def next(self, now_ms: int) -> Delivery | None:
         """Return a delivery to send now, or None. Call ``done`` when it was answered."""
@@ -130,6 +129,19 @@ class Endpoint:
         """
         self.in_flight -= 1
         delivery.attempts += 1
+        decision = self._decide(delivery, verdict, now_ms, retry_after_ms)
+        self.make_room()
+        return decision
+
+    def make_room(self) -> None:
+        """Note that events may have been removed."""
+        lanes, rules = self.lanes, self._rules
+        if lanes.count <= rules.max_waiting // 2 and lanes.bytes <= rules.max_bytes // 2:
+            self.is_full = False
+
+    def _decide(
+        self, delivery: Delivery, verdict: Verdict, now_ms: int, retry_after_ms: int | None
+    ) -> Decision:
         if verdict is Verdict.DELIVERED:
             self.failing_since_ms = 0
             if self.breaker.succeeded():

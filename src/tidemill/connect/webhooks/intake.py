@@ -50,22 +50,26 @@ class Position:
         offset: everything below it is finished.
         floor: from where the topic of attempts says what is finished above it.
         failing_since_ms: since when the endpoint fails; 0: it works.
+        topic_id: of the topic, which can be deleted and created again.
     """
 
     offset: int
     floor: int = 0
     failing_since_ms: int = 0
+    topic_id: str = ""
 
     def metadata(self) -> str:
         """Return the text that is committed with the offset."""
-        return json.dumps({"attempts": self.floor, "failing_since": self.failing_since_ms})
+        found = {"attempts": self.floor, "failing_since": self.failing_since_ms}
+        return json.dumps({**found, "topic": self.topic_id})
 
     @classmethod
     def of(cls, offset: int, metadata: str | None) -> Position:
         """Return a committed position. What another program committed has no metadata."""
         try:
             found = json.loads(metadata or "")
-            return cls(offset, int(found["attempts"]), int(found["failing_since"]))
+            since, topic_id = int(found["failing_since"]), str(found["topic"])
+            return cls(offset, int(found["attempts"]), since, topic_id)
         except (ValueError, TypeError, KeyError):
             return cls(offset)
 
@@ -102,9 +106,16 @@ class Intake:
     """
 
     def __init__(
-        self, webhook: Webhook, kafka: Kafka, taker: Taker, *, from_beginning: bool
+        self,
+        webhook: Webhook,
+        topic_id: str,
+        kafka: Kafka,
+        taker: Taker,
+        *,
+        from_beginning: bool,
     ) -> None:
         self._webhook = webhook
+        self._topic_id = topic_id
         self._kafka = kafka
         self._taker = taker
         self._start_at = "beginning" if from_beginning else webhook.start_at
@@ -166,7 +177,7 @@ class Intake:
             if error is None:
                 events.append(event_of(message))
             else:
-                self._check(consumer, error, message)
+                self._check(error)
         if self._problem is not None:
             raise self._problem
         if events:
@@ -177,13 +188,11 @@ class Intake:
             self._commit(consumer)
             self._measure(consumer)
 
-    def _check(self, consumer: Consumer, error: KafkaError, message: Message) -> None:
+    def _check(self, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            partition = int(message.partition() or 0)
-            low, _ = consumer.get_watermark_offsets(self._place(partition), timeout=REQUEST_S)
-            self._report_loss(partition, int(message.offset() or 0), low)
-            consumer.seek(self._place(partition, low))
-        elif error.fatal() or not (
+            # The next run finds out how many.
+            raise WebhookError(f"records of topic {self._webhook.topic} are not there any more")
+        if error.fatal() or not (
             error.retriable()
             or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
         ):
@@ -214,23 +223,36 @@ class Intake:
                 raise KafkaException(each.error)
         is_first = not known and all(each.offset < 0 for each in found)
         positions: dict[int, Position] = {}
+        fresh: list[int] = []  # attempts are about another topic with this name, if there are any
         for each in found:
             low, high = consumer.get_watermark_offsets(self._place(each.partition), REQUEST_S)
             self.ends[each.partition] = high
             if each.offset < 0:
                 # A partition that was added later is read from its beginning.
                 at_end = is_first and self._start_at == "end"
-                positions[each.partition] = Position(high if at_end else low)
+                start = high if at_end else low
+                fresh.append(each.partition)
+                positions[each.partition] = Position(start, topic_id=self._topic_id)
                 continue
             position = Position.of(each.offset, each.metadata)
-            if position.offset < low:
+            if position.topic_id not in ("", self._topic_id) or position.offset > high:
+                log.warning(
+                    "webhook.topic_replaced",
+                    webhook=self._webhook.name,
+                    topic=self._webhook.topic,
+                    partition=each.partition,
+                )
+                fresh.append(each.partition)
+                position = Position(low, position.floor, position.failing_since_ms)
+            elif position.offset < low:
                 self._report_loss(each.partition, position.offset, low)
                 position = Position(low, position.floor, position.failing_since_ms)
             positions[each.partition] = position
         if is_first:
             consumer.commit(offsets=self._encode(positions), asynchronous=False)
-        floor = min(each.floor for each in positions.values())
-        restored = Restored.read(self._kafka, self._webhook.name, floor)
+        floors = [each.floor for number, each in positions.items() if number not in fresh]
+        restored = Restored.read(self._kafka, self._webhook.name, min(floors, default=None))
+        restored.forget(fresh)
         self._taker.assigned(positions, restored)
         self._committed.update(positions)
         offsets = {number: each.offset for number, each in positions.items()}
@@ -329,14 +351,14 @@ def commit_start(kafka: Kafka, webhook: Webhook) -> None:
         WebhookError: the topic does not exist.
         TidemillError: the positions can't be committed.
     """
-    topic_identity(kafka, webhook.topic)
+    topic_id = topic_identity(kafka, webhook.topic)
     client = group_id(webhook.name)
     consumer = kafka.consumer(client)
     try:
         numbers = consumer.list_topics(webhook.topic, REQUEST_S).topics[webhook.topic].partitions
         places = [TopicPartition(webhook.topic, each) for each in numbers]
         index = 1 if webhook.start_at == "end" else 0
-        metadata = Position(0).metadata()
+        metadata = Position(0, topic_id=topic_id).metadata()
         offsets = [
             TopicPartition(
                 each.topic,

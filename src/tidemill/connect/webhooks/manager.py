@@ -39,6 +39,8 @@ class _Kept:
     keeper: Keeper
     encoded: bytes
     end: concurrent.futures.Future[None]
+    commands: Commands
+    ordered_at: float = 0.0
     shown: object = None
     shown_at: float = 0.0
 
@@ -93,9 +95,16 @@ class Manager:
         for name, encoded in board.definitions.items():
             commands = {key: dict(each) for key, each in board.commands.get(name, {}).items()}
             if name in self._kept:
-                self._loop.call_soon_threadsafe(self._kept[name].keeper.order, commands)
+                self._order(self._kept[name], commands)
             elif name not in ending and self._left_out.get(name) != encoded:
                 self._begin(name, encoded, commands, recorder)
+
+    def _order(self, kept: _Kept, commands: Commands) -> None:
+        """Pass on commands that have changed, and at times all, to hear what was carried out."""
+        now = time.monotonic()
+        if commands != kept.commands or now - kept.ordered_at >= STATUS_S:
+            kept.commands, kept.ordered_at = commands, now
+            self._loop.call_soon_threadsafe(kept.keeper.order, commands)
 
     def _begin(self, name: str, encoded: bytes, commands: Commands, recorder: Recorder) -> None:
         try:
@@ -113,7 +122,7 @@ class Manager:
 
         keeper = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
         end = asyncio.run_coroutine_threadsafe(keeper.run(), self._loop)
-        self._kept[name] = _Kept(keeper, encoded, end)
+        self._kept[name] = _Kept(keeper, encoded, end, {})
 
     def _store(self, name: str, keeper: Keeper) -> None:
         """Store what a keeper has decided, and delete the commands that it has carried out."""

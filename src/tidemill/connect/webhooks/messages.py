@@ -52,14 +52,14 @@ class Messages:
         self._webhook = webhook
         self._topic_id = topic_id
         self._signer = Signer(resolve(webhook.secrets)) if webhook.secrets else None
-        fixed = {
-            name: value.reveal() if isinstance(value, Secret) else str(value)
+        own = {
+            name.lower(): value.reveal() if isinstance(value, Secret) else str(value)
             for name, value in resolve(webhook.headers).items()
         }
         self._fixed = {
-            "Content-Type": webhook.content_type,
-            "User-Agent": f"tidemill/{__version__} (webhooks)",
-            **fixed,
+            "content-type": webhook.content_type,
+            "user-agent": f"tidemill/{__version__} (webhooks)",
+            **own,
         }
         self._type = parse_path(webhook.event_type)
         patterns = "|".join(f"(?:{fnmatch.translate(each)})" for each in _stars(webhook.types))
@@ -67,6 +67,7 @@ class Messages:
         self._filter = parse_filter(webhook.filter) if webhook.filter else None
         self._template = None if webhook.template is None else parse_template(webhook.template)
         self._needs_json = webhook.needs_json
+        self._makes_json = self._template is not None or webhook.batch > 1
 
     def accepts(self, event: Event) -> bool:
         """Return whether a record is to be delivered, and give it its id.
@@ -77,9 +78,19 @@ class Messages:
         event.id = self._id_of(event)
         if not self._needs_json and self._types is None:
             return True
-        scope = RecordScope(event, self._webhook.topic, self._type)
+        scope = self._scope(event)
         if self._needs_json:
             scope.check_json()
+        try:
+            if not self._selects(scope):
+                return False
+            if self._makes_json:
+                self.message(Delivery([event]))  # what can't be sent is found before it is planned
+        except (orjson.JSONEncodeError, RecursionError) as error:
+            raise MessageError(f"no message can be made of the value: {error}") from None
+        return True
+
+    def _selects(self, scope: RecordScope) -> bool:
         if self._types is not None:
             found = lookup(scope, self._type)
             if not isinstance(found, str) or not self._types.fullmatch(found):

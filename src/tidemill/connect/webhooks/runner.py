@@ -82,6 +82,7 @@ class Run:
         self._jobs: dict[str, Job] = {}
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._topic_id = ""
         self._is_sending = False
         self._unwritten = 0
         self._settled = asyncio.Event()
@@ -104,7 +105,13 @@ class Run:
             TidemillError: a part has failed.
         """
         await self._prepare()
-        self._intake = Intake(self._webhook, self._kafka, self, from_beginning=self._from_beginning)
+        self._intake = Intake(
+            self._webhook,
+            self._topic_id,
+            self._kafka,
+            self,
+            from_beginning=self._from_beginning,
+        )
         self._intake.start()
         ticks = asyncio.create_task(self._tick())
         is_running()
@@ -123,8 +130,8 @@ class Run:
 
     async def _prepare(self) -> None:
         webhook = self._webhook
-        topic_id = await asyncio.to_thread(topic_identity, self._kafka, webhook.topic)
-        self._messages = Messages(webhook, topic_id)
+        self._topic_id = await asyncio.to_thread(topic_identity, self._kafka, webhook.topic)
+        self._messages = Messages(webhook, self._topic_id)
         topics = {
             self._attempts: (1, ATTEMPTS_CONFIG),
             webhook.dead_letters_topic: (1, DEAD_LETTERS_CONFIG),
@@ -237,6 +244,7 @@ class Run:
     def _evict(self) -> None:
         removed = self._endpoint.lanes.evict()
         if removed is not None:
+            self._endpoint.make_room()
             reason = f"more than {self._webhook.max_waiting} records wait behind keys that fail"
             for event in removed.events:
                 self._send_letters(
@@ -454,7 +462,7 @@ class Run:
         positions: dict[int, Position] = {}
         for number, marks in self._marks.items():
             low, floor = marks.low_water(self._attempts_end)
-            positions[number] = Position(low, min([floor, *jobs]), since)
+            positions[number] = Position(low, min([floor, *jobs]), since, self._topic_id)
         self._positions = positions
         lanes, endpoint = self._endpoint.lanes, self._endpoint
         ends = self._intake.ends if self._intake is not None else {}

@@ -77,7 +77,8 @@ class Sender:
         except TimeoutError:
             return Answer(None, "no answer in time", duration_ms=spent())
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            said = redact(" ".join(str(error).split())) or type(error).__name__
+            text = str(error).replace(self._url, "the url")  # it can contain a secret
+            said = redact(" ".join(text.split())) or type(error).__name__
             return Answer(None, said[:500], duration_ms=spent())
         problem = "redirects are not followed" if 300 <= status < 400 else ""
         return Answer(status, problem, wait, text, spent())

@@ -37,7 +37,8 @@ def parse_template(value: Any) -> Template:
     if isinstance(value, list):
         items = [parse_template(each) for each in value]
         return lambda scope: [each(scope) for each in items]
-    if value is None or isinstance(value, bool | int | float):
+    is_number = isinstance(value, int | float) and abs(value) < 1 << 63  # nor is it NaN
+    if value is None or isinstance(value, bool) or is_number:
         return lambda scope: value
     raise ExpressionError(f"a template can't contain {value!r}: it is not JSON")
 
