@@ -135,7 +135,7 @@ class HooksApp:
         with self._budget.taken() as take:
             most = self._section.body_bytes
             body = await read_body(request, most, BODY_S, take, "hooks.body_bytes")
-            # Not from request.url, which fails on a Host that is malformed.
+            # Not from request.url: Starlette 0.40 fails there on a Host that is malformed.
             query = request.scope["query_string"].decode("latin-1")
             raw = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
             url = self._section.public_url.rstrip("/") + raw
