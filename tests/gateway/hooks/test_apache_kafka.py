@@ -13,6 +13,7 @@ from tests.gateway.hooks.test_writer import (  # noqa: F401 - pytest collects th
     test_a_commit_with_an_unknown_outcome_is_looked_up,
     test_a_record_is_stored_once_and_a_restart_remembers_it,
     test_a_record_that_is_too_large_fails_alone,
+    test_a_record_that_the_broker_refuses_fails_alone,
     test_a_second_gateway_fences_the_first,
     test_what_waits_is_bounded_in_number_and_time,
     test_what_waits_is_stored_together,

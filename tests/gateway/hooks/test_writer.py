@@ -18,7 +18,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.broker_process import BrokerProcess
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
-from tidemill.connect.base.errors import RecordTooLargeError
+from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
 from tidemill.gateway.hooks import writer as module
 from tidemill.gateway.hooks.errors import (
     HookFencedError,
@@ -170,6 +170,23 @@ async def test_a_record_that_is_too_large_fails_alone(kafka: Kafka) -> None:
     assert isinstance(results.pop(3), RecordTooLargeError)
     assert results == [True] * 6
     assert [each.value() for each in stored(kafka, entry.topic)] == [each.value for each in values]
+
+
+async def test_a_record_that_the_broker_refuses_fails_alone(kafka: Kafka) -> None:
+    """A compacted topic takes no record without a key."""
+    entry = a_hook()
+    kafka.create_topics("tests", {entry.topic: (1, {"cleanup.policy": "compact"})})
+    async with running(kafka, entry) as writer:
+        await until_ready(writer)
+        refused = [replace(record(n), key=None) for n in (3, 6)]
+        given = [*map(record, range(3)), refused[0], *map(record, (4, 5)), refused[1], record(7)]
+        results = await asyncio.gather(*map(writer.store, given), return_exceptions=True)
+        assert [type(each) for each in results] == [
+            *(bool, bool, bool, RecordRefusedError, bool, bool, RecordRefusedError, bool)
+        ]
+        assert await writer.store(record(8))
+    values = [each.value() for each in stored(kafka, entry.topic)]
+    assert values == [b"0", b"1", b"2", b"4", b"5", b"7", b"8"]
 
 
 async def test_what_waits_is_bounded_in_number_and_time(

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.base.errors import RecordTooLargeError
+from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
 from tidemill.connect.webhooks.signatures import SignatureError
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.gateway.errors import HttpError, unavailable
@@ -197,6 +197,8 @@ def _http_error(error: TidemillError) -> TidemillError:
             return HttpError(400, "invalid_delivery_id", message)
         case RecordTooLargeError():
             return HttpError(413, "record_too_large", message, hint=hint)
+        case RecordRefusedError():
+            return HttpError(422, "record_refused", message, hint=hint)
         case HookFencedError():
             return HttpError(503, "fenced", message, retry_after_s=_FENCED_RETRY_S)
         case HookOverloadedError():

@@ -24,7 +24,11 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tidemill.clock import SteadyClock, SystemClock
 from tidemill.confluent.clients import REQUEST_S, Kafka
-from tidemill.connect.base.errors import ProducerFencedError, RecordTooLargeError
+from tidemill.connect.base.errors import (
+    ProducerFencedError,
+    RecordRefusedError,
+    RecordTooLargeError,
+)
 from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.errors import TidemillError
 from tidemill.gateway.dedup import Once, Stored, Window, rebuild
@@ -96,6 +100,7 @@ class Writer:
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._failures = 0  # since a batch was stored
         self._alone = 0  # so many records are stored one by one
         self._wake = asyncio.Event()
         self._most_bytes = MAX_BATCH_BYTES
@@ -112,6 +117,7 @@ class Writer:
 
         Raises:
             RecordTooLargeError: the topic does not take so large a record.
+            RecordRefusedError: the topic does not take it, e.g. without a key if it is compacted.
             HookUnavailableError: it was not stored in time. It may still be; a record with an id
                 is not stored twice if the sender tries again.
             HookFencedError: another gateway has taken over the hook.
@@ -144,12 +150,11 @@ class Writer:
 
     async def run(self) -> None:
         """Store what arrives, until ``stop``, or until another gateway takes over."""
-        pause = iter(_PAUSES_S)
         while not (self.is_fenced or self._is_stopping):
             try:
                 opened = await _in_thread(self._open)
                 self._once.window, self._most_bytes = opened.window, opened.most_bytes
-                self.is_ready, pause = True, iter(_PAUSES_S)
+                self.is_ready = True
                 log.info("hook.ready", hook=self._entry.name, ids=len(opened.window))
                 await self._write_all(opened.producer)
             except ProducerFencedError:
@@ -158,7 +163,8 @@ class Writer:
                 self.is_ready = False
                 cause = str(error) if isinstance(error, TidemillError) else repr(error)
                 log.warning("hook.unavailable", hook=self._entry.name, error=cause)
-                await asyncio.sleep(next(pause, _PAUSES_S[-1]))
+                await asyncio.sleep(_PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)])
+                self._failures += 1
         self.is_ready = False
         self._fail_waiting(self._fenced() if self.is_fenced else self._unavailable("it stops"))
 
@@ -198,17 +204,18 @@ class Writer:
         try:
             await _in_thread(lambda: self._commit(producer, [each.record for each in batch]))
         except Exception as error:
-            if isinstance(error, RecordTooLargeError):
+            if isinstance(error, RecordTooLargeError | RecordRefusedError):
                 if len(batch) == 1:
                     _fail(batch.pop(), error)
-                # One by one, the record that is too large fails alone.
-                self._alone = len(batch)
+                # One by one, a record that the broker refuses fails alone.
+                self._alone += len(batch)
             self._return(batch)
             # A broker that ends a transaction because it is too old answers in the same way.
             is_old = time.monotonic() - began >= TRANSACTION_S
             if isinstance(error, ProducerFencedError) and is_old:
                 raise self._unavailable("the transaction took too long") from None
             raise
+        self._failures = 0
         self._alone = max(self._alone - len(batch), 0)
         for each in batch:
             if not each.future.done():
