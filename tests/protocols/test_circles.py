@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -14,12 +15,25 @@ from tests.protocols.amqp.codec.test_frames import begun, part
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.wire import Client, Serving, eventually, serving
 from tests.support.garbage import circles
+from tidemill.engine.api import NewTopic
+from tidemill.engine.engine import Engine
 from tidemill.protocols.amqp.codec import methods
 from tidemill.protocols.amqp.server import AmqpServer
 from tidemill.protocols.amqp.settings import AmqpListener
+from tidemill.protocols.kafka.server import KafkaServer
+from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.settings import Settings
 
 PRODUCE, FETCH, METADATA, API_VERSIONS, CREATE, DELETE = 0, 1, 3, 18, 19, 20
+JOIN, LEAVE, SYNC, DELETE_GROUPS, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = (
+    11,
+    13,
+    14,
+    42,
+    22,
+    24,
+    26,
+)
 
 
 class Amqp(NamedTuple):
@@ -56,14 +70,14 @@ async def produce_and_fetch(s: Serving) -> None:
     await leave(s, client)
 
 
-def produced(topic: str) -> dict[str, object]:
-    part = {"index": 0, "records": one_batch()}
+def produced(topic: str, value: bytes = b"v") -> dict[str, object]:
+    part = {"index": 0, "records": one_batch(value)}
     data = [{"name": topic, "partition_data": [part]}]
     return {"acks": -1, "timeout": 5000, "topic_data": data}
 
 
 def fetch(wait_ms: int, offset: int, topic: str = "t") -> dict[str, object]:
-    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000}
+    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     return {
         "max_wait": wait_ms,
         "min_bytes": 1,
@@ -99,6 +113,40 @@ async def a_topic_comes_and_goes(s: Serving) -> None:
     await leave(s, client)
 
 
+async def a_group_comes_and_goes(s: Serving) -> None:
+    client = await s.client()
+    join = {
+        "group_id": "g",
+        "session_timeout": 60_000,
+        "rebalance_timeout": 60_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    joined = await client.call(JOIN, 2, join)
+    member = {"group_id": "g", "member_id": joined["member_id"]}
+    await client.call(SYNC, 2, {**member, "generation_id": 1, "assignments": []})
+    await client.call(LEAVE, 2, member)
+    await client.call(DELETE_GROUPS, 1, {"groups_names": ["g"]})
+    await leave(s, client)
+
+
+async def a_transaction(s: Serving) -> None:
+    client = await s.client()
+    init = {"transactional_id": "x", "transaction_timeout": 60_000}
+    producer = await client.call(INIT_PRODUCER_ID, 1, init)
+    who = {
+        "transactional_id": "x",
+        "producer_id": producer["producer_id"],
+        "producer_epoch": producer["producer_epoch"],
+    }
+    topics = [{"name": "t", "partitions": [0]}]
+    names = {f"v3_and_below_{key}": value for key, value in who.items()}
+    await client.call(ADD_PARTITIONS, 1, {**names, "v3_and_below_topics": topics})
+    await client.call(END_TXN, 1, {**who, "committed": True})
+    await leave(s, client)
+
+
 Play = Callable[[Serving], Awaitable[None]]
 KINDS: list[Play] = [
     metadata,
@@ -106,6 +154,8 @@ KINDS: list[Play] = [
     leave_in_the_middle_of_a_request,
     leave_while_a_fetch_waits,
     a_topic_comes_and_goes,
+    a_group_comes_and_goes,
+    a_transaction,
 ]
 
 
@@ -119,6 +169,33 @@ async def test_what_a_kafka_client_leaves_is_freed(kind: Play) -> None:
                 await kind(s)
             await asyncio.sleep(0)
         assert found == {}
+
+
+async def test_a_connection_that_was_sent_a_range_of_a_file_is_freed(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, sections=(KafkaListener(port=0),))
+    engine = Engine(settings)
+    await engine.start()
+    server = KafkaServer(engine, settings)
+    address = await server.start()
+
+    async def once() -> None:
+        client = await Client.connect(address)
+        await client.call(PRODUCE, 7, produced("t", bytes(200_000)))
+        answer = await client.call(FETCH, 11, fetch(0, 0) | {"max_bytes": 1 << 20})
+        assert len(answer["responses"][0]["partitions"][0]["records"]) > 200_000
+        client.close()
+        await eventually(lambda: server.listener.connections == 0)
+
+    try:
+        await engine.topics.create([NewTopic("t")])
+        await once()
+        with circles() as found:
+            await once()
+            await asyncio.sleep(0)
+        assert found == {}
+    finally:
+        await server.stop(grace_seconds=1)
+        await engine.stop()
 
 
 # --- AMQP ----------------------------------------------------------------------------------------

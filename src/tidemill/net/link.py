@@ -490,6 +490,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = self._under = None
         if self._outbox is not None:
             self._outbox.close()
+            self._outbox = None  # it refers to this connection
         if self._session is not None:
             self._session.closed()
             self._session = None
