@@ -97,7 +97,7 @@ static int read_rate(tm_text from, double *to)
 static int put(tm_parser *on, const uint8_t *from, size_t size)
 {
     if (size > sizeof on->key - on->key_size) return 0;
-    memcpy(on->key + on->key_size, from, size);
+    if (size) memcpy(on->key + on->key_size, from, size);
     on->key_size += size;
     return 1;
 }
