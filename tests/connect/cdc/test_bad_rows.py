@@ -16,13 +16,19 @@ from tests.connect.conftest import RunningWorker, records_of, sqlite_definition,
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProducer
 from tidemill.confluent.reading import read_to_end
+from tidemill.connect.base import producer
 from tidemill.connect.cdc.bad_rows import Limits
 from tidemill.connect.cdc.contract import Change
 from tidemill.connect.cdc.envelope import Record
 from tidemill.connect.cdc.sqlite.source import SqliteSource
 
-LARGE = "x" * (17 << 20)
-"""More than the producer sends, in each codec."""
+LARGE = "x" * 1_100_000
+"""More than the producer of these tests sends."""
+
+
+@pytest.fixture(autouse=True)
+def small_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(producer._SETTINGS, "message.max.bytes", "1000000")
 
 
 def set_config(kafka: Kafka, topic: str, name: str, value: str) -> None:
@@ -71,7 +77,7 @@ def test_a_row_that_is_too_large_becomes_a_dead_letter_and_all_others_are_captur
     assert (second[1]["op"], second[1]["before"]) == ("u", {"id": 2, "v": "two"})
     assert second[2]["source.table"] == "main.a"
     assert second[2]["source.topic"] == topic
-    assert "17,8" in second[2]["error.reason"]
+    assert "1,100," in second[2]["error.reason"]
     assert json.loads(second[2]["source.position"])["change_id"] > 0
 
 
@@ -126,7 +132,7 @@ def test_a_row_that_the_topic_refuses_is_found_among_others(
         running.wait_for_snapshots()
         set_config(kafka, f"{name}.main.a", "max.message.bytes", "20000")
         noise = "".join(chr(0x4E00 + 7919 * each % 20000) for each in range(30000))
-        rows = [(3, "three"), (4, noise), (5, "y" * 1_000_000), (6, noise[::-1]), (7, "seven")]
+        rows = [(3, "three"), (4, noise), (5, "y" * 900_000), (6, noise[::-1]), (7, "seven")]
         shop.execute("BEGIN")
         shop.executemany("INSERT INTO a VALUES (?, ?)", rows)
         shop.execute("COMMIT")
@@ -178,8 +184,8 @@ def test_two_large_rows_of_an_update_need_no_dead_letter_if_the_new_one_fits(
     with RunningWorker(sqlite_definition(name, tmp_path), kafka) as running:
         running.wait_for_snapshots()
         topic = f"{name}.main.b"
-        shop.execute("INSERT INTO b VALUES (1, ?)", ("x" * (10 << 20),))
-        shop.execute("UPDATE b SET v = ? WHERE id = 1", ("y" * (10 << 20),))
+        shop.execute("INSERT INTO b VALUES (1, ?)", ("x" * 600_000,))
+        shop.execute("UPDATE b SET v = ? WHERE id = 1", ("y" * 600_000,))
         shop.execute("DELETE FROM b WHERE id = 1")
         shop.execute("INSERT INTO b VALUES (2, 'end')")
         running.wait(lambda: '{"id": 2}' in table_of(records_of(kafka, topic)), "the last row")
@@ -226,11 +232,11 @@ def test_limits_of_a_topic_are_those_of_its_configs(monkeypatch: pytest.MonkeyPa
     }
     monkeypatch.setattr(Kafka, "topic_configs", lambda *_: configs)
     limits = Limits(Kafka("unused"), "tests")
-    producer = LibrdkafkaProducer.__new__(LibrdkafkaProducer)
+    unused = LibrdkafkaProducer.__new__(LibrdkafkaProducer)
     now = time.time_ns() // 1_000_000
 
     def reason(age_ms: int) -> str | None:
-        return limits.reason(Record("t", b"k", b"v", now - age_ms), producer)
+        return limits.reason(Record("t", b"k", b"v", now - age_ms), unused)
 
     assert reason(0) is None
     assert "message.timestamp.before.max.ms" in (reason(120_000) or "")

@@ -19,6 +19,7 @@ class TestBadRows(BadRowsContract):
     """Rows that can't be captured."""
 
     KIND = "mysql"
+    pytestmark = pytest.mark.nightly
 
 
 class TestCharacterSets(CharacterSetsContract):

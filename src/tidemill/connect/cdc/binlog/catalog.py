@@ -88,9 +88,17 @@ class CatalogTable:
 
 
 def query(connection: pymysql.Connection[Any], statement: str, *args: Any) -> list[Any]:
-    """Run a query and return its rows, with all values as text."""
+    """Run a query and return its rows, with all values as text.
+
+    Raises:
+        UnicodeDecodeError: a text is not valid UTF-8. The connection is closed.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(statement, args or None)
+        try:
+            cursor.execute(statement, args or None)
+        except UnicodeDecodeError:
+            connection._force_close()  # the rest of the result is still to come
+            raise
         return list(cursor.fetchall())
 
 

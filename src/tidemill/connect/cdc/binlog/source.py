@@ -23,7 +23,7 @@ from tidemill.connect.cdc.binlog.dump import BinlogStream
 from tidemill.connect.cdc.binlog.groups import MOST_HELD, Groups
 from tidemill.connect.cdc.binlog.known import KnownTables
 from tidemill.connect.cdc.binlog.reading import RowReader, reader_of
-from tidemill.connect.cdc.binlog.settings import Settings, connection_error
+from tidemill.connect.cdc.binlog.settings import Settings, connection_error, take_any_text
 from tidemill.connect.cdc.binlog.shapes import Shapes
 from tidemill.connect.cdc.contract import (
     NO_KEY,
@@ -59,6 +59,7 @@ class BinlogSource:
         self._returned: LogPosition | None = None
         self._confirmed: LogPosition | None = None
         self._behind_since_ms: int | None = None
+        self._has_any_text = False
 
     # --- description -----------------------------------------------------------------------------
 
@@ -200,6 +201,14 @@ class BinlogSource:
 
     def read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
         """Return rows in the order of the key; see ``Source.read_chunk``."""
+        try:
+            return self._read_chunk(table, after, limit)
+        except UnicodeDecodeError:
+            # Halves of surrogate pairs are stored as text. They are rare, so others are not slower.
+            self._has_any_text, self._queries = True, None
+            return self._read_chunk(table, after, limit)
+
+    def _read_chunk(self, table: Table, after: list[Any] | None, limit: int) -> Chunk:
         reader = self._reader(table)
         with self._typed_errors():
             connection = self._connection()
@@ -214,6 +223,7 @@ class BinlogSource:
         """Read tables as of one position; see ``Source.read_consistent``."""
         readers = [(table, self._reader(table)) for table in tables]
         connection = self._connect()
+        take_any_text(connection)
         try:
             with self._typed_errors(), self._dialect.exact_snapshot(connection) as at:
                 self.start(at.stored())
@@ -249,6 +259,8 @@ class BinlogSource:
     def _connect(self, read_timeout: int | None = None) -> pymysql.Connection[Any]:
         connection = self._settings.connect(read_timeout)
         self._dialect.prepare(connection)
+        if self._has_any_text:
+            take_any_text(connection)
         return connection
 
     def _connection(self) -> pymysql.Connection[Any]:
