@@ -7,6 +7,9 @@ The tests of MariaDB and MySQL subclass ``ShapesContract``, with the fixtures of
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +25,7 @@ from tests.support.effort import IS_NIGHTLY
 from tests.support.mariadb import PASSWORD
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.binlog.source import BinlogSource
+from tidemill.connect.cdc.contract import Batch
 from tidemill.connect.cdc.definition import Definition, parse
 
 Statements = Sequence[str]
@@ -184,6 +188,23 @@ STOPPED = ("default", "key", "drop_partition", "swapped", "index")
 """Those that are also tried while no worker runs. A nightly run tries all."""
 
 
+def _next_with_resync(source: BinlogSource) -> Batch:
+    """Return the next batch that asks for a read of a table."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        batch = source.poll(1)
+        if batch is not None and batch.resync:
+            return batch
+    raise AssertionError("no batch asks for a read")
+
+
+def copy_as_owner(source: Path, target: Path) -> None:
+    """Copy a file of the server, with its owner."""
+    shutil.copy(source, target)
+    owner = source.stat()
+    os.chown(target, owner.st_uid, owner.st_gid)
+
+
 class ShapesContract:
     """Inherit it, and set what differs.
 
@@ -304,11 +325,65 @@ class ShapesContract:
         assert first.resync == []
         (note,) = first.notes
         execute("ALTER TABLE t DROP COLUMN v")
-        batch = source.poll(60)
-        assert batch is not None
+        batch = _next_with_resync(source)
         assert batch.resync == [f"{shop}.t"]
         assert list(batch.notes) == [note]
         assert json.loads(str(batch.notes[note]))["columns"].keys() == {"id"}
+
+    def test_a_statement_in_another_character_set_names_its_table(
+        self, make_source: MakeSource, server: Server, shop: str, execute: Execute
+    ) -> None:
+        execute("CREATE TABLE `größe` (id INT PRIMARY KEY)", "INSERT INTO `größe` VALUES (1)")
+        source: BinlogSource = make_source()
+        source.start(None)
+        with server.connect(autocommit=True, database=shop) as connection:
+            connection.query("SET NAMES latin1")
+            connection.query("ALTER TABLE größe ADD COLUMN n INT DEFAULT 5".encode("latin1"))
+        assert _next_with_resync(source).resync == [f"{shop}.größe"]
+
+    def test_a_table_without_its_tablespace_stops_no_other_table_and_is_read_after_the_import(
+        self, definition: Definition, kafka: Kafka, server: Server, shop: str, execute: Execute
+    ) -> None:
+        for t in ("t", "other", "donor"):
+            execute(*(each.format(t=t) for each in PLAIN))
+        execute("INSERT INTO donor VALUES (50, 'from another table')")
+        topics = Topics(kafka, server, shop, definition.topic_prefix)
+        with server.connect(database=shop, autocommit=True) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SELECT @@datadir")
+            files = Path(cursor.fetchone()[0]) / shop
+            with capture_logs() as logged, RunningWorker(definition, kafka) as worker:
+                worker.wait_for_snapshots()
+                execute("ALTER TABLE t DISCARD TABLESPACE")
+                worker.wait(
+                    lambda: "snapshot.skipped" in [each["event"] for each in logged],
+                    "the table is left out",
+                )
+                execute("INSERT INTO other VALUES (7, 'x')")
+                worker.wait(lambda: '{"id": 7}' in topics.rows("other"), "the row is captured")
+                cursor.execute("FLUSH TABLES donor FOR EXPORT")
+                for suffix in ("ibd", "cfg"):
+                    copy_as_owner(files / f"donor.{suffix}", files / f"t.{suffix}")
+                cursor.execute("UNLOCK TABLES")
+                execute("ALTER TABLE t IMPORT TABLESPACE")
+                topics.wait_until_equal(worker)
+        assert topics.rows("t")['{"id": 50}'] == {"id": 50, "v": "from another table"}
+
+    def test_rows_of_load_data_and_of_a_table_that_a_select_fills_are_captured(
+        self, definition: Definition, kafka: Kafka, server: Server, shop: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "rows").write_text("1\ta\n2\tb\n")
+        topics = Topics(kafka, server, shop, definition.topic_prefix)
+        with server.connect(database=shop, autocommit=True, local_infile=True) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SET GLOBAL local_infile = 1")
+            cursor.execute(PLAIN[0].format(t="t"))
+            with RunningWorker(definition, kafka) as worker:
+                worker.wait_for_snapshots()
+                cursor.execute(f"LOAD DATA LOCAL INFILE '{tmp_path}/rows' INTO TABLE t")
+                cursor.execute("CREATE TABLE u (PRIMARY KEY (id)) AS SELECT * FROM t")
+                topics.wait_until_equal(worker)
+        assert topics.rows("u").keys() == {'{"id": 1}', '{"id": 2}'}
 
     @pytest.mark.crash
     def test_topics_equal_the_tables_after_kills_amid_random_statements(

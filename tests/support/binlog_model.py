@@ -380,6 +380,9 @@ class ModelSource(BinlogSource):
         found = self._server.tables.get(name) if database == DATABASE else None
         return None if found is None else found.catalog(name)
 
+    def _is_readable(self, table: CatalogTable) -> bool:
+        return True
+
     def _captured(self) -> list[CatalogTable]:
         return [table.catalog(name) for name, table in self._server.tables.items()]
 

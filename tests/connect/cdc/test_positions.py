@@ -135,6 +135,9 @@ class Shapes:
     def trim(self) -> None:
         pass
 
+    def text_of(self, event: QueryEvent) -> str:
+        return event.statement
+
 
 class Stream:
     """Events of a server. Between groups they can be late.

@@ -98,6 +98,7 @@ def test_check_names_what_is_missing_and_the_statement_that_gives_it(
         "FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
         "CREATE TABLE nokey (v INT)",
         "CREATE TABLE old (id INT PRIMARY KEY) ENGINE=Aria",
+        "CREATE TABLE versioned (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
         f"CREATE USER {user}@localhost IDENTIFIED BY 'pw'",
         f"GRANT SELECT ON {shop}.* TO {user}@localhost",
     )
@@ -115,6 +116,7 @@ def test_check_names_what_is_missing_and_the_statement_that_gives_it(
     assert f"GRANT BINLOG MONITOR ON *.* TO '{user}'@'localhost'" in errors
     assert any(fix.startswith("SET GLOBAL binlog_row_image = 'FULL'") for fix in errors)
     assert any("nokey" in each.text for each in found if each.severity == "error"), text
+    assert any("system-versioned" in each.text for each in found if each.severity == "error")
     warnings = [each.text for each in found if each.severity == "warning"]
     assert any("child" in each and "cascade" in each for each in warnings)
     assert any("Aria" in each for each in warnings)

@@ -72,7 +72,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A base table."""
+    """A base table.
+
+    Attributes:
+        is_versioned: MariaDB keeps earlier versions of its rows (WITH SYSTEM VERSIONING).
+    """
 
     database: str
     name: str
@@ -80,6 +84,7 @@ class CatalogTable:
     rows: int
     fields: tuple[Field, ...]
     key: tuple[str, ...]
+    is_versioned: bool = False
 
     def table(self) -> Table:
         """Return the table of the contract."""
@@ -131,7 +136,7 @@ def read_tables(
     args: tuple[Any, ...] = only or (SYSTEM_DATABASES,)
     tables = query(
         connection,
-        "SELECT t.table_schema, t.table_name, t.engine, t.table_rows "
+        "SELECT t.table_schema, t.table_name, t.engine, t.table_rows, t.table_type "
         f"FROM information_schema.tables t WHERE {where} "
         "AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY 1, 2",
         *args,
@@ -165,8 +170,9 @@ def read_tables(
                 )
             ),
             tuple(str(each[0]) for each in key_columns.get((database, name), ())),
+            kind == "SYSTEM VERSIONED",
         )
-        for database, name, engine, rows in tables
+        for database, name, engine, rows, kind in tables
     ]
 
 

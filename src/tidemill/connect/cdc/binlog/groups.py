@@ -226,7 +226,7 @@ class Groups:
         self.position = self.position.after(begin.gtid, self._file, event.end_position)
 
     def _query(self, event: QueryEvent) -> None:
-        statement = parse_statement(event.statement)
+        statement = parse_statement(self._shapes.text_of(event))
         group = self._group
         if group is not None and group.is_standalone is None:
             group.is_standalone = statement.kind not in ("begin", "xa_start")

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tidemill.connect.cdc.binlog.catalog import SYSTEM_DATABASES, CatalogTable, Field
 from tidemill.connect.cdc.binlog.decoding import table_map as types
-from tidemill.connect.cdc.binlog.decoding.character_sets import BINARY
-from tidemill.connect.cdc.binlog.decoding.events import TableMapEvent
+from tidemill.connect.cdc.binlog.decoding.character_sets import BINARY, text_decoder
+from tidemill.connect.cdc.binlog.decoding.events import QueryEvent, TableMapEvent
 from tidemill.connect.cdc.binlog.decoding.rows import RowDecoder
 from tidemill.connect.cdc.binlog.decoding.table_map import (
     MARIADB,
@@ -180,6 +180,16 @@ class Shapes:
             shape.is_new, shape.is_altered = True, before is not None
             self._latest[shape.table.id] = shape
             self.packable.clear()
+
+    def text_of(self, event: QueryEvent) -> str:
+        """Return the text of a statement, which is in the character set of its client."""
+        if not event.raw:
+            return event.statement
+        decode = text_decoder(self._character_sets.get(event.collation, ""))
+        try:
+            return event.statement if decode is None else decode(event.raw)
+        except ValueError:  # a text in it is invalid; names can be right all the same
+            return event.statement
 
     def _shape(self, table: TableMap) -> Shape:
         found = self._catalog(table.database, table.name)

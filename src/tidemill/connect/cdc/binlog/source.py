@@ -16,6 +16,8 @@ import pymysql
 from tidemill.connect.cdc.binlog.catalog import (
     CatalogTable,
     character_sets,
+    query,
+    quoted,
     read_tables,
 )
 from tidemill.connect.cdc.binlog.dialect import Dialect, LogPosition
@@ -39,6 +41,9 @@ from tidemill.connect.cdc.contract import (
 )
 from tidemill.connect.cdc.errors import SetupError, SourceUnavailableError
 from tidemill.connect.cdc.packed import Changes
+
+_UNREADABLE = (1146, 1814)
+"""The table is gone; its tablespace was discarded."""
 
 
 class BinlogSource:
@@ -91,7 +96,21 @@ class BinlogSource:
     def find_table(self, schema: str, name: str) -> Table | None:
         """Return a captured table as it is now; see ``Source.find_table``."""
         found = self._find_captured(schema, name)
-        return None if found is None else found.table()
+        return found.table() if found is not None and self._is_readable(found) else None
+
+    def _is_readable(self, table: CatalogTable) -> bool:
+        """Return whether a table has rows to read: not after DISCARD TABLESPACE, until IMPORT."""
+        with self._typed_errors():
+            try:
+                query(
+                    self._connection(),
+                    f"SELECT 1 FROM {quoted(table.database)}.{quoted(table.name)} LIMIT 1",
+                )
+            except pymysql.err.MySQLError as error:
+                if error.args and error.args[0] in _UNREADABLE:
+                    return False
+                raise
+        return True
 
     def _find_captured(self, schema: str, name: str) -> CatalogTable | None:
         if not self._capture.selects(schema, name):

@@ -36,6 +36,7 @@ def check_server(connection: pymysql.Connection[Any], capture: Capture) -> list[
     captured = [each for each in tables if capture.selects(each.database, each.name)]
     findings += check_tables(captured, capture, account(connection))
     findings += _vectors(captured)
+    findings += _versioned(captured)
     findings += check_cascades(connection, captured)
     return findings
 
@@ -82,3 +83,14 @@ def _vectors(tables: list[CatalogTable]) -> Iterator[Finding]:
                     "is not supported in MariaDB",
                     "Exclude the table.",
                 )
+
+
+def _versioned(tables: list[CatalogTable]) -> Iterator[Finding]:
+    for table in tables:
+        if table.is_versioned:
+            yield Finding(
+                "error",
+                f"table {table.database}.{table.name} is system-versioned: the binary log has "
+                "earlier versions of its rows among the rows, with keys that no SELECT shows",
+                "Exclude the table, or ALTER TABLE ... DROP SYSTEM VERSIONING",
+            )

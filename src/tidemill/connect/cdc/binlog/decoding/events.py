@@ -206,10 +206,19 @@ class PayloadEvent(Event):
 
 @dataclass(slots=True)
 class QueryEvent(Event):
-    """A statement in its text form."""
+    """A statement in its text form.
+
+    Attributes:
+        database: the default database of the session.
+        statement: the text, decoded as UTF-8.
+        raw: its bytes, if they are not ASCII.
+        collation: the id of a collation of the character set that the bytes are in; 0: unknown.
+    """
 
     database: str
     statement: str
+    raw: bytes = b""
+    collation: int = 0
 
 
 @dataclass(slots=True)
@@ -332,8 +341,6 @@ _Parse = Callable[[bytes, _Base], Event]
 
 
 def _text(data: bytes) -> str:
-    # The text of statements is in the character set of the client. Only its keywords and names
-    # are used, and they are in UTF-8.
     return data.decode("utf-8", "replace")
 
 
@@ -399,33 +406,58 @@ def _partial_update(body: bytes, base: _Base) -> Event:
 
 
 def _query(body: bytes, base: _Base) -> Event:
-    database, statement = _statement(body)
-    return QueryEvent(*base, database, _text(statement))
+    return _query_event(base, *_statement(body))
 
 
 def _compressed_query(body: bytes, base: _Base) -> Event:
-    database, statement = _statement(body)
-    return QueryEvent(*base, database, _text(uncompress(statement)))
+    database, statement, collation = _statement(body)
+    return _query_event(base, database, uncompress(statement), collation)
 
 
 def _load_query(body: bytes, base: _Base) -> Event:
     """Parse LOAD DATA as a statement: it has the number of a file and three places more."""
-    database, statement = _statement(body, more=13)
-    return QueryEvent(*base, database, _text(statement))
+    return _query_event(base, *_statement(body, more=13))
 
 
-def _statement(body: bytes, more: int = 0) -> tuple[str, bytes]:
-    """Return the database and the statement of the body of a query event."""
+def _query_event(base: _Base, database: str, statement: bytes, collation: int) -> QueryEvent:
+    if statement.isascii():  # the usual case
+        return QueryEvent(*base, database, statement.decode("ascii"))
+    return QueryEvent(*base, database, _text(statement), statement, collation)
+
+
+def _statement(body: bytes, more: int = 0) -> tuple[str, bytes, int]:
+    """Return the database, the statement, and its collation, of the body of a query event."""
     reader = Reader(body)
     reader.raw(8)  # thread id and execution time
     database_bytes = reader.uint(1)
     reader.raw(2)  # error code
     status_bytes = reader.uint(2)
     reader.raw(more)
-    reader.raw(status_bytes)
+    status = reader.raw(status_bytes)
     database = _text(reader.raw(database_bytes))
     reader.raw(1)
-    return database, reader.rest()
+    statement = reader.rest()
+    return database, statement, 0 if statement.isascii() else _client_collation(status)
+
+
+_STATUS_BYTES = {0: 4, 1: 8, 3: 4}
+"""The sizes of the status variables that come before the character set, by their codes."""
+
+
+def _client_collation(status: bytes) -> int:
+    """Return the id of a collation of the client's character set; 0 if it is not there."""
+    reader = Reader(status)
+    while reader.remaining:
+        code = reader.uint(1)
+        if code == 4:
+            return reader.uint(2)
+        if code == 6:  # a name
+            reader.raw(reader.uint(1))
+        elif code in _STATUS_BYTES:
+            reader.raw(_STATUS_BYTES[code])
+        else:
+            break
+    return 0
 
 
 def _xid(body: bytes, base: _Base) -> Event:
