@@ -24,7 +24,7 @@ from bench import (
 )
 from bench.cdc import section as cdc
 from bench.direct import section as direct
-from bench.http import deliveries
+from bench.http import deliveries, posts
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
@@ -50,6 +50,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "nexmark": nexmark.section,
     "cdc": cdc.section,
     "http-deliveries": deliveries.section,
+    "http-posts": posts.section,
     "queues": queues.section,
     "queues-latency": queues_latency.section,
     "queues-deep": queues_deep.section,

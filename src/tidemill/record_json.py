@@ -196,6 +196,8 @@ _space = re.compile(r"[ \t\n\r]*").match
 
 
 def _after_space(text: str, at: int) -> int:
+    if text[at : at + 1] > " ":  # no white space: most often
+        return at
     found = _space(text, at)
     return at if found is None else found.end()
 
@@ -236,13 +238,22 @@ def _elements(value: _Json) -> Iterator[_Json]:
 def _members(value: _Json) -> Iterator[tuple[str, _Json]]:
     elements = _elements(value)
     for name in elements:
-        yield json.loads(name.raw), next(elements)
+        yield _text_of(name), next(elements)
+
+
+def _text_of(value: _Json) -> str:
+    """Return a JSON string, which is valid, as text."""
+    raw = value.raw
+    text: str = json.loads(raw) if "\\" in raw else raw[1:-1]
+    return text
 
 
 def _plain(value: _Json | None) -> object:
     """Return a value as Python has it; a number with very many digits stays text."""
     if value is None:
         return None
+    if value.first == '"':
+        return _text_of(value)
     try:
         return json.loads(value.raw)
     except ValueError:

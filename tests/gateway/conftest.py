@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
+from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 
 _NUMBERS = itertools.count(1)
@@ -54,4 +55,6 @@ def topic(kafka: Kafka) -> str:
     """A topic of two partitions that no other test uses."""
     name = f"topic{next(_NUMBERS)}"
     kafka.create_topics("tests", {name: (2, {})})
+    # Apache Kafka answers before its brokers know the topic.
+    poll_until(lambda: len(kafka.partitions("tests", name)) == 2, 60, "the topic is there")
     return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from tests.gateway.test_dedup import (  # noqa: F401 - pytest collects them
@@ -47,6 +48,7 @@ from tests.gateway.test_reading import (  # noqa: F401
     test_what_can_not_be_answered_is_refused_with_its_reason,
 )
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import skip_if_missing
 
 pytestmark = [
@@ -64,3 +66,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
         server = ApacheKafka(tmp_path_factory.mktemp("kafka"))
     with server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, broker: ApacheKafka
+) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path_factory.mktemp("gateway"), broker.bootstrap) as process:
+        yield process
+    assert "gateway.failed" not in process.log()
+
+
+@pytest.fixture(scope="module")
+def http(gateway: GatewayProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway.url, timeout=60, trust_env=False) as client:
+        yield client

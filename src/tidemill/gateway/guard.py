@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -257,11 +258,13 @@ def _host_name(host: str) -> str:
     return host.partition(":")[0].rstrip(".")
 
 
+@lru_cache(_ADDRESSES)
 def _is_own(name: str) -> bool:
     """Whether a name can't be made to mean this machine by a web page's name server."""
     return name == "localhost" or name.endswith(".localhost") or _address(name) is not None
 
 
+@lru_cache(_ADDRESSES)
 def _is_loopback(text: str) -> bool:
     address = _address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:

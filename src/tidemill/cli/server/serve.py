@@ -117,6 +117,7 @@ def _check_data_dir(data_dir: Path) -> None:
 
 def _greeting(loaded: LoadedSettings, running: Sequence[Running], *, hints: bool) -> str:
     from tidemill import __version__
+    from tidemill.cli.server.worker_kinds import KINDS
 
     def bold(text: str) -> str:
         return output.style(text, "1", sys.stdout)
@@ -127,6 +128,8 @@ def _greeting(loaded: LoadedSettings, running: Sequence[Running], *, hints: bool
         address, note = each.protocol.banner(loaded.settings, each.address)
         lines.append(f"  {each.protocol.name:<8}  {bold(address)}{'   ' * bool(note)}{note}")
         examples += each.protocol.examples(loaded.settings, each.address)
+    for name, url in filter(None, (kind.address(loaded.settings) for kind in KINDS)):
+        lines.append(f"  {name:<8}  {bold(url)}")
     lines += [
         f"  data      {loaded.settings.data_dir.absolute()}",
         f"  settings  {loaded.file or 'defaults'}   (tidemill config show)",

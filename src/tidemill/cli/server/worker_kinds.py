@@ -23,6 +23,7 @@ from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.topics import WEBHOOKS
 from tidemill.gateway.hooks.settings import HookEntry, HooksSection
 from tidemill.gateway.settings import GatewaySettings
+from tidemill.protocols.contract import address_text
 from tidemill.settings import Section, Settings
 from tidemill.workers.spec import WorkerSpec
 
@@ -49,10 +50,14 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of worker: its section of the settings, and which workers the entries there mean."""
+    """A kind of worker: its section of the settings, and which workers the entries there mean.
+
+    ``address`` returns a name and a URL for the banner, if users reach the worker.
+    """
 
     section: type[Section]
     workers: Callable[[Broker], Iterable[WorkerSpec]]
+    address: Callable[[Settings], tuple[str, str] | None] = lambda _: None
 
 
 class PipelineEntry(Section):
@@ -170,12 +175,20 @@ def _none(broker: Broker) -> Iterable[WorkerSpec]:
     return ()
 
 
+def _gateway_address(settings: Settings) -> tuple[str, str] | None:
+    """Return where the gateway is; the broker does not know a port that is picked by itself."""
+    section = settings.section(GatewaySettings)
+    if not section.enabled or not section.port:
+        return None
+    return "http", f"http://{address_text(section.host, section.port)}/"
+
+
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 KINDS = [
-    Kind(GatewaySettings, _gateway),
+    Kind(GatewaySettings, _gateway, _gateway_address),
     Kind(HooksSection, _none),
     Kind(HookEntry, _none),
     Kind(Definition, _sources),
