@@ -23,6 +23,23 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 _NUMBERS = itertools.count(1)
 
 
+class RunningWorker:
+    """A manager in a thread of this process."""
+
+    def __init__(self, kafka: Kafka, name: str) -> None:
+        self._stop = threading.Event()
+        made = manager.Manager(kafka, [name])
+        self._thread = threading.Thread(target=made.run, args=(self._stop,))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
 class Shop:
     """A topic, and a webhook that delivers it."""
 
@@ -30,8 +47,7 @@ class Shop:
         self.kafka = kafka
         self.name = f"hook{next(_NUMBERS)}"
         self.topic = f"events-{self.name}"
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._running: RunningWorker | None = None
         kafka.create_topics("tests", {self.topic: (2, {})})
         create_topic(kafka, WEBHOOKS)
         self.board = BoardWriter(kafka, WEBHOOKS)
@@ -70,19 +86,18 @@ class Shop:
         self.board.flush()
         return number
 
+    def worker(self) -> RunningWorker:
+        """Return a worker that is not started."""
+        return RunningWorker(self.kafka, self.name)
+
     def start(self) -> None:
-        """Start a manager in a thread."""
-        self._stop = threading.Event()
-        made = manager.Manager(self.kafka, [self.name])
-        self._thread = threading.Thread(target=made.run, args=(self._stop,))
-        self._thread.start()
+        self._running = self.worker()
+        self._running.start()
 
     def stop(self) -> None:
-        if self._thread is not None:
-            self._stop.set()
-            self._thread.join(60)
-            assert not self._thread.is_alive()
-            self._thread = None
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
 
     def attempts(self, **wanted: Any) -> list[dict[str, Any]]:
         """Return the recorded attempts and events with these values."""

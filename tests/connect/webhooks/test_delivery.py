@@ -390,3 +390,23 @@ def test_records_that_retention_has_deleted_are_counted(shop: Shop, receiver: Re
     (lost,) = [each for each in logs if each["event"] == "webhook.records_lost"]
     assert (lost["from_offset"], lost["to_offset"]) == (1, 4)
     assert numbers(receiver) == [0, 4, 5]
+
+
+def test_a_second_worker_takes_over_and_the_first_one_stops(shop: Shop, receiver: Receiver) -> None:
+    shop.define(receiver.url)
+    shop.start()
+    shop.send({"number": 0}, "k")
+    shop.wait(lambda: len(receiver.requests) == 1, "it arrives")
+    with structlog.testing.capture_logs() as logs:
+        second = shop.worker()
+        second.start()
+        shop.wait(
+            lambda: [each for each in logs if each["event"] == "webhook.failed"], "the first stops"
+        )
+        shop.send_all([("k", {"number": n}) for n in range(1, 20)])
+        shop.wait(lambda: len({each.id for each in receiver.requests}) == 20, "all arrive")
+        second.stop()
+    (fenced,) = [each for each in logs if each["event"] == "webhook.failed"]
+    assert "another worker delivers webhook" in fenced["error"]
+    assert f"tidemill webhook resume {shop.name}" in fenced["hint"]
+    assert numbers(receiver) == list(range(20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -133,6 +134,27 @@ async def _serve(reply: bytes, *, end: bool = True) -> tuple[asyncio.Server, int
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     return server, server.sockets[0].getsockname()[1]
+
+
+async def test_a_proxy_gets_the_whole_url_and_can_be_private(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    secret = tmp_path / "proxy"
+    secret.write_text(f"http://user:word@127.0.0.1:{port}")
+    it = sender("http://shop.test/hook", proxy=f"${{file:{secret}}}")
+    answer = await it.post({"webhook-id": "1"}, b"{}")
+    await it.close()
+    server.close()
+    assert answer.status == 202, answer
+    assert asked[0].startswith(b"POST http://shop.test/hook HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic" in asked[0]
 
 
 ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 300_000
