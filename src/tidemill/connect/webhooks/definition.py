@@ -1,26 +1,26 @@
 """The definition of a webhook that goes out: what a user writes, and what workers read.
 
 It contains no secret: ``${env:NAME}`` and ``${file:PATH}`` refer to them. This module is imported
-when a broker starts. Must not know: Kafka, HTTP.
+when a broker starts, so it imports others where they are used. Must not know: Kafka, HTTP.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from tidemill.connect.base import definitions
 from tidemill.connect.base.secrets import find_plain
-from tidemill.connect.webhooks.endpoint import Rules
 from tidemill.connect.webhooks.errors import DefinitionError, ExpressionError
-from tidemill.connect.webhooks.expression import parse_filter, parse_path
 from tidemill.connect.webhooks.retries import STANDARD_S
-from tidemill.connect.webhooks.template import parse_template
 from tidemill.connect.webhooks.topics import dead_letters_topic
 from tidemill.settings.section import Section
+
+if TYPE_CHECKING:
+    from tidemill.connect.webhooks.endpoint import Rules
 
 DAY_S = 86_400.0
 _LONGEST_S = 10 * DAY_S
@@ -174,6 +174,9 @@ class Webhook(Section):
 
     @model_validator(mode="after")
     def _check_expressions(self) -> Self:
+        from tidemill.connect.webhooks.expression import parse_filter, parse_path
+        from tidemill.connect.webhooks.template import parse_template
+
         try:
             parse_path(self.event_type)
             if self.filter:
@@ -209,6 +212,8 @@ class Webhook(Section):
 
     def rules(self) -> Rules:
         """Return the rules of its endpoint."""
+        from tidemill.connect.webhooks.endpoint import Rules
+
         return Rules(
             ordered=self.order == "key",
             batch=self.batch,
