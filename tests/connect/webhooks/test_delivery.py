@@ -258,12 +258,12 @@ def test_memory_is_bounded_while_the_receiver_is_down(shop: Shop) -> None:
     with Receiver(lambda request: 500 if down else 200) as receiver:
         shop.define(receiver.url, max_waiting=20, concurrency=2)
         shop.start()
-        shop.send_all([(f"k{n % 40}", {"number": n}) for n in range(5000)])
+        shop.send_all([(f"k{n % 40}", {"number": n}) for n in range(2500)])
         shop.wait(lambda: shop.status().get("is_full"), "reading waits")
         assert shop.status()["waiting"] <= 20 + 2000  # the bound, and what was fetched together
         down = False
-        shop.wait(lambda: shop.status().get("delivered") == 5000, "all are delivered")
-        assert len({each.id for each in receiver.requests}) == 5000
+        shop.wait(lambda: shop.status().get("delivered") == 2500, "all are delivered")
+        assert len({each.id for each in receiver.requests}) == 2500
 
 
 def test_a_key_that_fails_makes_room_if_the_user_wants_that(shop: Shop) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.effort import examples
 from tidemill.clock import ManualClock
 from tidemill.connect.webhooks.endpoint import Endpoint, Rules
 from tidemill.connect.webhooks.lanes import Delivery, Event
@@ -147,7 +148,7 @@ TestDelivery = DeliveryMachine.TestCase
 TestBatches = BatchMachine.TestCase
 TestUnordered = UnorderedMachine.TestCase
 for _case in (TestDelivery, TestBatches, TestUnordered):
-    _case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    _case.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
 del _case
 
 
