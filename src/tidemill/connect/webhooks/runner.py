@@ -1,7 +1,7 @@
 """Deliver the records of one webhook until it is stopped, disabled or fails: one run.
 
 It connects the parts on the event loop: ``intake`` reads, ``endpoint`` decides, ``sender`` sends,
-``attempts`` records. Must not know: where definitions and orders come from.
+``outbox`` records. Must not know: where definitions and orders come from.
 """
 
 from __future__ import annotations
@@ -14,23 +14,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
-
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.webhooks.attempts import (
-    Headers,
-    Recorder,
-    Restored,
-    Written,
-    encode_attempt,
-)
+from tidemill.connect.webhooks.attempts import Recorder, Restored
 from tidemill.connect.webhooks.definition import Webhook
-from tidemill.connect.webhooks.endpoint import Decision, Endpoint
+from tidemill.connect.webhooks.endpoint import Endpoint
 from tidemill.connect.webhooks.errors import MessageError, WebhookError
 from tidemill.connect.webhooks.intake import Intake, Position, topic_identity
 from tidemill.connect.webhooks.lanes import Delivery, Event
 from tidemill.connect.webhooks.marks import Marks
-from tidemill.connect.webhooks.messages import Message, Messages
+from tidemill.connect.webhooks.messages import Messages
+from tidemill.connect.webhooks.outbox import Outbox
 from tidemill.connect.webhooks.redelivery import Job
 from tidemill.connect.webhooks.retries import judge, retry_after_ms
 from tidemill.connect.webhooks.sender import Answer, Sender
@@ -47,9 +40,6 @@ STOP_S = 10.0
 """How long requests that are under way can take when a run stops."""
 MAX_UNWRITTEN = 256
 """No new request starts while so many attempts are not on disk. A crash repeats those at most."""
-_REASON, _LONGEST_REASON = "error.reason", 500
-
-log = structlog.get_logger("tidemill.webhooks")
 
 
 def now_ms() -> int:
@@ -70,22 +60,18 @@ class Run:
     ) -> None:
         self._webhook = webhook
         self._kafka = kafka
-        self._recorder = recorder
         self._from_beginning = from_beginning
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._attempts = attempts_topic(webhook.name)
+        self._outbox = Outbox(webhook, recorder, self._written, self.fail)
         self._endpoint = Endpoint(webhook.rules(), random.random)
         self._marks: dict[int, Marks] = {}
         self._restored = Restored()
-        self._attempts_end = 0
         self._jobs: dict[str, Job] = {}
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._topic_id = ""
         self._is_sending = False
-        self._unwritten = 0
-        self._settled = asyncio.Event()
         self._positions: Mapping[int, Position] = {}
         self._counts = {"delivered": 0, "failed": 0, "dead": 0, "filtered": 0}
         self._last_error = ""
@@ -133,7 +119,7 @@ class Run:
         self._topic_id = await asyncio.to_thread(topic_identity, self._kafka, webhook.topic)
         self._messages = Messages(webhook, self._topic_id)
         topics = {
-            self._attempts: (1, ATTEMPTS_CONFIG),
+            attempts_topic(webhook.name): (1, ATTEMPTS_CONFIG),
             webhook.dead_letters_topic: (1, DEAD_LETTERS_CONFIG),
         }
         await asyncio.to_thread(self._kafka.create_topics, "tidemill-webhooks", topics)
@@ -157,10 +143,7 @@ class Run:
             _, late = await asyncio.wait(self._sends, timeout=STOP_S)
             for each in late:
                 each.cancel()
-        if self._unwritten:
-            self._settled.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), STOP_S)
+        await self._outbox.settle(STOP_S)
 
     # --- from the thread of the intake (Taker) ------------------------------------------------
 
@@ -197,7 +180,7 @@ class Run:
 
     def _begin(self, positions: Mapping[int, Position], restored: Restored) -> None:
         self._restored = restored
-        self._attempts_end = max(self._attempts_end, restored.end)
+        self._outbox.end = max(self._outbox.end, restored.end)
         for number, each in positions.items():
             known_to = restored.highest.get(number, -1)
             self._marks[number] = Marks(each.offset, restored.start, known_to)
@@ -209,8 +192,8 @@ class Run:
             self._start_job(job)
 
     def _admit(self, events: list[Event]) -> None:
-        restored, assert_messages = self._restored, self._messages
-        if assert_messages is None:
+        restored, messages = self._restored, self._messages
+        if messages is None:
             return
         for event in events:
             marks = self._marks[event.partition]
@@ -218,18 +201,18 @@ class Run:
                 continue  # read again after a rebalance
             place = event.partition, event.offset
             is_known = event.offset <= restored.highest.get(event.partition, -1)
-            floor = restored.start if is_known else self._attempts_end
+            floor = restored.start if is_known else self._outbox.end
             if place in restored.done:
                 restored.done.remove(place)
                 marks.pass_over(event.offset, floor)
                 continue
             event.attempts, event.due_ms = restored.planned.pop(place, (0, 0))
             try:
-                accepted = assert_messages.accepts(event)
+                accepted = messages.accepts(event)
             except MessageError as error:
                 marks.begin(event.offset, floor)
                 delivery = Delivery([event], attempts=event.attempts)
-                self._send_letters(delivery, Answer(None, str(error)), is_tracked=False)
+                self._bury(delivery, Answer(None, str(error)))
                 continue
             if not accepted:
                 self._counts["filtered"] += 1
@@ -247,9 +230,7 @@ class Run:
             self._endpoint.make_room()
             reason = f"more than {self._webhook.max_waiting} records wait behind keys that fail"
             for event in removed.events:
-                self._send_letters(
-                    Delivery([event], attempts=removed.attempts), Answer(None, reason)
-                )
+                self._bury(Delivery([event], attempts=removed.attempts), Answer(None, reason))
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -268,7 +249,7 @@ class Run:
             self._timer = self._loop.call_later(pause, self._pump)
 
     def _next(self) -> Delivery | None:
-        if not self._is_sending or self._unwritten >= MAX_UNWRITTEN:
+        if not self._is_sending or self._outbox.unwritten >= MAX_UNWRITTEN:
             return None
         return self._endpoint.next(now_ms())
 
@@ -305,111 +286,31 @@ class Run:
             self._counts["failed"] += 1
             self._last_error = answer.error or f"status {answer.status}"
         if decision.outcome == "dead" and not delivery.events[0].job:
-            self._send_letters(delivery, answer, message, decision, at_ms)
+            self._bury(delivery, answer, message.id, at_ms)
         else:
-            self._record(delivery, answer, message, decision, at_ms)
+            self._outbox.attempt(delivery, message.id, answer, decision, at_ms)
         if decision.disables and not self.disabled:
             self.disabled = decision.disables
             self._is_sending = False
             self.stop()
 
-    # --- records that are written -------------------------------------------------------------
-
-    def _record(
-        self, delivery: Delivery, answer: Answer, message: Message, decision: Decision, at_ms: int
-    ) -> None:
-        """Record an attempt. What it finishes is finished when the record is on disk."""
-        value = encode_attempt(
-            delivery.events,
-            message.id,
-            delivery.attempts,
-            at_ms,
-            answer,
-            decision.outcome,
-            decision.due_ms,
-            delivery.events[0].job,
-        )
-
-        def written(offset: int) -> None:
-            self._attempts_end = max(self._attempts_end, offset + 1)
-            if decision.outcome in ("delivered", "dead"):
-                self._finish(delivery.events)
-            if self._unwritten < MAX_UNWRITTEN and not self._sends:
-                self._pump()
-
-        self._write(self._attempts, message.id.encode(), value, written)
-
-    def _write(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        written: Written,
-        headers: Headers | None = None,
-    ) -> None:
-        def done(offset: int) -> None:
-            written(offset)
-            self._unwritten -= 1
-            if self._unwritten == 0:
-                self._settled.set()
-
-        self._unwritten += 1
-        self._recorder.write(topic, key, value, done, self.fail, headers)
-
-    def _finish(self, events: list[Event]) -> None:
-        for each in events:
+    def _written(self, events: list[Event], is_finished: bool) -> None:
+        """Take over that an attempt is on disk."""
+        for each in events if is_finished else ():
             if each.job:
                 self._jobs[each.job].finish(each)
             else:
                 self._marks[each.partition].finish(each.offset)
+        if self._outbox.unwritten < MAX_UNWRITTEN and not self._sends:
+            self._pump()
 
-    def _send_letters(
-        self,
-        delivery: Delivery,
-        answer: Answer,
-        message: Message | None = None,
-        decision: Decision | None = None,
-        at_ms: int = 0,
-        *,
-        is_tracked: bool = True,
+    def _bury(
+        self, delivery: Delivery, answer: Answer, message_id: str = "", at_ms: int = 0
     ) -> None:
-        """Write dead letters, and the attempt when they are on disk."""
-        message = message or Message(delivery.events[0].id, b"")
-        decision = decision or Decision("dead")
+        """Make dead letters of events."""
         self._counts["dead"] += len(delivery.events)
-        left = len(delivery.events)
-        reason = answer.error or f"status {answer.status}"
-
-        def written(offset: int) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self._record(delivery, answer, message, decision, at_ms or now_ms())
-
-        log.warning(
-            "webhook.dead_letter",
-            webhook=self._webhook.name,
-            id=message.id,
-            attempts=delivery.attempts,
-            reason=reason,
-        )
-        for event in delivery.events:
-            headers = self._letter_headers(event, delivery.attempts, reason)
-            topic = self._webhook.dead_letters_topic
-            self._write(topic, event.key, event.value, written, headers)
-
-    def _letter_headers(self, event: Event, attempts: int, reason: str) -> Headers:
-        added = {
-            _REASON: reason[:_LONGEST_REASON],
-            "source.topic": self._webhook.topic,
-            "source.partition": str(event.partition),
-            "source.offset": str(event.offset),
-            "source.timestamp": str(event.timestamp_ms),
-            "webhook": self._webhook.name,
-            "webhook-id": event.id,
-            "attempts": str(attempts),
-        }
-        return [*event.headers, *((name, text.encode()) for name, text in added.items())]
+        message_id = message_id or delivery.events[0].id
+        self._outbox.letters(delivery, message_id, answer, at_ms or now_ms())
 
     # --- redelivery ---------------------------------------------------------------------------
 
@@ -422,7 +323,7 @@ class Run:
 
     def _start_job(self, job: Job) -> None:
         done = self._restored.redelivered.get(job.id)
-        floor = self._attempts_end if done is None else self._restored.start
+        floor = self._outbox.end if done is None else self._restored.start
         job.start(self._kafka, self._webhook, done or set(), self._take_job, floor)
 
     def finished_jobs(self) -> list[Job]:
@@ -461,7 +362,7 @@ class Run:
         jobs = [each.floor for each in self._jobs.values()]
         positions: dict[int, Position] = {}
         for number, marks in self._marks.items():
-            low, floor = marks.low_water(self._attempts_end)
+            low, floor = marks.low_water(self._outbox.end)
             positions[number] = Position(low, min([floor, *jobs]), since, self._topic_id)
         self._positions = positions
         lanes, endpoint = self._endpoint.lanes, self._endpoint
