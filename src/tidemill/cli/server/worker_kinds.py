@@ -167,7 +167,7 @@ def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
         for name, value in section.model_dump(mode="json").items()
         if value != ""
     ]
-    yield WorkerSpec("gateway", broker.command("gateway", "--config", file, *given))
+    yield WorkerSpec("gateway", broker.command("gateway", "--config", file, *given), stop_s=20)
 
 
 def _none(broker: Broker) -> Iterable[WorkerSpec]:
