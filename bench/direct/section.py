@@ -19,13 +19,19 @@ from tests.support.ports import reserve_port
 from bench import machine
 from bench.compare import Comparison, Figures, ratio_of
 from bench.direct.receiver import Simple
-from bench.report import Aim, Section
+from bench.report import Aim, Section, Table
 from bench.run import Run
 from tidemill.direct.statsd import Aggregator, Dialect, Options
 
 SOURCE = Path(__file__).with_name("udp.c")
 LINES, SERIES, BUFFER = 5, 1000, 8 << 20
 FIGURES = ("received k lines/s", "lost %", "CPU µs/packet")
+STREAM_FIGURES = (*("k messages/s", "recovered", "requests", "recovery p50 ms", "recovery p99 ms"),)
+STREAM_NOTE = (
+    "Messages of 100 B, ten in a packet, published without a broker (RingPublisher) to one receiver "
+    "on loopback. The receiver drops packets at random; a recovery takes from the drop to the "
+    "delivery in order."
+)
 NOTE = (
     f"Packets of {LINES} lines (counters and timers with two tags, {SERIES} series), loopback, "
     f"receive buffer {BUFFER >> 20} MiB. bare: recvmmsg, nothing is parsed (bench/direct/udp.c). "
@@ -58,8 +64,47 @@ def section(run: Run) -> Section:
     )
     parsed = parsing.measure(["five lines a packet"], {"tidemill": _native, "python": _python})
     result.aims.append(_aim(parsed, "python", "k lines/s", 10.0))
-    result.tables += [compared.table(), parsing.table()]
+    result.tables += [compared.table(), parsing.table(), _multicast(run)]
     return result
+
+
+def _multicast(run: Run) -> Table:
+    """Measure a stream, with and without lost packets."""
+    compared = Comparison(
+        run, "A multicast stream", STREAM_FIGURES, about=("load", "loss"), note=STREAM_NOTE
+    )
+    count = 100_000 if run.options.quick else 500_000
+    for load, rate, loss in (
+        ("as many as possible", 0, 0.0),
+        ("20,000 messages/s", 20_000, 0.0),
+        ("20,000 messages/s", 20_000, 0.01),
+    ):
+        run.say(f"direct: multicast, {load}, {loss:.0%} lost")
+        messages = count if rate == 0 else count // 2
+        compared.measure(
+            [load, f"{loss:.0%}"], {"tidemill": partial(_stream, messages, rate, loss)}
+        )
+    return compared.table()
+
+
+def _stream(messages: int, rate: int, loss: float) -> Figures:
+    machine.settle()
+    ports = [str(reserve_port()), str(reserve_port()), str(messages)]
+    command = [sys.executable, "-m", "bench.direct.multicast"]
+    with subprocess.Popen(
+        [*command, "receive", *ports, str(loss)], stdout=subprocess.PIPE, text=True
+    ) as receiver:
+        assert receiver.stdout is not None
+        receiver.stdout.readline()  # ready
+        with subprocess.Popen(
+            [*command, "publish", *ports, str(rate)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as publisher:
+            answer: dict[str, float] = json.loads(receiver.stdout.read())
+            publisher.communicate("\n")
+    return answer
 
 
 def _aim(found: dict[str, list[Figures]], other: str, figure: str, limit: float) -> Aim:
