@@ -28,9 +28,9 @@ LINES, SERIES, BUFFER = 5, 1000, 8 << 20
 FIGURES = ("received k lines/s", "lost %", "CPU µs/packet")
 STREAM_FIGURES = (*("k messages/s", "recovered", "requests", "recovery p50 ms", "recovery p99 ms"),)
 STREAM_NOTE = (
-    "Messages of 100 B, ten in a packet, published without a broker (RingPublisher) to one receiver "
-    "on loopback. The receiver drops packets at random; a recovery takes from the drop to the "
-    "delivery in order."
+    "Messages of 100 B, ten in a packet, published without a broker (RingPublisher) to one "
+    "receiver on loopback. The receiver drops packets at random; a recovery takes from the drop to "
+    "the delivery in order."
 )
 NOTE = (
     f"Packets of {LINES} lines (counters and timers with two tags, {SERIES} series), loopback, "
