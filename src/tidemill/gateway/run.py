@@ -53,7 +53,7 @@ async def _serve(
     parts = Parts.start(kafka, settings)
     try:
         wanted = [*listeners(parts), *incoming.listeners()]
-        served = [(each, bind(each.host, each.port)) for each in wanted]
+        served = [(each, bind(each)) for each in wanted]
         for listener, bound in served:
             bound.listen(1024)
             host, port = bound.getsockname()[:2]

@@ -49,6 +49,7 @@ class Listener:
         app: An ASGI application.
         connections: The most open connections.
         slow_client_s: How long a client can take to accept what fills its buffers, in seconds.
+        section: The section of the settings with its port, for errors.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Listener:
     port: int
     connections: int
     slow_client_s: int = 30
+    section: str = "gateway"
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -187,13 +189,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound, and does not listen yet.
+def bind(listener: Listener) -> socket.socket:
+    """Return a socket that is bound to a listener's address, and does not listen yet.
 
     Raises:
         PortInUseError: another process listens there.
         SettingsError: the address can't be used.
     """
+    host, port = listener.host, listener.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -206,7 +209,8 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
                 f"another process listens on {where}",
-                hint="Stop it, or use another port: --set gateway.port=0 picks a free one.",
+                hint=f"Stop it, or use another port: --set {listener.section}.port=0 picks a free "
+                "one.",
             ) from error
         number = error.errno or 0  # negative if a name can't be resolved
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)

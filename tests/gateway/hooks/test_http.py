@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import subprocess
 import time
 import uuid
@@ -34,6 +35,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.errors import SettingsError
 from tidemill.gateway.hooks.app import HooksApp
 from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSection
+from tidemill.gateway.server import PortInUseError, bind
 
 BODY = b'{"repository": "tidemill/tidemill", "n": 1.10}'
 
@@ -289,6 +291,16 @@ def test_settings_of_a_hook_that_are_invalid_stop_the_start(tmp_path: Path) -> N
     with pytest.raises(SettingsError, match="invalid hooks"):
         start(file)
     assert "invalid secret" in error(f"verifier = 'standard'\n{secret}")
+
+
+def test_a_port_of_hooks_that_is_in_use_is_named_with_its_setting() -> None:
+    entry = HookEntry.model_validate({"name": "a", "topic": "t", "verifier": "none"})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        section = HooksSection.model_validate({"port": taken.getsockname()[1]})
+        hooks = HooksApp(Kafka("127.0.0.1:1"), DeclaredHooks(section, [entry]))
+        with pytest.raises(PortInUseError) as raised:
+            bind(*hooks.listeners())
+    assert "--set hooks.port=0" in raised.value.hint
 
 
 def test_a_restart_remembers_ids_and_another_gateway_takes_over(

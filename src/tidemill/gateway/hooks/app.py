@@ -83,7 +83,8 @@ class HooksApp:
         rates = Rates(section.requests_per_second)
         # Senders are elsewhere, and no web page: what they send is verified.
         app = Guard(self, allow_remote=True, names=None, origins=None, rates=rates)
-        listener = Listener("hooks", app, section.host, section.port, section.connections)
+        address = section.host, section.port
+        listener = Listener("hooks", app, *address, section.connections, section=section.key)
         return [listener] if self._hooks else []
 
     def start(self) -> None:
