@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import subprocess
 from typing import Any
@@ -167,6 +168,15 @@ def test_what_can_not_be_stored_is_refused_with_its_reason(
     assert answer.headers["content-type"] == "application/problem+json"
     assert stored(kafka, topic) == []
     assert "missing-topic" not in kafka.list_topics("tests")
+
+
+def test_a_compressed_body_is_refused_and_not_stored_as_it_is(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    headers = {"content-encoding": "gzip", "content-type": "text/plain"}
+    answer = http.post(f"/topics/{topic}", content=gzip.compress(b"x"), headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (415, "unsupported_encoding")
+    assert stored(kafka, topic) == []
 
 
 def test_a_list_with_a_record_that_is_too_large_stores_the_others(

@@ -47,6 +47,14 @@ async def post(request: Request) -> Response:
     if topic.name.startswith("__"):
         raise HttpError(403, "internal_topic", f"topic {topic.name} is internal: only read it")
     writing = _Writing(parts, topic, parse_key(request.headers.get(HEADER)))
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding != "identity":
+        raise HttpError(
+            415,
+            "unsupported_encoding",
+            f"Content-Encoding {coding[:100]!r} is not supported",
+            hint="Send the body without compression.",
+        )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     parameters = Parameters(request)
     if kind == LINES:
