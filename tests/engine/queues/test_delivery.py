@@ -277,3 +277,15 @@ async def test_the_next_message_comes_to_a_consumer_that_waits_for_the_queue_to_
         await client.publish("jobs", b"3")
         (got,) = await reader.wait(1)
         assert got.value == b"3"
+
+
+async def test_a_queue_that_ended_can_be_ended_again_and_delivers_nothing(tmp_path: Path) -> None:
+    """The broker stops, and then the connection of an exclusive queue's owner is gone."""
+    async with connected(tmp_path) as client:
+        await client.declare("jobs")
+        await client.publish("jobs", b"1")
+        live = client.engine._queues.registry.get("jobs")
+        for _ in range(2):
+            live.close()
+            live.wake()
+            assert live.get(no_ack=True) is None

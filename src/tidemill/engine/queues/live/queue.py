@@ -160,7 +160,9 @@ class LiveQueue:
         self._dispatcher.wake()
 
     def close(self) -> None:
-        """End: nothing is delivered any more."""
+        """End, once: nothing is delivered any more."""
+        if self.is_deleted:
+            return
         self.is_deleted = True
         self._dispatcher.close()
         for lane in self.lanes:
