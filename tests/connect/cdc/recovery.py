@@ -144,7 +144,7 @@ class Recovery:
         """
         command = self.row.command
         running = self.start()
-        if command.startswith("tidemill source restart"):
+        if "tidemill source restart" in command:
             if "--resnapshot" in command:
                 running.orders.again = "again"
         elif command != NOTHING:

@@ -168,8 +168,21 @@ def kinds_left_out_of_a_publication_of_the_user(case: Case) -> None:
         patch.setattr(publication, "comment", lambda capture: "of another one")
         case.captured()
     case.run(f"ALTER PUBLICATION {case.slot} SET (publish = 'insert')")
-    case.fails()
-    case.recovers(case.finds().fix.partition(" If ")[0])
+    case.change()
+    error = case.fails()
+    case.finds()
+    case.run(error.hint.partition("Run: ")[2].partition("tidemill")[0])
+    case.recovers()
+
+
+def kinds_left_out_while_running(case: Case) -> None:
+    case.captured()
+    with case.fast(), case.start() as running:
+        running.wait_for_snapshots()
+        case.run(f"ALTER PUBLICATION {case.slot} SET (publish = 'insert')")
+        case.change()
+        case.fails(running)
+    case.recovers()
 
 
 def identity_nothing(case: Case) -> None:
@@ -243,6 +256,9 @@ CASES = {
         table_removed_from_the_publication
     ),
     "The publication that the source has made leaves out some kinds of changes": kinds_left_out,
+    "The publication leaves out some kinds of changes while a worker runs": (
+        kinds_left_out_while_running
+    ),
     "Your own publication leaves out some kinds of changes": (
         kinds_left_out_of_a_publication_of_the_user
     ),

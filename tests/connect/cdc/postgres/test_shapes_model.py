@@ -322,6 +322,9 @@ class FakeCatalog:
     def published(self, name: str) -> list[Published]:
         return [Published(OID, None, None, "1 2")]
 
+    def rows(self, *arguments: Any, **more: Any) -> list[tuple[bool, ...]]:
+        return [(True, True, True, True)]  # the publication has all kinds of changes
+
     def value(self, *arguments: Any, **more: Any) -> None:
         return None
 

@@ -21,6 +21,7 @@ log = structlog.get_logger("tidemill.cdc")
 
 _LOCK_TIMEOUT_MS = 1000
 _KINDS = ("insert", "update", "delete", "truncate")
+_ROWS = {"insert", "update", "delete"}
 _ROOTS = 130000
 """The first version with ``publish_via_partition_root``."""
 
@@ -108,7 +109,6 @@ def verify(catalog: Catalog, name: str, capture: Capture) -> None:
 
     Raises:
         PositionLostError: the stream can't have all changes.
-        SetupError: it is the user's own, and leaves out some kinds of changes.
     """
     kinds = published_kinds(catalog, name)
     if kinds is None:
@@ -116,19 +116,34 @@ def verify(catalog: Catalog, name: str, capture: Capture) -> None:
             f"the publication {name} does not exist any more, so changes are lost",
             hint="Run: tidemill source restart NAME --resnapshot.",
         )
-    if set(kinds) >= {"insert", "update", "delete"}:
+    if set(kinds) >= _ROWS:
+        return
+    statement = "" if is_own(catalog, name, capture) else f"{publish_all(name)} "
+    raise PositionLostError(
+        f"{_leaves_out(name, kinds)}, so changes are lost",
+        hint=f"Run: {statement}tidemill source restart NAME --resnapshot.",
+    )
+
+
+def complete(catalog: Catalog, name: str, capture: Capture) -> None:
+    """Let a publication publish all kinds of changes, for a source that starts from now.
+
+    Raises:
+        SetupError: it is the user's own, and leaves out some.
+    """
+    kinds = published_kinds(catalog, name) or []
+    if len(kinds) == len(_KINDS):
         return
     if is_own(catalog, name, capture):
-        raise PositionLostError(
-            f"the publication {name} leaves out some kinds of changes (it has only: "
-            f"{', '.join(kinds) or 'none'}), so changes are lost",
-            hint="Run: tidemill source restart NAME --resnapshot.",
-        )
-    raise SetupError(
-        f"the publication {name} leaves out some kinds of changes (it has only: "
-        f"{', '.join(kinds) or 'none'})",
-        hint=f"{publish_all(name)} Then run: tidemill source restart NAME --resnapshot.",
-    )
+        with translating(f"can't change the publication {name}"):
+            catalog.connection.execute(publish_all(name))
+    elif not set(kinds) >= _ROWS:
+        raise SetupError(_leaves_out(name, kinds), hint=publish_all(name))
+
+
+def _leaves_out(name: str, kinds: Sequence[str]) -> str:
+    listed = ", ".join(kinds) or "none"
+    return f"the publication {name} leaves out some kinds of changes (it has only: {listed})"
 
 
 def published_kinds(catalog: Catalog, name: str) -> list[str] | None:
@@ -178,9 +193,6 @@ def protect(catalog: Catalog, name: str) -> None:
 
     Updates and deletes of a table without a replica identity fail while it is published.
     """
-    if published_kinds(catalog, name) != list(_KINDS):
-        with translating(f"can't change the publication {name}"):
-            catalog.connection.execute(publish_all(name))
     for each in catalog.tables_by_oid(catalog.failing(name)):
         _remove(catalog, name, each)
 

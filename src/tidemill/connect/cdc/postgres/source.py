@@ -116,6 +116,8 @@ class PostgresSource:
         else:
             publication.verify(catalog, self._settings.publication, self._capture)
         self._watch.prepare()
+        if position is None:
+            publication.complete(catalog, self._settings.publication, self._capture)
         replication = ReplicationConnection.connect(self._settings.conninfo)
         self._replication = replication
         if position is None:

@@ -92,6 +92,7 @@ class Watch:
     def look(self, shapes: Shapes) -> None:
         """Add what changed since the last look to the news."""
         catalog = self._catalog()
+        publication.verify(catalog, self._name, self._capture)
         if self._is_own:
             publication.protect(catalog, self._name)
         horizon = catalog.horizon()
