@@ -171,7 +171,7 @@ def kinds_left_out_of_a_publication_of_the_user(case: Case) -> None:
     case.change()
     error = case.fails()
     case.finds()
-    case.run(error.hint.partition("Run: ")[2].partition("tidemill")[0])
+    case.run(error.hint.partition("Run: ")[2].partition("tidemill source")[0])
     case.recovers()
 
 
