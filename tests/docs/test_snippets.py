@@ -46,12 +46,15 @@ def run_page(page: Path, folder: Path, in_process: InProcess | None) -> None:
     """Run all snippets of a page in a new folder, with a new broker."""
     here = folder / "here"
     here.mkdir()
-    gateway: dict[str, str] = {}
+    statsd = str(reserve_port())
+    gateway = {f"127.0.0.1{sign}8125": f"127.0.0.1{sign}{statsd}" for sign in ":/"}
     with BrokerProcess(folder / "broker") as broker, contextlib.ExitStack() as stack:
         (here / "tidemill-data").symlink_to(broker.data_dir)
         for snippet in snippets(page):
             if snippet.text.startswith("tidemill gateway"):
-                gateway = stack.enter_context(running_gateway(here, broker.bootstrap, snippet.text))
+                gateway |= stack.enter_context(
+                    running_gateway(here, broker.bootstrap, snippet.text)
+                )
                 continue
             amqp = f"localhost:{broker.amqp_port}"
             run(snippet, here, broker.bootstrap, in_process, amqp, gateway)
