@@ -169,6 +169,14 @@ class TestWhoAsks:
         assert served
 
 
+def test_a_method_that_is_not_possible_is_answered_with_those_that_are(
+    strict: GatewayProcess,
+) -> None:
+    answer = httpx.put(f"{strict.url}/topics/x", trust_env=False)
+    assert (answer.status_code, answer.json()["error"]) == (405, "method_not_allowed")
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
 class TestHowMuch:
     """Rates, sizes, memory and connections."""
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,13 +20,18 @@ from tidemill.gateway.posting import post
 from tidemill.gateway.reading import get_partition
 from tidemill.gateway.server import Listener
 
+
+async def _topic(request: Request) -> Response:
+    """One route for both, so that an answer 405 names both."""
+    return await (post if request.method == "POST" else get_topic)(request)
+
+
 ROUTES = [
+    Route("/topics/{topic}", _topic, methods=["GET", "POST"]),  # the first match counts
     Route("/", get_root),
     Route("/docs", get_page),
     Route("/openapi.json", get_document),
     Route("/topics", get_topics),
-    Route("/topics/{topic}", get_topic),
-    Route("/topics/{topic}", post, methods=["POST"]),
     Route("/topics/{topic}/partitions/{partition}", get_partition),
     Route("/groups", get_groups),
     Route("/groups/{group}", get_group),

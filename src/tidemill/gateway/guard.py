@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -31,8 +31,9 @@ _ADDRESSES = 10_000
 """The most client addresses whose rate is remembered."""
 _METHODS = "GET, POST, OPTIONS"
 _REQUEST_HEADERS = "Accept, Content-Type, Idempotency-Key, Last-Event-ID"
-_EXPOSED_HEADERS = "Link, Retry-After"
-_SAFE = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
+_EXPOSED_HEADERS = b"Link, Retry-After"
+_NO_SNIFF = (b"x-content-type-options", b"nosniff")
+_SAME_ORIGIN = (b"cross-origin-resource-policy", b"same-origin")
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -142,8 +143,7 @@ class Guard:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun = True
-                added = MutableHeaders(raw=message.setdefault("headers", []))
-                added.update({**_SAFE, **self._cors(origin)})
+                message["headers"] = [*message.get("headers", ()), *self._added(origin)]
             await send(message)
 
         try:
@@ -208,18 +208,20 @@ class Guard:
                 hint="Add the origin to gateway.origins.",
             )
 
-    def _cors(self, origin: str) -> dict[str, str]:
-        """Return the headers that let a web page read the answer."""
+    def _added(self, origin: str) -> list[tuple[bytes, bytes]]:
+        """Return the headers of an answer that keep it from web pages, or let one read it."""
         if not self._origins:
-            return {}
+            return [_NO_SNIFF, _SAME_ORIGIN]
+        vary = (b"vary", b"origin")
         if origin.lower() not in self._origins:
-            return {"vary": "origin"}
-        return {
-            "vary": "origin",
-            "access-control-allow-origin": origin,
-            "access-control-expose-headers": _EXPOSED_HEADERS,
-            "cross-origin-resource-policy": "cross-origin",
-        }
+            return [_NO_SNIFF, _SAME_ORIGIN, vary]
+        return [
+            _NO_SNIFF,
+            vary,
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", _EXPOSED_HEADERS),
+            (b"cross-origin-resource-policy", b"cross-origin"),
+        ]
 
 
 def _preflight(headers: Headers) -> Response:
