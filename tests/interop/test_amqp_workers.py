@@ -119,14 +119,15 @@ def test_celery_results_and_retries(celery: Celery) -> None:
 def test_celery_tasks_with_a_countdown_do_not_hold_up_others(celery: Celery, prefetch: int) -> None:
     """Celery raises the prefetch count for each task that waits for its time."""
     celery.start_worker(prefetch)
+    assert amqp_tasks.noted.delay("ready").get(timeout=120) == "ready"
     eta = datetime.now(UTC) + timedelta(seconds=6)
     later = [amqp_tasks.noted.apply_async([f"later {n}"], countdown=6) for n in range(4)]
     later += [amqp_tasks.noted.apply_async([f"eta {n}"], eta=eta) for n in range(4)]
     for n in range(3):
         assert amqp_tasks.noted.delay(f"now {n}").get(timeout=120) == f"now {n}"
-    assert celery.lines() == ["now 0", "now 1", "now 2"]
+    assert celery.lines() == ["ready", "now 0", "now 1", "now 2"]
     assert [each.get(timeout=120)[:3] for each in later] == ["lat"] * 4 + ["eta"] * 4
-    assert len(celery.lines()) == 11
+    assert len(celery.lines()) == 12
 
 
 @pytest.mark.slow
