@@ -2,12 +2,13 @@
 
 ``python -m bench.http.bare SERVERS TOPIC URL CONNECTIONS`` consumes the topic from its beginning
 and posts each value, unsigned, without retries and without a committed position. It ends after the
-last record, and prints the posts per second.
+last record, and prints the posts per second and the processor time for each, in microseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 
@@ -37,9 +38,11 @@ async def _post(servers: str, topic: str, url: str, connections: int) -> None:
                 async with session.post(url, data=value) as answer:
                     await answer.read()
 
-        started = time.monotonic()
+        started, spent = time.monotonic(), time.process_time()
         await asyncio.gather(*(work() for _ in range(connections)))
-        print(len(values) / (time.monotonic() - started), flush=True)
+        rate = len(values) / (time.monotonic() - started)
+        cpu_us = (time.process_time() - spent) / len(values) * 1e6
+        print(json.dumps([rate, cpu_us]), flush=True)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,14 @@ def encode_attempt(
         "status": answer.status,
         "outcome": outcome,
     }
-    more = {"next": due_ms, "error": answer.error, "answer": answer.body, "job": job}
-    found.update({key: value for key, value in more.items() if value})
+    if due_ms:
+        found["next"] = due_ms
+    if answer.error:
+        found["error"] = answer.error
+    if answer.body:
+        found["answer"] = answer.body
+    if job:
+        found["job"] = job
     return orjson.dumps(found)
 
 

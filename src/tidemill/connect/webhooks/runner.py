@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import threading
 import time
@@ -35,7 +36,9 @@ from tidemill.connect.webhooks.topics import (
 from tidemill.errors import TidemillError
 
 TICK_S = 0.05
-"""How often positions and figures are made available to other threads."""
+FIGURES_EVERY = 4
+"""How often positions are made available to other threads, and in how many of these also figures,
+for which all retries are looked at."""
 STOP_S = 10.0
 """How long requests that are under way can take when a run stops."""
 MAX_UNWRITTEN = 256
@@ -353,11 +356,11 @@ class Run:
     # --- what others see ----------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        while True:
-            self._publish()
+        for number in itertools.count():
+            self._publish(with_figures=number % FIGURES_EVERY == 0)
             await asyncio.sleep(TICK_S)
 
-    def _publish(self) -> None:
+    def _publish(self, *, with_figures: bool = True) -> None:
         since = self._endpoint.failing_since_ms
         jobs = [each.floor for each in self._jobs.values()]
         positions: dict[int, Position] = {}
@@ -365,6 +368,10 @@ class Run:
             low, floor = marks.low_water(self._outbox.end)
             positions[number] = Position(low, min([floor, *jobs]), since, self._topic_id)
         self._positions = positions
+        if with_figures:
+            self._show(positions, since)
+
+    def _show(self, positions: Mapping[int, Position], since: int) -> None:
         lanes, endpoint = self._endpoint.lanes, self._endpoint
         ends = self._intake.ends if self._intake is not None else {}
         self.figures = {
