@@ -85,7 +85,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.clock.advance(ms)
 
     @precondition(lambda self: self.flying)
-    @rule(verdict=st.sampled_from(list(Verdict)[:3]), pick=st.integers(0, 9), wait=st.booleans())
+    @rule(verdict=st.sampled_from(list(Verdict)[:4]), pick=st.integers(0, 9), wait=st.booleans())
     def answer(self, verdict: Verdict, pick: int, wait: bool) -> None:
         delivery = self.flying.pop(pick % len(self.flying))
         asked = 5000 if wait and verdict is not Verdict.DELIVERED else None
@@ -207,7 +207,8 @@ def test_an_attempt_that_an_earlier_process_planned_keeps_its_time() -> None:
 VERDICTS: dict[str, list[int | None]] = {
     "DELIVERED": [200, 202, 299],
     "FAILED": [None, 100, 301, 307, 400, 404, 500, 503, 999],
-    "THROTTLED": [429, 502, 504],
+    "THROTTLED": [429],
+    "OVERLOADED": [502, 504],
     "GONE": [410],
 }
 
@@ -278,11 +279,29 @@ def test_no_retry_after_header_raises(text: str) -> None:
     assert found is None or 0 <= found <= 1000
 
 
-def test_retry_after_replaces_the_schedule() -> None:
-    it = endpoint()
+def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
+    for asked, due in ((77_000, 77_000), (0, 5000)):
+        it = endpoint()
+        it.add(event(0))
+        (found,) = drain(it, NOW)
+        assert it.done(found, Verdict.FAILED, NOW, asked).due_ms == NOW + due
+
+
+def test_an_endpoint_that_throttles_for_long_uses_up_no_attempt() -> None:
+    it = endpoint(schedule_s=(1.0,))
     it.add(event(0))
-    (found,) = drain(it, NOW)
-    assert it.done(found, Verdict.FAILED, NOW, 77_000).due_ms == NOW + 77_000
+    now = NOW
+    for asked in [None, 1000] * 50:
+        (found,) = drain(it, now)
+        due = it.done(found, Verdict.THROTTLED, now, asked).due_ms
+        assert due is not None
+        assert now + 1000 <= due <= now + 60_000
+        now = due
+    assert found.attempts == 100
+    (found,) = drain(it, now)
+    assert it.done(found, Verdict.OVERLOADED, now).outcome == "retry"
+    (found,) = drain(it, now + 70_000)
+    assert it.done(found, Verdict.OVERLOADED, now + 70_000).outcome == "dead"
 
 
 # --- disabling -----------------------------------------------------------------------------------

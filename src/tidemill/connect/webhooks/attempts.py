@@ -39,11 +39,13 @@ def encode_attempt(
     outcome: str,
     due_ms: int | None = None,
     job: str = "",
+    steps: int | None = None,
 ) -> bytes:
     """Return the record of an attempt.
 
     Args:
         job: the redelivery or the test that it belongs to; empty: none.
+        steps: attempts so far that are steps of the schedule, if not all are.
     """
     found: dict[str, Any] = {
         "id": message_id,
@@ -62,6 +64,8 @@ def encode_attempt(
         found["answer"] = answer.body
     if job:
         found["job"] = job
+    if steps not in (None, attempt):
+        found["steps"] = steps
     return orjson.dumps(found)
 
 
@@ -74,7 +78,8 @@ class Restored:
         end: the end of that topic.
         done: finished records, as (partition, offset).
         dead: those of them that became dead letters.
-        planned: attempts so far and the time of the next one, of records that have failed.
+        planned: of records that have failed: attempts so far, those that are steps of the schedule,
+            and the time of the next one.
         redelivered: finished records by job.
         highest: by partition, the highest offset of which there is an attempt.
     """
@@ -83,7 +88,7 @@ class Restored:
     end: int = 0
     done: set[tuple[int, int]] = field(default_factory=set)
     dead: set[tuple[int, int]] = field(default_factory=set)
-    planned: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    planned: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     redelivered: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     highest: dict[int, int] = field(default_factory=dict)
 
@@ -112,13 +117,26 @@ class Restored:
         for number in partitions:
             self.highest.pop(number, None)
 
+    def merge(self, other: Restored) -> Restored:
+        """Return both together, for partitions that were added later."""
+        return Restored(
+            min(self.start, other.start),
+            max(self.end, other.end),
+            self.done | other.done,
+            self.dead | other.dead,
+            {**self.planned, **other.planned},
+            defaultdict(set, {**self.redelivered, **other.redelivered}),
+            {**self.highest, **other.highest},
+        )
+
     def apply(self, value: bytes | None) -> None:
         """Take over a record. Records of other programs are left out."""
         try:
             found = orjson.loads(value or b"")
             outcome, job = found["outcome"], found.get("job", "")
             places = [(int(partition), int(offset)) for partition, offset in found["records"]]
-            planned = int(found["attempt"]), int(found.get("next") or 0)
+            attempt, due_ms = int(found["attempt"]), int(found.get("next") or 0)
+            planned = attempt, int(found.get("steps", attempt)), due_ms
         except (ValueError, TypeError, KeyError):
             return
         finished = outcome in ("delivered", "dead")

@@ -151,18 +151,22 @@ class Endpoint:
         self.failing_since_ms = self.failing_since_ms or now_ms
         if verdict is Verdict.GONE:
             return self._disable("gone", "the endpoint answered 410 Gone")
-        if verdict is Verdict.THROTTLED:
-            self.breaker.throttled(now_ms, retry_after_ms, self._chance())
-        else:
+        if verdict is Verdict.FAILED:
             self.breaker.failed(now_ms, self._chance())
+        else:
+            self.breaker.throttled(now_ms, retry_after_ms, self._chance())
         if now_ms - self.failing_since_ms >= self._rules.disable_after_ms:
             days = self._rules.disable_after_ms / 86_400_000
             return self._disable("retry", f"every attempt failed for {days:g} days")
-        pause = pause_ms(self._rules.schedule_s, delivery.attempts, self._chance())
-        if pause is None:
-            self.lanes.finish(delivery)
-            return Decision("dead")
-        due = now_ms + (pause if retry_after_ms is None else retry_after_ms)
+        if verdict is Verdict.THROTTLED:
+            due = self.breaker.open_until_ms if retry_after_ms is None else now_ms + retry_after_ms
+        else:
+            delivery.steps += 1
+            pause = pause_ms(self._rules.schedule_s, delivery.steps, self._chance())
+            if pause is None:
+                self.lanes.finish(delivery)
+                return Decision("dead")
+            due = now_ms + max(pause, retry_after_ms or 0)
         self.lanes.retry(delivery, due)
         return Decision("retry", due)
 

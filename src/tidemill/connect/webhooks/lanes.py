@@ -17,6 +17,7 @@ class Event:
 
     Attributes:
         attempts: attempts of an earlier process.
+        steps: those of them that are steps of the schedule.
         due_ms: time of the next attempt, if an earlier process has planned it; else 0.
         job: the redelivery that it belongs to; empty: none.
         id: the message id, once it is known.
@@ -29,6 +30,7 @@ class Event:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     attempts: int = 0
+    steps: int = 0
     due_ms: int = 0
     job: str = ""
     id: str = ""
@@ -46,11 +48,13 @@ class Delivery:
     Attributes:
         lane: the key whose order it must keep; None: none.
         attempts: the attempts that have failed.
+        steps: those of them that are steps of the schedule.
     """
 
     events: list[Event]
     lane: bytes | None = None
     attempts: int = 0
+    steps: int = 0
     due_ms: int = 0
     cancelled: bool = False
     id: str = field(default="")
@@ -111,7 +115,7 @@ class Lanes:
 
     def _collect(self, events: deque[Event], lane: bytes | None) -> Delivery:
         first = events.popleft()
-        made = Delivery([first], lane, first.attempts, first.due_ms)
+        made = Delivery([first], lane, first.attempts, first.steps, first.due_ms)
         # An event with a planned attempt waits for its time, and the others must not.
         while len(made.events) < self._batch and events and not (first.due_ms or events[0].due_ms):
             made.events.append(events.popleft())

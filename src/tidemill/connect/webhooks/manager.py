@@ -88,6 +88,10 @@ class Manager:
         self._ending = [each for each in self._ending if not each.end.done()]
         for name, kept in list(self._kept.items()):
             self._store(name, kept.keeper)
+            if kept.end.done():  # it ends by itself only with an error, which is a bug
+                log.error("webhook.ended", webhook=name, error=repr(kept.end.exception()))
+                del self._kept[name]
+                continue
             if board.definitions.get(name) != kept.encoded:
                 self._ending.append(self._kept.pop(name))
                 self._loop.call_soon_threadsafe(kept.keeper.stop)

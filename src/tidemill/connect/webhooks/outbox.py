@@ -66,6 +66,8 @@ class Outbox:
             decision.outcome,
             decision.due_ms,
             delivery.events[0].job,
+            # A delivered one has no step for its last attempt.
+            delivery.steps if decision.outcome == "retry" else None,
         )
 
         def written(offset: int) -> None:

@@ -15,15 +15,20 @@ STANDARD_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0
 JITTER = 0.2
 """A pause is up to this share longer, or many deliveries would be retried together."""
 _LONGEST_HEADER = 64
-_THROTTLES = frozenset({429, 502, 504})
+_OVERLOADED = frozenset({502, 504})
 
 
 class Verdict(Enum):
-    """The meaning of an answer."""
+    """The meaning of an answer.
+
+    ``THROTTLED`` and ``OVERLOADED`` are about the whole endpoint. A receiver that throttles has not
+    looked at the event, so the attempt is not a step of the schedule.
+    """
 
     DELIVERED = "delivered"
     FAILED = "failed"
     THROTTLED = "throttled"
+    OVERLOADED = "overloaded"
     GONE = "gone"
 
 
@@ -40,8 +45,9 @@ def judge(status: int | None, *, asks_to_wait: bool = False) -> Verdict:
         return Verdict.DELIVERED
     if status == 410:
         return Verdict.GONE
-    throttles = status in _THROTTLES or (status == 503 and asks_to_wait)
-    return Verdict.THROTTLED if throttles else Verdict.FAILED
+    if status == 429 or (status == 503 and asks_to_wait):
+        return Verdict.THROTTLED
+    return Verdict.OVERLOADED if status in _OVERLOADED else Verdict.FAILED
 
 
 def pause_ms(schedule_s: Sequence[float], attempts: int, chance: float) -> int | None:

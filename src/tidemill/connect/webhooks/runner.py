@@ -182,7 +182,7 @@ class Run:
     # --- records ------------------------------------------------------------------------------
 
     def _begin(self, positions: Mapping[int, Position], restored: Restored) -> None:
-        self._restored = restored
+        self._restored = self._restored.merge(restored) if self._marks else restored
         self._outbox.end = max(self._outbox.end, restored.end)
         for number, each in positions.items():
             known_to = restored.highest.get(number, -1)
@@ -209,7 +209,8 @@ class Run:
                 restored.done.remove(place)
                 marks.pass_over(event.offset, floor)
                 continue
-            event.attempts, event.due_ms = restored.planned.pop(place, (0, 0))
+            planned = restored.planned.pop(place, (0, 0, 0))
+            event.attempts, event.steps, event.due_ms = planned
             try:
                 accepted = messages.accepts(event)
             except MessageError as error:
