@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill import record_json
 from tidemill.record_json import InputRecord, from_document, from_line, to_line
 
 texts_or_bytes = st.none() | st.binary() | st.text().map(str.encode)
@@ -157,3 +158,40 @@ def test_a_document_is_one_record_or_a_list_of_them() -> None:
 def test_a_document_that_is_not_records_is_refused(document: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         from_document(document, 2)
+
+
+FIELD = st.sampled_from([*record_json._PLAIN, "value", "value", "key_encoding", "other"])
+CONTENT = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 3) | st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["\ud800", "base64", "aGk=", [], {}, {"a": "b"}, [["a", "b"]], [1]]),
+)
+
+
+@given(st.lists(st.tuples(FIELD, CONTENT), max_size=5), st.sampled_from(["", " ", "\n"]))
+def test_plain_records_are_parsed_as_all_others_are(
+    fields: list[tuple[str, object]], space: str
+) -> None:
+    pairs = (f"{json.dumps(name)}{space}:{space}{json.dumps(value)}" for name, value in fields)
+    text = f"{space}{{{','.join(pairs)}{space}}}"
+    document = record_json._whole(text) if "NaN" not in text and "Infinity" not in text else None
+    if document is None:
+        return
+    plain = record_json._plain_record(document)
+    try:
+        exact = record_json._exact_record(document)
+    except ValueError:
+        assert plain is None
+    else:
+        assert plain in (None, exact)
+
+
+def test_most_records_are_plain() -> None:
+    line = (
+        b'{"topic":"t","partition":1,"offset":9,"timestamp":5,"key":"k","value":"v","headers":[]}'
+    )
+    document = record_json._whole(line.decode())
+    assert record_json._plain_record(document) == InputRecord(b"k", b"v", [], 1, 5)
