@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections import defaultdict
@@ -13,7 +14,7 @@ import pytest
 import standardwebhooks
 import structlog
 import svix
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from tests.connect.webhooks.conftest import SECRET, Shop
 from tests.support.certificates import self_signed
@@ -410,3 +411,21 @@ def test_a_second_worker_takes_over_and_the_first_one_stops(shop: Shop, receiver
     assert "another worker delivers webhook" in fenced["error"]
     assert f"tidemill webhook resume {shop.name}" in fenced["hint"]
     assert numbers(receiver) == list(range(20))
+
+
+def test_a_large_record_is_delivered_or_becomes_a_dead_letter(shop: Shop) -> None:
+    large = os.urandom(6 << 20)
+    with Receiver(lambda request: 200 if len(request.body) < 100 else 413) as receiver:
+        name = f"large-{shop.name}"
+        shop.kafka.create_topics("tests", {name: (1, {"max.message.bytes": str(8 << 20)})})
+        shop.topic = name
+        shop.define(receiver.url, topic=name, retries_s=[0.01])
+        shop.start()
+        producer = Producer({"bootstrap.servers": shop.kafka.servers, "message.max.bytes": 8 << 20})
+        producer.produce(name, large, "k")
+        producer.produce(name, b"small", "k")
+        assert producer.flush(60) == 0
+        shop.wait(lambda: shop.attempts(outcome="delivered"), "the small one is delivered")
+        ((_, value),) = read_to_end(shop.kafka, "tests", dead_letters_topic(shop.name))
+        assert value == large
+        assert receiver.requests[0].body == large

@@ -192,6 +192,17 @@ def test_the_lane_with_most_behind_it_can_be_removed() -> None:
     assert [each.events[0].offset for each in drain(it, NOW + 10_000)] == [9]
 
 
+def test_a_batch_has_a_bound_in_bytes() -> None:
+    it = endpoint(batch=1000)
+    for offset in range(10):
+        it.add(Event(0, offset, NOW, b"k", b"x" * (2 << 20 if offset == 0 else 300_000)))
+    sizes = []
+    while (found := it.next(NOW)) is not None:
+        sizes.append(len(found.events))
+        it.done(found, Verdict.DELIVERED, NOW)
+    assert sizes == [1, 3, 3, 3]
+
+
 def test_an_attempt_that_an_earlier_process_planned_keeps_its_time() -> None:
     it = endpoint()
     it.add(event(0, "a", due_ms=NOW + 900))

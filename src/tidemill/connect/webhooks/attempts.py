@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import end_offsets, read_to_end
-from tidemill.connect.base.errors import MAX_RECORD_BYTES
 from tidemill.connect.webhooks.errors import WebhookError
 from tidemill.connect.webhooks.lanes import Event
 from tidemill.connect.webhooks.sender import Answer
-from tidemill.connect.webhooks.topics import attempts_topic
+from tidemill.connect.webhooks.topics import LETTER_BYTES, attempts_topic
 
 _POLL_S = 0.005
 _CLIENT = "tidemill-webhooks"
@@ -171,7 +170,7 @@ class Recorder:
             linger_ms=5,
             enable_idempotence=True,
             compression_type="lz4",
-            message_max_bytes=MAX_RECORD_BYTES,
+            message_max_bytes=LETTER_BYTES,
             message_timeout_ms=0,
         )
         self._timer: asyncio.TimerHandle | None = None
@@ -204,6 +203,9 @@ class Recorder:
             self._producer.produce(topic, value, key, on_delivery=report, **given)
         except BufferError:
             failed(WebhookError(f"can't write to topic {topic}: the brokers do not answer"))
+            return
+        except KafkaException as error:
+            failed(WebhookError(f"can't write to topic {topic}: {error.args[0].str()}"))
             return
         self.pending += 1
         if self._timer is None:

@@ -10,6 +10,9 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
+BATCH_BYTES = 1 << 20
+"""A delivery has so many bytes at most, unless its first event alone has more."""
+
 
 @dataclass(slots=True, eq=False)
 class Event:
@@ -116,8 +119,12 @@ class Lanes:
     def _collect(self, events: deque[Event], lane: bytes | None) -> Delivery:
         first = events.popleft()
         made = Delivery([first], lane, first.attempts, first.steps, first.due_ms)
+        room = BATCH_BYTES - first.size
         # An event with a planned attempt waits for its time, and the others must not.
         while len(made.events) < self._batch and events and not (first.due_ms or events[0].due_ms):
+            room -= events[0].size
+            if room < 0:
+                break
             made.events.append(events.popleft())
         return made
 

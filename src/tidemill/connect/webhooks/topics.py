@@ -12,10 +12,12 @@ ATTEMPTS_CONFIG: Mapping[str, str] = {
     "segment.bytes": str(64 << 20),
 }
 """A new worker reads the attempts of unfinished records. The longest schedule must fit."""
+LETTER_BYTES = 17 << 20
+"""The largest dead letter: the largest record of a connector, with the headers that are added."""
 DEAD_LETTERS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
-    "max.message.bytes": str(16 << 20),
+    "max.message.bytes": str(LETTER_BYTES),
 }
 
 
