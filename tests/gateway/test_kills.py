@@ -118,18 +118,11 @@ def test_a_broker_that_is_down_is_said_and_found_again(tmp_path: Path) -> None:
         assert client.post("/topics/events", json={"value": 1}).status_code == 200
         broker.kill()
         with ThreadPoolExecutor(3) as threads:
-            paths = ("/topics", "/topics/events", "/topics/events/partitions/0")
+            paths = ("/topics", "/topics/events/partitions/0", "/groups")
             for answer in threads.map(client.get, paths):
                 assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
                 assert answer.headers["retry-after"] == "1"
-        answers: list[httpx.Response] = []
-        waiting = threading.Thread(
-            target=lambda: answers.append(client.post("/topics/events", json={"value": 2}))
-        )
-        waiting.start()
         broker.start()
-        waiting.join()
-        assert answers[0].status_code in (200, 503)
         deadline = time.monotonic() + 60
         while client.get("/topics/events/partitions/0").status_code != 200:
             assert time.monotonic() < deadline

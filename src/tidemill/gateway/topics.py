@@ -25,7 +25,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec
 
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway.errors import HttpError, busy, from_kafka, unknown_topic
+from tidemill.confluent.errors import error_in
+from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable, unknown_topic
 
 REQUEST_S = 5.0
 """How long a broker can take to answer."""
@@ -169,6 +170,9 @@ class Catalog:
         found = await self._ask(
             "groups", lambda: self._admin.list_consumer_groups(request_timeout=REQUEST_S)
         )
+        for error in found.errors:  # a list without those of one broker is not the list
+            cause = error_in(error)
+            raise from_kafka(cause, "groups") if cause else unavailable(f"groups: {error}")
         return [
             {"group": each.group_id, "state": each.state.name.lower()}
             for each in sorted(found.valid, key=lambda each: str(each.group_id))
