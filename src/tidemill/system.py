@@ -14,6 +14,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import socket
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,9 @@ _MAC_OPEN_FILES = 10_240
 """The most open files that macOS lets a process have (OPEN_MAX), whatever the hard limit says."""
 _SPARE_DESCRIPTORS = 8
 _spare_descriptors: list[int] = []
+
+
+_SO_RXQ_OVFL = 40  # Python's socket module has no name for it
 
 
 def is_linux() -> bool:
@@ -227,6 +231,25 @@ def queued_bytes(fd: int) -> int:
     except (OSError, ValueError):  # closed, or the system does not tell
         return 0
     return size[0]
+
+
+def report_drops(fd: int) -> None:
+    """Let a datagram socket report how many packets it has dropped, where the system can.
+
+    Linux sends the number with each packet (SO_RXQ_OVFL, socket(7)).
+    """
+    if sys.platform == "linux":
+        with socket.socket(fileno=os.dup(fd)) as same:
+            same.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+
+
+def receive_buffer(fd: int, wanted: int) -> int:
+    """Ask for a receive buffer of a socket, and return the bytes that the system has given."""
+    with socket.socket(fileno=os.dup(fd)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
+        given = same.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    # Linux doubles it for its own bookkeeping (socket(7)).
+    return given // 2 if sys.platform == "linux" else given
 
 
 def can_send_files() -> bool:

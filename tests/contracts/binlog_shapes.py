@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.connect.cdc.binlog_servers import Execute, MakeSource, Server, database_section
 from tests.connect.cdc.random_statements import assert_topics_follow_statements
 from tests.connect.cdc.topics import Topics
 from tests.connect.conftest import RunningWorker
 from tests.support.effort import IS_NIGHTLY
+from tests.support.logged import logged
 from tests.support.mariadb import PASSWORD
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.cdc.binlog.source import BinlogSource
@@ -272,17 +272,17 @@ class ShapesContract:
     ) -> None:
         execute(*(each.format(t="t") for each in PLAIN))
         topics = Topics(kafka, server, shop, definition.topic_prefix)
-        with capture_logs() as logged, RunningWorker(definition, kafka) as worker:
+        with logged() as events, RunningWorker(definition, kafka) as worker:
             worker.wait_for_snapshots()
             execute("ALTER TABLE t ADD COLUMN n INT NOT NULL DEFAULT 42")
             topics.wait_until_equal(worker)
             worker.wait_for_snapshots()
         assert topics.rows("t")['{"id": 30}'] == {"id": 30, "v": "c", "n": 42}
-        requested = [each for each in logged if each["event"] == "snapshot.requested"]
+        requested = [each for each in events if each["event"] == "snapshot.requested"]
         assert [(each["table"], each["why"]) for each in requested] == [
             (f"{shop}.t", "ALTER TABLE ADD COLUMN changed it")
         ]
-        done = [each for each in logged if each["event"] == "snapshot.done"]
+        done = [each for each in events if each["event"] == "snapshot.done"]
         assert [(each["rows"], each["deleted_keys"]) for each in done] == [(3, 0), (3, 0)]
 
     @pytest.mark.parametrize("is_running", [True, False])
@@ -352,11 +352,11 @@ class ShapesContract:
             cursor = connection.cursor()
             cursor.execute("SELECT @@datadir")
             files = Path(cursor.fetchone()[0]) / shop
-            with capture_logs() as logged, RunningWorker(definition, kafka) as worker:
+            with logged() as events, RunningWorker(definition, kafka) as worker:
                 worker.wait_for_snapshots()
                 execute("ALTER TABLE t DISCARD TABLESPACE")
                 worker.wait(
-                    lambda: "snapshot.skipped" in [each["event"] for each in logged],
+                    lambda: "snapshot.skipped" in [each["event"] for each in events],
                     "the table is left out",
                 )
                 execute("INSERT INTO other VALUES (7, 'x')")

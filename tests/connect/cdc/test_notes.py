@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from structlog.testing import capture_logs
-
 from tests.connect.conftest import RunningWorker
+from tests.support.logged import logged
 from tests.support.snapshots import TABLE, FakeSource, FakeWriter
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_table
@@ -78,14 +77,14 @@ def test_a_table_that_is_read_again_says_why_and_what_was_done() -> None:
         cast(Source, source), cast(Writer, writer), state, lambda topic: [(b'{"k": 5}', b"1")], 2
     )
     snapshots.know([TABLE])
-    with capture_logs() as logged:
+    with logged() as events:
         snapshots.see(Batch([], {"n": 0}, resync=[TABLE.id], reasons={TABLE.id: "DROP PARTITION"}))
         assert WorkerState.decode(state.encode()).snapshots[0].why == "DROP PARTITION"
         state.request(TABLE.id)  # an order of the user does not hide it
         assert state.snapshots[0].why == "DROP PARTITION"
         while snapshots.step():
             pass
-    assert logged[0] == {
+    assert events[0] == {
         "event": "snapshot.requested",
         "table": TABLE.id,
         "why": "DROP PARTITION",
@@ -93,4 +92,4 @@ def test_a_table_that_is_read_again_says_why_and_what_was_done() -> None:
         "log_level": "info",
     }
     done = {"event": "snapshot.done", "table": TABLE.id, "rows": 0, "deleted_keys": 1}
-    assert logged[-1] == {**done, "log_level": "info"}
+    assert events[-1] == {**done, "log_level": "info"}

@@ -14,6 +14,7 @@ from tests.connect.conftest import (
     sqlite_definition,
     table_of,
 )
+from tests.support.logged import logged
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_to_end
 from tidemill.connect.cdc import worker as module
@@ -155,11 +156,11 @@ def test_a_table_without_a_key_that_is_made_later_is_reported(
     tmp_path: Path,
     database: sqlite3.Connection,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(module, "LEFT_OUT_S", 0.05)
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
-    with RunningWorker(sqlite_definition(name, tmp_path), kafka) as running:
+    definition = sqlite_definition(name, tmp_path)
+    with logged() as events, RunningWorker(definition, kafka) as running:
         running.wait_for_snapshots()
         assert running.worker.left_out == {}
         database.execute("CREATE TABLE later (v)")
@@ -167,7 +168,5 @@ def test_a_table_without_a_key_that_is_made_later_is_reported(
         assert running.worker.left_out == {"main.later": "it has no primary key"}
         database.execute("INSERT INTO t VALUES (1)")
         running.wait(lambda: running.worker.written == 1, "the other table is captured")
-    (said,) = (
-        line for line in capsys.readouterr().out.splitlines() if "source.table_left_out" in line
-    )
-    assert "main.later" in said
+    (said,) = (each for each in events if each["event"] == "source.table_left_out")
+    assert "main.later" in str(said)

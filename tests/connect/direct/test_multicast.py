@@ -230,7 +230,7 @@ def test_kills_of_bridge_and_broker_lose_nothing(tmp_path: Path) -> None:
         position, session = 1, None
         found: list[bytes | None] = []
         sent: list[bytes | None] = []
-        for round_ in range(examples(4)):
+        for round_ in range(examples(3)):
             with stream.receiver(Receiver(session, position, give_up_ms=10**7)) as receiver:
                 batch = [b"%d-%d" % (round_, each) for each in range(chance.randrange(50, 300))]
                 stream.send(*batch)

@@ -17,6 +17,10 @@ from tests.support.effort import examples
 from tests.support.ports import reserve_port
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.definitions import parse
+from tidemill.connect.direct.definition import Definition
+from tidemill.connect.direct.errors import DefinitionError
+from tidemill.connect.direct.registry import check_options
 
 FAST: Values = {"listen": ["udp://127.0.0.1:0"], "interval_s": 0.2}
 
@@ -127,13 +131,22 @@ def test_a_port_in_use_fails_with_a_hint_until_the_user_resumes(running: Running
         ({"listen": ["nowhere"]}, "not an address"),
         ({"percentiles": [0.0]}, "percentile"),
         ({"intervall_s": 1}, "Did you mean interval_s?"),
+        ({"listen": []}, "listen"),
+        ({"expire": {"counter": -1}}, "expire"),
     ],
 )
-def test_an_invalid_option_is_named(running: Running, options: dict[str, Any], said: str) -> None:
-    running.define(**options)
+def test_an_invalid_option_is_named(options: dict[str, Any], said: str) -> None:
+    given = {"name": "a", "kind": "statsd", "topic": "t", "options": options}
+    definition = parse(Definition, given, DefinitionError, "")
+    with pytest.raises(DefinitionError) as failure:
+        check_options(definition)
+    assert said in f"{failure.value} {failure.value.hint}"
+
+
+def test_an_option_that_a_stored_definition_has_wrong_is_shown(running: Running) -> None:
+    running.define(percentiles=[0.0])
     running.start()
-    status = running.wait_for_phase("failed")
-    assert said in status["error"] + status["hint"]
+    assert "percentile" in running.wait_for_phase("failed")["error"]
 
 
 @pytest.mark.crash

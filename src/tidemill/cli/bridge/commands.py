@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import sys
@@ -236,6 +235,8 @@ def run(
         from tidemill.connect.base.declared import apply_declared
 
         apply_declared(kafka, BRIDGES, "bridge", entries, str(declared.absolute()))
+    import asyncio
+
     asyncio.run(_run(kafka, None if every else names))
     output.note("Stopped.")
 
@@ -252,6 +253,8 @@ def _declared(file: Path) -> list[Definition]:
 
 
 async def _run(kafka: Kafka, names: list[str] | None) -> None:
+    import asyncio
+
     from tidemill.connect.direct.manager import Manager
 
     stop = asyncio.Event()

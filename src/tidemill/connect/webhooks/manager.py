@@ -14,8 +14,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import structlog
-import uvloop
 
+from tidemill import system
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.board import BoardFollower, BoardWriter
 from tidemill.connect.webhooks.attempts import Recorder
@@ -63,7 +63,7 @@ class Manager:
         self._kept: dict[str, _Kept] = {}
         self._ending: list[_Kept] = []
         self._left_out: dict[str, bytes] = {}
-        self._loop = uvloop.new_event_loop()
+        self._loop = system.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="webhooks", daemon=True)
 
     def run(self, stop: threading.Event) -> None:

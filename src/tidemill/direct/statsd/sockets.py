@@ -11,17 +11,16 @@ import contextlib
 import os
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tidemill import system
 from tidemill.direct.statsd.aggregator import Aggregator
 from tidemill.direct.statsd.errors import StatsdError
 
-_SO_RXQ_OVFL = 40  # Linux; Python's socket module has no name for it
 _POLL_MS = 100
 PACKET_LIMIT = 1 << 16
 """Most bytes of a packet in a stream, or of a line."""
@@ -123,9 +122,8 @@ class Listener:
         if scheme in ("udp", "unixgram"):
             receiver = datagram_socket(scheme, host, port)
             self._bound(scheme, receiver.getsockname(), host)
-            self.receive_bytes = min(
-                self.receive_bytes, _receive_buffer(receiver, self.receive_bytes)
-            )
+            given = system.receive_buffer(receiver.fileno(), self.receive_bytes)
+            self.receive_bytes = min(self.receive_bytes, given)
             thread = threading.Thread(
                 target=self._receive, args=(receiver,), name="statsd", daemon=True
             )
@@ -284,20 +282,11 @@ def datagram_socket(scheme: str, host: str, port: int) -> socket.socket:
     receiver = socket.socket(family, socket.SOCK_DGRAM)
     try:
         receiver.bind(bound)
-        if sys.platform == "linux":
-            receiver.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+        system.report_drops(receiver.fileno())
     except OSError:
         receiver.close()
         raise
     return receiver
-
-
-def _receive_buffer(receiver: socket.socket, wanted: int) -> int:
-    """Ask for a receive buffer, and return what the kernel has given."""
-    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
-    given = receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-    # Linux doubles it for its own bookkeeping (socket(7)).
-    return given // 2 if sys.platform == "linux" else given
 
 
 def _remove_stale(path: str) -> None:
