@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LARGEST_SUBSCRIPTION = 64 << 10
 _AT_ONCE = 256
+_LOOK_EVERY = 64
+_NOBLOCK, _SNDMORE = 1, 2  # those of zmq are enums, which are slow to pass on
 _DOMAIN = "tidemill"
 _KEEPALIVE = {"TCP_KEEPALIVE": 1, "TCP_KEEPALIVE_IDLE": 30, "TCP_KEEPALIVE_INTVL": 10}
 
@@ -57,7 +59,8 @@ class ZeroMqSocket:
         self._pid = os.getpid()
         self._linger_ms = int(options.linger_s * 1000)
         self._keeper: Any = None
-        self._subscriptions = 0
+        self._waits = options.wait_s > 0
+        self._subscriptions = self._sends = 0
         self._is_closed = False
         self._context = self._context_for(options.curve)
         self._socket: zmq.Socket[bytes] = self._context.socket(getattr(self._zmq, kind))
@@ -80,9 +83,22 @@ class ZeroMqSocket:
             PubSubError: the socket is closed.
         """
         self._check()
-        self._take_subscriptions()
+        self._sends += 1
+        if not self._sends % _LOOK_EVERY:
+            self._take_subscriptions()
+        if self._send(frames):
+            return True
+        if self._waits:
+            return False
+        # libzmq looks only now and then for what a peer has read; asking for EVENTS always does.
+        self._socket.getsockopt(self._zmq.EVENTS)
+        return self._send(frames)
+
+    def _send(self, frames: Sequence[bytes]) -> bool:
         try:
-            self._socket.send_multipart(frames)
+            for frame in frames[:-1]:
+                self._socket.send(frame, _SNDMORE)
+            self._socket.send(frames[-1])
         except self._zmq.Again:
             return False
         return True
@@ -97,11 +113,12 @@ class ZeroMqSocket:
         self._check()
         if not self._socket.poll(max(int(timeout_s * 1000), 0)):
             return
-        for _ in range(_AT_ONCE):
-            try:
-                yield self._socket.recv_multipart(self._zmq.NOBLOCK)
-            except self._zmq.Again:
-                return
+        receive = self._socket.recv_multipart
+        try:
+            for _ in range(_AT_ONCE):
+                yield receive(_NOBLOCK)
+        except self._zmq.Again:
+            return
 
     def subscribers(self, timeout_s: float) -> int:
         """Return how many prefixes all subscribers together have; wait up to so long for a change.
