@@ -17,10 +17,12 @@ from tests.support.effort import examples
 from tests.support.ports import reserve_port
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.board import Board, BoardWriter
 from tidemill.connect.base.definitions import parse
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.errors import DefinitionError
 from tidemill.connect.direct.registry import check_options
+from tidemill.connect.direct.topics import BRIDGES
 
 FAST: Values = {"listen": ["udp://127.0.0.1:0"], "interval_s": 0.2}
 
@@ -147,6 +149,50 @@ def test_an_option_that_a_stored_definition_has_wrong_is_shown(running: Running)
     running.define(percentiles=[0.0])
     running.start()
     assert "percentile" in running.wait_for_phase("failed")["error"]
+
+
+def test_an_invalid_entry_of_a_settings_file_keeps_no_other_bridge_from_running(
+    kafka: Kafka, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """The worker continues, and the log and the status name the bridge."""
+    file = tmp_path / "tidemill.toml"
+    entry = '[[bridge]]\nname = "declared-{}"\nkind = "statsd"\ntopic = "declared"\noptions = {}\n'
+    file.write_text(
+        entry.format("bad", '{ lissten = ["udp://127.0.0.1:0"] }')
+        + entry.format("good", '{ listen = ["udp://127.0.0.1:0"] }')
+    )
+    command = ["bridge", "run", "--all", "--declared", str(file), "-b", broker.bootstrap]
+    worker = WorkerProcess(command, tmp_path / "worker.log")
+    worker.start()
+    try:
+        bad, good = Running(kafka), Running(kafka)
+        bad.name, good.name = "declared-bad", "declared-good"
+        good.wait_for_phase("running")
+        status = bad.wait_for_phase("failed")
+    finally:
+        worker.kill()
+        board = BoardWriter(kafka, BRIDGES)
+        for name in ("declared-bad", "declared-good"):
+            board.forget(name, Board.read(kafka, BRIDGES))
+        board.flush()
+    assert (status["error"], status["hint"]) == ("unknown key lissten", "Did you mean listen?")
+    assert "bridge.failed bridge=declared-bad" in worker.log()
+
+
+# The manager's thread ends with UnreachableError.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.crash
+def test_a_worker_ends_soon_after_its_broker_is_gone(tmp_path: Path) -> None:
+    """Its last interval and status can't be written, so it does not wait for that."""
+    with BrokerProcess(tmp_path) as broker:
+        running = Running(Kafka(broker.bootstrap))
+        running.define(**FAST)
+        running.start()
+        running.wait_for_phase("running")
+        broker.kill()
+        began = time.monotonic()
+        running.stop()
+        assert time.monotonic() - began < 12  # it was 20
 
 
 @pytest.mark.crash

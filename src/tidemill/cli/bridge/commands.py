@@ -244,12 +244,9 @@ def run(
 def _declared(file: Path) -> list[Definition]:
     from tidemill.cli.server.settings_file import entries_in
     from tidemill.connect.direct.definition import Definition
-    from tidemill.connect.direct.registry import check_options
 
-    entries = entries_in(file, Definition)
-    for each in entries:
-        check_options(each)
-    return entries
+    # The options are checked when a bridge starts: an invalid one must not keep the others from it.
+    return entries_in(file, Definition)
 
 
 async def _run(kafka: Kafka, names: list[str] | None) -> None:

@@ -119,4 +119,4 @@ class Manager:
         for name, kept in self._kept.items():
             self._writer.status(name, kept.keeper.status())
         self._follower.close()
-        await asyncio.to_thread(self._writer.flush)
+        await asyncio.to_thread(self._writer.close)
