@@ -103,6 +103,7 @@ def test_a_timestamp_is_milliseconds_or_iso_8601() -> None:
         (b"nonsense", "not JSON: Expecting value at column 1"),
         (b'{"value": NaN}', "not JSON: NaN is not a JSON value"),
         (b'{"value": {"a": [-Infinity]}}', "not JSON: -Infinity is not a JSON value"),
+        (b'{"a', "not JSON: Unterminated string starting at column 2"),
         (b'{"value": 01}', "not JSON: .* at column 12"),
         (b'{"value": 1} x', "not JSON: Extra data at column 14"),
         (b'{"value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),

@@ -246,7 +246,8 @@ def _value_at(text: str, at: int) -> _Json:
     try:
         _, end = _scan(text, at)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
+        reason = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
+        raise ValueError(f"not JSON: {reason} at column {error.colno}") from error
     except RecursionError as error:
         raise ValueError(f"JSON that is nested too deep begins at column {at + 1}") from error
     return _Json(text, at, end)

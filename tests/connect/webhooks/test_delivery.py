@@ -18,6 +18,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from tests.connect.webhooks.conftest import SECRET, Shop
 from tests.support.certificates import self_signed
+from tests.support.ports import reserve_port
 from tests.support.receiver import Receiver, Reply, Request
 from tidemill.confluent.reading import read_to_end
 from tidemill.connect.webhooks.signatures import Verifier, new_key_pair, new_secret
@@ -346,6 +347,15 @@ def test_tls_is_verified_with_the_authorities_that_are_set(shop: Shop, tmp_path:
         assert receiver.requests == []
         shop.define(receiver.url, ca_file=str(certificate))
         shop.wait(lambda: numbers(receiver) == [1], "it is delivered")
+
+
+def test_an_attempt_says_why_a_receiver_can_not_be_reached(shop: Shop) -> None:
+    port = reserve_port()
+    shop.define(f"http://127.0.0.1:{port}/", retries_s=[0.01])
+    shop.start()
+    shop.send({"number": 1})
+    shop.wait(lambda: shop.attempts(outcome="dead"), "it is a dead letter")
+    assert shop.attempts()[0]["error"] == f"can't connect to 127.0.0.1:{port}: Connection refused"
 
 
 def test_a_private_address_is_refused_and_retried(shop: Shop, receiver: Receiver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Sender:
         except TimeoutError:
             return Answer(None, "no answer in time", duration_ms=spent())
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            text = str(error).replace(self._url, "the url")  # it can contain a secret
+            text = _reason(error).replace(self._url, "the url")  # it can contain a secret
             said = redact(" ".join(text.split())) or type(error).__name__
             return Answer(None, said[:500], duration_ms=spent())
         problem = "redirects are not followed" if 300 <= status < 400 else ""
@@ -86,6 +87,16 @@ class Sender:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request failed, in the words of the system where aiohttp has its own."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return str(error)
+    cause = error.os_error
+    failed = cause.errno is not None and str(cause.strerror).startswith("Connect call failed")
+    why = os.strerror(cause.errno or 0) if failed else cause.strerror or str(cause)
+    return f"can't connect to {error.host}:{error.port}: {why}"
 
 
 async def _first_bytes(answer: aiohttp.ClientResponse) -> str:
