@@ -22,6 +22,7 @@ from pydantic import Field
 from tidemill.confluent.reading import ExtractReader, Follower
 from tidemill.connect.direct.contract import Bridge, Counts, Place
 from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.waiting import to_its_end
 from tidemill.direct.multicast import MulticastError, Record, encode_record
 from tidemill.direct.multicast.answers import LOOPBACK, Answers
 from tidemill.direct.multicast.sockets import Address, Sender
@@ -176,7 +177,7 @@ class MulticastBridge(Bridge):
 
         while True:
             try:
-                found = await asyncio.to_thread(poll)
+                found = await to_its_end(asyncio.to_thread(poll))
             except KafkaException as error:
                 raise BridgeError(
                     f"can't read topic {self._place.topic}: {error.args[0].str()}"

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from tidemill.connect.direct.contract import Bridge, Counts, Place
 from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.waiting import to_its_end
 from tidemill.connect.direct.writing import Writer
 from tidemill.direct.statsd import (
     Aggregator,
@@ -194,7 +195,8 @@ class StatsdBridge(Bridge):
             if writer.pending:
                 self._postponed += 1  # the series continue, and nothing is lost
             else:
-                await self._flush(writer, end_ms)
+                # What was taken out of the aggregator is written, or it is lost.
+                await to_its_end(self._flush(writer, end_ms))
             end_ms = (max(now_ms, end_ms) // interval_ms + 1) * interval_ms
 
     async def _end(self, writer: Writer) -> None:
