@@ -34,7 +34,7 @@ from tidemill.direct.statsd.sockets import Listener
 from tidemill.settings.section import Section
 
 _LINES_S = 0.1
-_STOP_S = 5.0
+_STOP_S = 3.0
 _SLICE = 500
 """So many records are written before other bridges have their turn."""
 

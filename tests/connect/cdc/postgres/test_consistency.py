@@ -10,7 +10,6 @@ key, equals its table.
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from tests.connect.cdc.postgres.folding import selected, text_of
 from tests.connect.cdc.postgres.traffic import TABLES, Ledger, Writer
 from tests.connect.conftest import Records, records_of, table_of
 from tests.support.broker_process import BrokerProcess
-from tests.support.effort import rounds
+from tests.support.effort import chosen_seed, rounds
 from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
@@ -37,7 +36,7 @@ from tidemill.connect.cdc.board import BoardWriter
 
 KILLS = rounds("CRASH_CAPTURE_KILLS", 4, 300)
 ROUNDS = rounds("CRASH_CAPTURE_ROUNDS", 1, 6)
-SEED = int(os.environ.get("CRASH_SEED", time.time_ns() & 0xFFFFFF))
+SEED = chosen_seed(1)
 
 
 @pytest.mark.crash
