@@ -64,6 +64,16 @@ CASES = {
         "BEGIN; ALTER TABLE m DETACH PARTITION m1;"
         " ALTER TABLE m ATTACH PARTITION apart FOR VALUES FROM (10) TO (20); COMMIT",
     ],
+    # All as before in the catalog, but rows that were written meanwhile are in the other topic.
+    "attach, write and detach": [
+        "DROP TABLE child",
+        EMPTY_REST,
+        "ALTER TABLE m ATTACH PARTITION apart FOR VALUES FROM (50) TO (60)",
+        "INSERT INTO m VALUES (9, 55, 'as a partition')",
+        "DELETE FROM m WHERE day = 51",
+        "UPDATE m SET v = 'as a partition' WHERE day = 50",
+        "ALTER TABLE m DETACH PARTITION apart",
+    ],
     "rewrite": ["ALTER TABLE m ALTER v TYPE text USING v || ' and more'"],
 }  # fmt: skip
 
@@ -106,6 +116,7 @@ def test_the_topic_of_the_root_has_the_rows_of_its_partitions(
     for number in range(len(CASES)):
         assert_equal(folded, sql, f"s{number}.m")
         assert (f"s{number}.m", "it is new") not in folded.reasons
+    assert_equal(folded, sql, f"s{list(CASES).index('attach, write and detach')}.apart")
     before = len(folded.reasons)
     for number in range(len(CASES)):
         in_schema(sql, number, "UPDATE m SET v = 'after' WHERE id = 200")

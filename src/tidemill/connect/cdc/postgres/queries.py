@@ -40,8 +40,9 @@ SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', c.relreplident, c.reltuples
       AND a.attrelid = c.oid AND a.attnum = k.number),
   EXISTS (SELECT FROM pg_index i
     WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
-  coalesce((SELECT k.oid::int8 FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p'),
-    0), c.relfilenode::int8, c.relnatts, (SELECT coalesce(max(a.attnum), 0) FROM pg_attribute a
+  coalesce((SELECT (k.oid::int8 << 31) # k.xmin::text::int8 FROM pg_constraint k
+    WHERE k.conrelid = c.oid AND k.contype = 'p'), 0),
+  c.relfilenode::int8, c.relnatts, (SELECT coalesce(max(a.attnum), 0) FROM pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attisdropped), {tree}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE {condition} ORDER BY n.nspname, c.relname

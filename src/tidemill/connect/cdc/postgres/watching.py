@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.connect.cdc.contract import Capture, Position
 from tidemill.connect.cdc.postgres import publication
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, described
-from tidemill.connect.cdc.postgres.decoding.facts import note_of, noted
+from tidemill.connect.cdc.postgres.decoding.facts import KEY_TOUCHED, note_of, noted
 from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
 from tidemill.connect.cdc.postgres.tables import Tables
 
@@ -84,6 +84,7 @@ class Watch:
                 shapes.news.resync[each.id] = changed[each.oid]
         self._listed, self._roots, self._names = set(), set(), {}
         self._note(shapes, captured, noted(self._notes).keys() - {each.oid for each in captured})
+        self._read_roots_again(shapes)
         self._look_at_types(shapes, has_lost_types=position is not None and not self._knows_types())
         if self._notes.get(_FORMAT) != _PRESENT:
             shapes.news.notes[_FORMAT] = _PRESENT
@@ -116,6 +117,7 @@ class Watch:
                 shapes.news.resync[each.id] = "it is new"
         left = (changed - here.keys()) | (self._listed - {oid for oid, _ in published})
         self._note(shapes, here.values(), self._listed & left)
+        self._read_roots_again(shapes)
         if has_changed_types:
             self._look_at_types(shapes)
         self._looked = horizon
@@ -190,6 +192,16 @@ class Watch:
             if each.is_partitioned:
                 self._roots.add(each.oid)
         self._published = self._tables.published()
+
+    def _read_roots_again(self, shapes: Shapes) -> None:
+        """Read partitioned tables again if a table was possibly their partition for a time.
+
+        Their own partitions are the same as before, so nothing else shows it.
+        """
+        resync = shapes.news.resync
+        if KEY_TOUCHED in resync.values():
+            for oid in self._roots:
+                resync.setdefault(self._names[oid], "a partition was possibly attached for a time")
 
     def _described(self, found: CatalogTable) -> Any:
         catalog = self._catalog()

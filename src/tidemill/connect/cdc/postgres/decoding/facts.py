@@ -14,6 +14,10 @@ from dataclasses import asdict, dataclass
 from tidemill.connect.cdc.postgres.catalog import CatalogTable
 
 _NOTE = "table/"
+KEY_CHANGED = "its primary key was changed"
+KEY_TOUCHED = "its primary key was made again, or it was a partition for a time"
+"""Attaching and detaching a table changes the constraint of its primary key, and nothing else that
+stays. What was written meanwhile is in the stream as a change of the partitioned table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Facts:
             if is_rewritten and before.version != column.version:
                 return f"column {name} was altered, and the table was rewritten"
         if (self.key, self.constraint) != (now.key, now.constraint):
-            return "its primary key was changed"
+            return KEY_CHANGED if self.key != now.key else KEY_TOUCHED
         if now.last_dropped > self.last_number:  # its name can be that of another one now
             return "a column was added and dropped"
         if self.tree != now.tree:
