@@ -1,19 +1,50 @@
-"""Parts of the commands for what a topic defines: its board, checks, orders. See ``Board``.
+"""What the commands of sources, webhooks and bridges share: a topic defines these.
 
 Must not know: a command, or what is defined.
 """
 
 from __future__ import annotations
 
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import typer
+
+from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.output import NotFoundError
+from tidemill.settings.section import Section
 
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
     from tidemill.connect.base.board import Board, BoardWriter, StoredDefinition
+
+STALE_MS = 30_000
+"""A status that is older has no worker any more."""
+
+DefinitionFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The definition, a TOML file.")
+]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace a definition that exists.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Which ones to run.")]
+Every = Annotated[bool, typer.Option("--all", help="Run all that are managed, also later ones.")]
+Declared = Annotated[
+    Path | None,
+    typer.Option(
+        "--declared",
+        metavar="FILE",
+        help="First store what a settings file declares, and pause what is not in it any more.",
+    ),
+]
+
+
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +59,8 @@ class Boards:
     noun: str
     topic: str
 
+    # --- reading ------------------------------------------------------------------------------
+
     def kafka(self, servers: str, properties: list[str] | None) -> Kafka:
         """Return the cluster for ``-b`` and ``-X``, after a check that it is reachable."""
         from tidemill.confluent.clients import Kafka
@@ -41,6 +74,25 @@ class Boards:
 
         return Board.read(kafka, self.topic)
 
+    def find(
+        self, name: str, servers: str, properties: list[str] | None, *, to_change: bool = False
+    ) -> tuple[Kafka, Board]:
+        """Return the cluster and the board, after a check that a definition exists.
+
+        Args:
+            to_change: also check that no settings file declares it.
+
+        Raises:
+            NotFoundError: it does not exist.
+            DeclaredError: a settings file declares it.
+        """
+        kafka = self.kafka(servers, properties)
+        board = self.read(kafka)
+        self.require(board, name)
+        if to_change:
+            self._require_changeable(board, name)
+        return kafka, board
+
     def require(self, board: Board, name: str) -> None:
         """Check that a definition exists.
 
@@ -48,31 +100,79 @@ class Boards:
             NotFoundError: it does not.
         """
         if name not in board.definitions:
-            raise NotFoundError(
+            raise output.NotFoundError(
                 f"{self.noun} {name} does not exist",
-                hint=f"List all of them: tidemill {self.noun} list",
+                hint=f"List the {self.noun}s: tidemill {self.noun} list",
             )
 
-    def require_changeable(self, board: Board, name: str) -> None:
-        """Check that a definition exists, and that no settings file declares it.
-
-        Raises:
-            NotFoundError: it does not exist.
-            DeclaredError: a settings file declares it.
-        """
+    def _require_changeable(self, board: Board, name: str) -> None:
         from tidemill.connect.base.declared import check_not_declared
 
-        self.require(board, name)
         check_not_declared(board, self.noun, name)
 
-    def define(self, kafka: Kafka, definition: StoredDefinition) -> None:
-        """Store a definition."""
-        from tidemill.connect.base.board import create_topic
+    def described(self, board: Board, name: str, *keys: str) -> dict[str, Any]:
+        """Return what is known of a definition: some of its keys, its state and its status."""
+        definition = json.loads(board.definitions[name])
+        status = board.statuses.get(name) or {}
+        phase = status.get("phase", "created")
+        age_ms = max(int(time.time() * 1000) - int(status.get("updated_ms", 0)), 0)
+        if status and age_ms > STALE_MS and phase != "stopped":
+            phase = "no worker"
+        own = ("phase", "source", "kind")
+        return {
+            "name": name,
+            **{key: definition.get(key) for key in keys},
+            "state": phase,
+            "status_age_ms": age_ms if status else None,
+            "declared": board.declared.get(name),
+            "definition": definition,
+            **{key: value for key, value in status.items() if key not in own},
+        }
 
+    # --- changing -----------------------------------------------------------------------------
+
+    def create(
+        self,
+        kafka: Kafka,
+        definition: StoredDefinition,
+        *,
+        replace: bool,
+        dry_run: bool,
+        before: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Store a definition, and say so. Return whether it is stored.
+
+        Args:
+            before: called before the definition of a new name is stored.
+
+        Raises:
+            DefinitionExistsError: the name is taken, and it is not to be replaced.
+            DeclaredError: a settings file declares it.
+        """
+        from tidemill.connect.base.board import create_topic
+        from tidemill.connect.base.errors import DefinitionExistsError
+
+        name, board = definition.name, self.read(kafka)
+        exists = name in board.definitions
+        if exists:
+            self._require_changeable(board, name)
+        if exists and not replace:
+            raise DefinitionExistsError(
+                f"{self.noun} {name} already exists",
+                hint="Use another name, or --replace to change its definition.",
+            )
+        verb = "replace" if exists else "create"
+        if dry_run:
+            print(f"would {verb} {self.noun} {name}")
+            return False
         create_topic(kafka, self.topic)
+        if not exists:
+            before()
         writer = self.writer(kafka)
         writer.define(definition)
         writer.flush()
+        print(f"{verb}d {self.noun} {name}")
+        return True
 
     def order(self, kafka: Kafka, name: str, command: str, **payload: Any) -> None:
         """Store a command."""
@@ -85,3 +185,55 @@ class Boards:
         from tidemill.connect.base.board import BoardWriter
 
         return BoardWriter(kafka, self.topic)
+
+    # --- running ------------------------------------------------------------------------------
+
+    def begin_run(
+        self,
+        kind: type[S],
+        decode: Callable[[bytes], S],
+        names: Sequence[str] | None,
+        every: bool,
+        declared: Path | None,
+        servers: str,
+        properties: list[str] | None,
+    ) -> Kafka:
+        """Check the arguments of ``run``, store what a file declares, and return the cluster.
+
+        Args:
+            kind: the class of the definitions.
+            decode: returns a stored definition, or raises a TidemillError.
+
+        Raises:
+            UsageError: the arguments are invalid.
+            NotFoundError: a name does not exist.
+            SettingsError: the file is invalid.
+        """
+        from tidemill import telemetry
+        from tidemill.cli.server.settings_file import entries_in
+        from tidemill.connect.base.declared import apply_declared
+
+        if bool(names) == every:
+            raise output.UsageError(f"name the {self.noun}s to run, or use --all")
+        if declared is not None and not every:
+            raise output.UsageError("--declared is for --all")
+        entries: Any = [] if declared is None else entries_in(declared, kind)
+        kafka = self.kafka(servers, properties)
+        board = self.read(kafka) if names else None
+        for name in names or ():
+            assert board is not None
+            self.require(board, name)
+            decode(board.definitions[name])
+        telemetry.configure("info", "auto", color=output.colored(sys.stderr))
+        if declared is not None:
+            apply_declared(kafka, self.topic, self.noun, entries, str(declared.absolute()))
+        return kafka
+
+
+def until_signal(run: Callable[[threading.Event], None]) -> None:
+    """Run with an event that Ctrl-C or SIGTERM sets."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    run(stop)
+    output.note("Stopped.")

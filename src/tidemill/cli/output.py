@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from tidemill.connect.base.errors import DeclaredError
-from tidemill.connect.cdc.errors import DefinitionError, FencedError, SourceExistsError
+from tidemill.connect.base.errors import DeclaredError, DefinitionExistsError
+from tidemill.connect.cdc.errors import DefinitionError, FencedError
+from tidemill.connect.direct import errors as bridges
 from tidemill.connect.webhooks import errors as webhooks
 from tidemill.errors import (
     SettingsError,
@@ -58,7 +59,16 @@ class AddressInUseError(TidemillError):
 
 
 _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
-    ((UsageError, SettingsError, DefinitionError, webhooks.DefinitionError), USAGE),
+    (
+        (
+            UsageError,
+            SettingsError,
+            DefinitionError,
+            webhooks.DefinitionError,
+            bridges.DefinitionError,
+        ),
+        USAGE,
+    ),
     (
         (
             UnknownTopicOrPartitionError,
@@ -82,11 +92,10 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             DataDirLockedError,
             PipelineRunningError,
             AddressInUseError,
-            SourceExistsError,
+            DefinitionExistsError,
             DeclaredError,
             FencedError,
             webhooks.FencedError,
-            webhooks.WebhookExistsError,
             WorkerNotNeededError,
         ),
         CONFLICT,

@@ -23,8 +23,9 @@ from tests.support.effort import rounds
 from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.cdc.board import BoardWriter, create_topic
+from tidemill.connect.base.board import BoardWriter, create_topic
 from tidemill.connect.cdc.definition import parse
+from tidemill.connect.cdc.topics import SOURCES
 
 Execute = Callable[..., None]
 
@@ -116,8 +117,8 @@ def assert_topics_follow(
     topics = {table: f"shop.{shop}.{table}" for table in TABLES}
     with BrokerProcess(folder / "broker") as broker:
         kafka = Kafka(broker.bootstrap)
-        create_topic(kafka)
-        board = BoardWriter(kafka)
+        create_topic(kafka, SOURCES)
+        board = BoardWriter(kafka, SOURCES)
         board.define(definition)
         board.flush()
         worker = SourceWorker("shop", broker.bootstrap, folder / "worker.log")

@@ -23,9 +23,10 @@ from tests.support.effort import IS_NIGHTLY, rounds
 from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.cdc.board import BoardWriter, create_topic
+from tidemill.connect.base.board import BoardWriter, create_topic
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, SetupError, SourceUnavailableError
+from tidemill.connect.cdc.topics import SOURCES
 
 IDS = 30
 KILLS = rounds("STATEMENT_KILLS", 2, 2000)
@@ -207,8 +208,8 @@ class _Processes:
     """The worker as processes, killed by SIGKILL."""
 
     def __init__(self, definition: Definition, kafka: Kafka, folder: Path) -> None:
-        create_topic(kafka)
-        board = BoardWriter(kafka)
+        create_topic(kafka, SOURCES)
+        board = BoardWriter(kafka, SOURCES)
         board.define(definition)
         board.flush()
         worker = SourceWorker(definition.name, kafka.servers, folder / "worker.log")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import socket
@@ -20,7 +19,7 @@ from tidemill.connect.base.board import Board, BoardWriter, create_topic
 from tidemill.connect.base.definitions import parse
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.errors import DefinitionError
-from tidemill.connect.direct.manager import Manager
+from tidemill.connect.direct.manager import manager
 from tidemill.connect.direct.topics import BRIDGES
 
 _NUMBERS = itertools.count(1)
@@ -36,10 +35,8 @@ class Running:
         self.topic = f"metrics-{self.name}"
         create_topic(kafka, BRIDGES)
         self.board = BoardWriter(kafka, BRIDGES)
-        self._ready = threading.Event()
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
 
     def define(self, kind: str = "statsd", **options: Any) -> None:
         """Store the definition, and wait for nothing."""
@@ -60,19 +57,14 @@ class Running:
     def start(self) -> None:
         """Start a manager in a thread."""
 
-        async def run() -> None:
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            self._ready.set()
-            await Manager(self.kafka, [self.name]).run(self._stop)
-
-        self._ready.clear()
-        self._thread = threading.Thread(target=lambda: asyncio.run(run()))
+        made = manager(self.kafka, [self.name])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=made.run, args=(self._stop,))
         self._thread.start()
-        assert self._ready.wait(60)
 
     def stop(self) -> None:
         if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._stop.set()
             self._thread.join(60)
             assert not self._thread.is_alive()
             self._thread = None

@@ -14,9 +14,10 @@ from confluent_kafka import Producer
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_to_end
+from tidemill.connect.base import manager as managing
 from tidemill.connect.base.board import Board, BoardWriter, create_topic
-from tidemill.connect.webhooks import manager
 from tidemill.connect.webhooks.definition import Webhook, parse
+from tidemill.connect.webhooks.manager import manager
 from tidemill.connect.webhooks.topics import WEBHOOKS, attempts_topic
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -28,7 +29,7 @@ class RunningWorker:
 
     def __init__(self, kafka: Kafka, name: str) -> None:
         self._stop = threading.Event()
-        made = manager.Manager(kafka, [name])
+        made = manager(kafka, [name])
         self._thread = threading.Thread(target=made.run, args=(self._stop,))
 
     def start(self) -> None:
@@ -122,8 +123,8 @@ class Shop:
 @pytest.fixture
 def shop(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
-    monkeypatch.setattr(manager, "STATUS_S", 0.05)
-    monkeypatch.setattr(manager, "LOOK_S", 0.02)
+    monkeypatch.setattr(managing, "STATUS_S", 0.05)
+    monkeypatch.setattr(managing, "LOOK_S", 0.02)
     made = Shop(kafka)
     yield made
     made.stop()

@@ -24,10 +24,10 @@ from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_table, read_to_end
-from tidemill.connect.cdc.board import BoardWriter, create_topic
+from tidemill.connect.base.board import BoardWriter, create_topic
 from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.sqlite.rows import json_cells
-from tidemill.connect.cdc.topics import state_topic
+from tidemill.connect.cdc.topics import SOURCES, state_topic
 
 pytestmark = pytest.mark.crash
 
@@ -78,8 +78,8 @@ def run_load(
             "database": {"path": str(path)},
         }
     )
-    create_topic(kafka)
-    board = BoardWriter(kafka)
+    create_topic(kafka, SOURCES)
+    board = BoardWriter(kafka, SOURCES)
     board.define(definition)
     board.flush()
     worker = SourceWorker(name, kafka.servers, folder / "worker.log")

@@ -17,7 +17,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.postgres import LOGICAL, postgres
 from tests.support.processes import poll_until, skip_if_missing
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.cdc.board import Board
+from tidemill.connect.base.board import Board
+from tidemill.connect.cdc.topics import SOURCES
 from tidemill.demo.database.capture import (
     CaptureFailedError,
     Database,
@@ -88,7 +89,7 @@ def test_rows_and_edits_arrive_before_the_reports_that_need_them(
         assert (delivery.rows["aircraft"], delivery.rows["airlines"]) == stored
         assert stored == REGISTRY.at_the_end()
         tables.close()
-    assert not Board.read(Kafka(broker)).definitions
+    assert not Board.read(Kafka(broker), SOURCES).definitions
 
 
 @pytest.mark.slow

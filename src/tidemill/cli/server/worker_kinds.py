@@ -105,46 +105,29 @@ class PipelineEntry(Section):
         return [text for each in given for text in each]
 
 
-def _sources(broker: Broker) -> Iterable[WorkerSpec]:
-    """Yield the worker of all sources. It reads the file again, to store the definitions."""
-    settings = broker.settings
-    if not settings.sources.run:
-        return
-    # Without a file, no source is declared any more.
-    file = os.devnull if broker.file is None else str(broker.file.absolute())
-    yield WorkerSpec(
-        "sources",
-        broker.command("source", "run", "--all", "--declared", file),
-        wanted=lambda: bool(settings.entries(Definition)) or broker.has_topic(SOURCES),
-    )
+def _of_board(
+    section: type[Section], topic: str, name: str, stop_s: float = 8
+) -> Callable[[Broker], Iterable[WorkerSpec]]:
+    """Return the one worker of all definitions of a kind, such as sources.
 
+    It reads the file again, to store the definitions that are declared in it. It starts with the
+    first definition, in the file or in the topic. ``NAME.run`` of the settings switches it off.
+    """
 
-def _webhooks(broker: Broker) -> Iterable[WorkerSpec]:
-    """Yield the worker that delivers all webhooks, as for sources."""
-    settings = broker.settings
-    if not settings.webhooks.run:
-        return
-    file = os.devnull if broker.file is None else str(broker.file.absolute())
-    yield WorkerSpec(
-        "webhooks",
-        broker.command("webhook", "run", "--all", "--declared", file),
-        wanted=lambda: bool(settings.entries(Webhook)) or broker.has_topic(WEBHOOKS),
-        stop_s=30,
-    )
+    def workers(broker: Broker) -> Iterable[WorkerSpec]:
+        settings = broker.settings
+        if not settings.value(f"{name}.run"):
+            return
+        # Without a file, nothing is declared any more.
+        file = os.devnull if broker.file is None else str(broker.file.absolute())
+        yield WorkerSpec(
+            name,
+            broker.command(section.key, "run", "--all", "--declared", file),
+            wanted=lambda: bool(settings.entries(section)) or broker.has_topic(topic),
+            stop_s=stop_s,
+        )
 
-
-def _bridges(broker: Broker) -> Iterable[WorkerSpec]:
-    """Yield the worker that runs all bridges, as for sources."""
-    settings = broker.settings
-    if not settings.bridges.run:
-        return
-    file = os.devnull if broker.file is None else str(broker.file.absolute())
-    yield WorkerSpec(
-        "bridges",
-        broker.command("bridge", "run", "--all", "--declared", file),
-        wanted=lambda: bool(settings.entries(Bridge)) or broker.has_topic(BRIDGES),
-        stop_s=30,
-    )
+    return workers
 
 
 def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
@@ -191,9 +174,9 @@ KINDS = [
     Kind(GatewaySettings, _gateway, _gateway_address),
     Kind(HooksSection, _none),
     Kind(HookEntry, _none),
-    Kind(Definition, _sources),
-    Kind(Webhook, _webhooks),
-    Kind(Bridge, _bridges),
+    Kind(Definition, _of_board(Definition, SOURCES, "sources")),
+    Kind(Webhook, _of_board(Webhook, WEBHOOKS, "webhooks", stop_s=30)),
+    Kind(Bridge, _of_board(Bridge, BRIDGES, "bridges", stop_s=30)),
     Kind(PipelineEntry, _pipelines),
 ]
 """All kinds, in the order in which their workers start."""

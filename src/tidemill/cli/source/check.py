@@ -10,7 +10,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
-from tidemill.cli.source.kafka import board_of, kafka_of, require
+from tidemill.cli.source.run import BOARDS
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
@@ -68,6 +68,5 @@ def _definition(what: str, servers: str, properties: list[str] | None) -> Defini
 
     if Path(what).is_file() or what.endswith(".toml"):
         return read_file(Path(what))
-    board = board_of(kafka_of(servers, properties))
-    require(board, what)
+    _, board = BOARDS.find(what, servers, properties)
     return Definition.decode(board.definitions[what])

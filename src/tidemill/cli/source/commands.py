@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tidemill.cli import output
+from tidemill.cli.boards import DefinitionFile, Replace
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -21,14 +21,9 @@ from tidemill.cli.options import (
     command_group,
 )
 from tidemill.cli.source.check import check
-from tidemill.cli.source.kafka import board_of, kafka_of, require, require_changeable
-from tidemill.cli.source.run import run
-from tidemill.cli.source.view import as_dict, emit_list, fields_of, wait_with_progress
-from tidemill.connect.cdc.errors import SourceExistsError
+from tidemill.cli.source.run import BOARDS, run
+from tidemill.cli.source.view import emit_list, fields_of, wait_with_progress
 from tidemill.errors import TidemillError
-
-if TYPE_CHECKING:
-    from tidemill.confluent.clients import Kafka
 
 app = command_group("Capture the changes of databases into topics.")
 
@@ -39,10 +34,8 @@ WAIT_S = 30.0
 
 @app.command(short_help="Create a source from a TOML file.")
 def create(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The definition, a TOML file.")],
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the definition of a source that exists.")
-    ] = False,
+    file: DefinitionFile,
+    replace: Replace = False,
     no_snapshot: Annotated[
         bool,
         typer.Option("--no-snapshot", help="Do not read the tables: only changes from now on."),
@@ -59,7 +52,6 @@ def create(
     environment with which the broker was started.
     """
     from tidemill.connect.base.secrets import references
-    from tidemill.connect.cdc.board import BoardWriter, create_topic
     from tidemill.connect.cdc.definition import read_file
     from tidemill.connect.cdc.registry import source_class
 
@@ -67,25 +59,9 @@ def create(
     if no_snapshot:
         definition = definition.model_copy(update={"snapshot": "never"})
     source_class(definition.kind)
-    kafka = kafka_of(servers, properties)
-    board = board_of(kafka)
-    exists = definition.name in board.definitions
-    if exists:
-        require_changeable(board, definition.name)
-    if exists and not replace:
-        raise SourceExistsError(
-            f"source {definition.name} already exists",
-            hint="Use another name, or --replace to change its definition.",
-        )
-    verb = "replace" if exists else "create"
-    if dry_run:
-        print(f"would {verb} source {definition.name}")
+    kafka = BOARDS.kafka(servers, properties)
+    if not BOARDS.create(kafka, definition, replace=replace, dry_run=dry_run):
         return
-    create_topic(kafka)
-    writer = BoardWriter(kafka)
-    writer.define(definition)
-    writer.flush()
-    print(f"{verb}d source {definition.name}")
     if not definition.managed:
         output.note(f"Run it: tidemill source run {definition.name}")
     elif names := sorted({*references([definition.database, definition.hash_key])}):
@@ -103,8 +79,8 @@ def list_sources(
     properties: Property = None,
 ) -> None:
     """List the sources with their state and lag, as their workers last published them."""
-    board = board_of(kafka_of(servers, properties))
-    found = [as_dict(board, name) for name in sorted(board.definitions)]
+    board = BOARDS.read(BOARDS.kafka(servers, properties))
+    found = [BOARDS.described(board, name, "kind") for name in sorted(board.definitions)]
     if as_json:
         output.emit_json(found)
     else:
@@ -124,12 +100,10 @@ def describe(
     properties: Property = None,
 ) -> None:
     """Show a source: state, tables, position, lag in bytes and time, snapshots, last error."""
-    kafka = kafka_of(servers, properties)
-    board = board_of(kafka)
-    require(board, name)
+    kafka, board = BOARDS.find(name, servers, properties)
     if watch:
         board = wait_with_progress(kafka, name)
-    found = as_dict(board, name)
+    found = BOARDS.described(board, name, "kind")
     if as_json:
         output.emit_json(found)
     else:
@@ -173,9 +147,7 @@ def restart(
     properties: Property = None,
 ) -> None:
     """Start the worker of a source again, e.g. after it failed or was fenced."""
-    kafka = kafka_of(servers, properties)
-    board = board_of(kafka)
-    require(board, name)
+    kafka, board = BOARDS.find(name, servers, properties)
     payload: dict[str, Any] = {"resnapshot": resnapshot}
     if dead_letter:
         row = board.statuses.get(name, {}).get("bad_row")
@@ -185,7 +157,7 @@ def restart(
                 hint=f"`tidemill source describe {name}` says why it has stopped.",
             )
         payload["bad_row"] = row["id"]
-    _order(kafka, name, "restart", **payload)
+    BOARDS.order(kafka, name, "restart", **payload)
     print(f"restarted source {name}")
 
 
@@ -203,14 +175,11 @@ def snapshot(
     Rows that did not change are written again with op "r". See the progress with
     'tidemill source describe NAME --wait'.
     """
-    kafka = kafka_of(servers, properties)
-    board = board_of(kafka)
-    require(board, name)
+    kafka, board = BOARDS.find(name, servers, properties)
     known = board.statuses.get(name, {}).get("tables", {})
     tables = [_captured(name, table, known) for table in tables]
-    from tidemill.connect.cdc.board import BoardWriter
 
-    writer = BoardWriter(kafka)
+    writer = BOARDS.writer(kafka)
     for table in tables:
         writer.command(name, f"snapshot/{table}", table=table)
     writer.flush()
@@ -252,12 +221,9 @@ def delete(
 
     A worker does that, since it has the credentials. Its topics stay without --topics.
     """
-    from tidemill.connect.cdc.board import BoardWriter
     from tidemill.connect.cdc.topics import dead_letter_topic, state_topic, transactional_id
 
-    kafka = kafka_of(servers, properties)
-    board = board_of(kafka)
-    require_changeable(board, name)
+    kafka, board = BOARDS.find(name, servers, properties, to_change=True)
     captured = sorted(board.statuses.get(name, {}).get("tables", {}).values())
     if dry_run:
         print(f"would delete source {name}")
@@ -265,7 +231,7 @@ def delete(
             print(f"would delete topic {topic}")
         return
     output.confirm(f"Delete source {name}{' and its topics' if topics else ''}?", yes=yes)
-    writer = BoardWriter(kafka)
+    writer = BOARDS.writer(kafka)
     if force:
         writer.forget(name, board)
         writer.flush()
@@ -284,9 +250,9 @@ def delete(
 
 
 def _wait_until_deleted(servers: str, properties: list[str] | None, name: str) -> None:
-    kafka = kafka_of(servers, properties)
+    kafka = BOARDS.kafka(servers, properties)
     deadline = time.monotonic() + WAIT_S
-    while name in (board := board_of(kafka)).definitions:
+    while name in (board := BOARDS.read(kafka)).definitions:
         status = board.statuses.get(name, {})
         if time.monotonic() > deadline:
             raise TidemillError(
@@ -299,17 +265,8 @@ def _wait_until_deleted(servers: str, properties: list[str] | None, name: str) -
 
 
 def _pause(servers: str, properties: list[str] | None, name: str, *, paused: bool) -> None:
-    kafka = kafka_of(servers, properties)
-    require_changeable(board_of(kafka), name)
-    _order(kafka, name, "pause", paused=paused)
-
-
-def _order(kafka: Kafka, name: str, command: str, **payload: Any) -> None:
-    from tidemill.connect.cdc.board import BoardWriter
-
-    writer = BoardWriter(kafka)
-    writer.command(name, command, **payload)
-    writer.flush()
+    kafka, _ = BOARDS.find(name, servers, properties, to_change=True)
+    BOARDS.order(kafka, name, "pause", paused=paused)
 
 
 app.command()(run)

@@ -9,33 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli import output
-from tidemill.cli.source.kafka import board_of
+from tidemill.cli.source.run import BOARDS
 
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
-    from tidemill.connect.cdc.board import Board
+    from tidemill.connect.base.board import Board
 
-_STALE_MS = 30_000
 _LOOK_S = 0.5
-
-
-def as_dict(board: Board, name: str) -> dict[str, Any]:
-    """Return what is known of a source."""
-    definition = json.loads(board.definitions[name])
-    status = board.statuses.get(name) or {}
-    phase = status.get("phase", "created")
-    age_ms = max(int(time.time() * 1000) - int(status.get("updated_ms", 0)), 0)
-    if status and age_ms > _STALE_MS and phase != "stopped":
-        phase = "no worker"
-    return {
-        "name": name,
-        "kind": definition.get("kind"),
-        "state": phase,
-        "status_age_ms": age_ms if status else None,
-        "declared": board.declared.get(name),
-        "definition": definition,
-        **{key: value for key, value in status.items() if key not in ("source", "kind", "phase")},
-    }
 
 
 def emit_list(sources: Sequence[Mapping[str, Any]]) -> None:
@@ -115,7 +95,7 @@ def _why(progress: Mapping[str, Any]) -> str:
 def wait_with_progress(kafka: Kafka, name: str) -> Board:
     """Show bars on a terminal until no snapshot is in progress, and return the last board."""
     while True:
-        board = board_of(kafka)
+        board = BOARDS.read(kafka)
         status = board.statuses.get(name) or {}
         waiting = status.get("snapshots") or []
         settled = status.get("phase") in ("running", "failed", "paused", "stopped")

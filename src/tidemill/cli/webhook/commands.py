@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
+from tidemill.cli.boards import DefinitionFile, Replace
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -19,19 +20,14 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
-from tidemill.cli.source.kafka import kafka_of
-from tidemill.cli.webhook.kafka import board_of, cluster, order, require_changeable
-from tidemill.cli.webhook.run import run
+from tidemill.cli.webhook.run import BOARDS, run
 from tidemill.cli.webhook.view import (
-    as_dict,
     emit_attempts,
     emit_list,
     fields_of,
     last_attempts,
 )
-from tidemill.connect.webhooks.errors import WebhookExistsError
 from tidemill.connect.webhooks.topics import (
-    WEBHOOKS,
     attempts_topic,
     dead_letters_topic,
     group_id,
@@ -51,10 +47,8 @@ WAIT_S = 30.0
 
 @app.command(short_help="Create a webhook from a TOML file.")
 def create(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The definition, a TOML file.")],
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the definition of a webhook that exists.")
-    ] = False,
+    file: DefinitionFile,
+    replace: Replace = False,
     dry_run: DryRun = False,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
@@ -64,32 +58,18 @@ def create(
     Secrets in the file are references: ${env:NAME} or ${file:PATH}, which the worker resolves. With
     start_at = "end", the default, it delivers what is written to the topic from now on.
     """
-    from tidemill.connect.base.board import BoardWriter, create_topic
     from tidemill.connect.webhooks.definition import read_file
     from tidemill.connect.webhooks.intake import commit_start
 
     webhook = read_file(file)
-    kafka = kafka_of(servers, properties)
-    board = board_of(kafka)
-    exists = webhook.name in board.definitions
-    if exists:
-        require_changeable(board, webhook.name)
-    if exists and not replace:
-        raise WebhookExistsError(
-            f"webhook {webhook.name} already exists",
-            hint="Use another name, or --replace to change its definition.",
-        )
-    verb = "replace" if exists else "create"
-    if dry_run:
-        print(f"would {verb} webhook {webhook.name}")
-        return
-    create_topic(kafka, WEBHOOKS)
-    if not exists:
-        commit_start(kafka, webhook)
-    writer = BoardWriter(kafka, WEBHOOKS)
-    writer.define(webhook)
-    writer.flush()
-    print(f"{verb}d webhook {webhook.name}")
+    kafka = BOARDS.kafka(servers, properties)
+    BOARDS.create(
+        kafka,
+        webhook,
+        replace=replace,
+        dry_run=dry_run,
+        before=lambda: commit_start(kafka, webhook),
+    )
 
 
 @app.command("list", short_help="List the webhooks with their state and lag.")
@@ -99,8 +79,8 @@ def list_webhooks(
     properties: Property = None,
 ) -> None:
     """List the webhooks with their state and lag, as their workers last published them."""
-    board = board_of(kafka_of(servers, properties))
-    found = [as_dict(board, name) for name in sorted(board.definitions)]
+    board = BOARDS.read(BOARDS.kafka(servers, properties))
+    found = [BOARDS.described(board, name, "topic", "url") for name in sorted(board.definitions)]
     if as_json:
         output.emit_json(found)
     else:
@@ -120,8 +100,8 @@ def describe(
     properties: Property = None,
 ) -> None:
     """Show a webhook: state, lag, what waits behind keys that fail, and the last attempts."""
-    kafka, board = cluster(servers, properties, name)
-    found = as_dict(board, name)
+    kafka, board = BOARDS.find(name, servers, properties)
+    found = BOARDS.described(board, name, "topic", "url")
     last = last_attempts(kafka, name, attempts) if attempts else []
     if as_json:
         output.emit_json({**found, "last_attempts": last})
@@ -146,9 +126,9 @@ def send_test(
     """
     import uuid
 
-    kafka, _ = cluster(servers, properties, name)
+    kafka, _ = BOARDS.find(name, servers, properties)
     number = uuid.uuid4().hex
-    order(kafka, name, f"test/{number}")
+    BOARDS.order(kafka, name, f"test/{number}")
     deadline = time.monotonic() + WAIT_S
     while (found := _test_result(kafka, name, number)) is None:
         if time.monotonic() > deadline:
@@ -174,19 +154,16 @@ def _test_result(kafka: Kafka, name: str, number: str) -> dict[str, Any] | None:
 @app.command(short_help="Stop delivering for now. Nothing is lost.")
 def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Stop delivering for now. Nothing is lost as long as the topic keeps its records."""
-    kafka, board = cluster(servers, properties, name)
-    require_changeable(board, name)
-    order(kafka, name, "pause", paused=True)
+    kafka, _ = BOARDS.find(name, servers, properties, to_change=True)
+    BOARDS.order(kafka, name, "pause", paused=True)
     print(f"paused webhook {name}")
 
 
 @app.command(short_help="Continue a webhook that was paused, disabled or has failed.")
 def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Continue a webhook that was paused, disabled or has failed, where it stopped."""
-    from tidemill.connect.base.board import BoardWriter
-
-    kafka, board = cluster(servers, properties, name)
-    writer = BoardWriter(kafka, WEBHOOKS)
+    kafka, board = BOARDS.find(name, servers, properties)
+    writer = BOARDS.writer(kafka)
     if "disable" in board.commands.get(name, {}):
         writer.done(name, "disable")
     writer.command(name, "pause", paused=False)
@@ -236,8 +213,8 @@ def redeliver(
         start = offset if first is None else first
         end = to if offset is None else offset + 1
         wanted = {"partition": partition, "from": start, "to": end}
-    kafka, _ = cluster(servers, properties, name)
-    order(kafka, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
+    kafka, _ = BOARDS.find(name, servers, properties)
+    BOARDS.order(kafka, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
     print(f"ordered a redelivery of webhook {name}")
 
 
@@ -265,13 +242,11 @@ def rotate_secret(
 
     Then run it again with --drop-old. The worker must be able to read the file.
     """
-    from tidemill.connect.base.board import BoardWriter
     from tidemill.connect.webhooks.definition import Webhook
 
     if (reference is None) == (file is None) and not (drop_old and file is None):
         raise output.UsageError("use --to REFERENCE, --file PATH or --drop-old")
-    kafka, board = cluster(servers, properties, name)
-    require_changeable(board, name)
+    kafka, board = BOARDS.find(name, servers, properties, to_change=True)
     webhook = Webhook.decode(board.definitions[name])
     if file is not None:
         reference = f"${{file:{_new_secret_file(file)}}}"
@@ -280,7 +255,7 @@ def rotate_secret(
         if reference is None
         else webhook.with_secret(reference, keep=0 if drop_old else 1)
     )
-    writer = BoardWriter(kafka, WEBHOOKS)
+    writer = BOARDS.writer(kafka)
     writer.define(changed)
     writer.flush()
     print(f"webhook {name} signs with {output.plural(len(changed.secrets), 'secret')}")
@@ -314,10 +289,7 @@ def delete(
 
     The worker stops delivering it. Its consumer group can be deleted a few seconds later.
     """
-    from tidemill.connect.base.board import BoardWriter
-
-    kafka, board = cluster(servers, properties, name)
-    require_changeable(board, name)
+    kafka, board = BOARDS.find(name, servers, properties, to_change=True)
     topics = [attempts_topic(name), *([dead_letters_topic(name)] if letters else [])]
     if dry_run:
         print(f"would delete webhook {name}")
@@ -325,7 +297,7 @@ def delete(
             print(f"would delete topic {topic}")
         return
     output.confirm(f"Delete webhook {name} and its position?", yes=yes)
-    writer = BoardWriter(kafka, WEBHOOKS)
+    writer = BOARDS.writer(kafka)
     writer.forget(name, board)
     writer.flush()
     _delete_group(kafka, name)

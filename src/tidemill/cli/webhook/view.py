@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,31 +13,9 @@ from tidemill.connect.webhooks.topics import attempts_topic
 
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
-    from tidemill.connect.base.board import Board
 
-_STALE_MS = 30_000
 _READ = 2000
 """So many of the last records of the attempts are looked at."""
-
-
-def as_dict(board: Board, name: str) -> dict[str, Any]:
-    """Return what is known of a webhook."""
-    definition = json.loads(board.definitions[name])
-    status = board.statuses.get(name) or {}
-    phase = status.get("phase", "created")
-    age_ms = max(int(time.time() * 1000) - int(status.get("updated_ms", 0)), 0)
-    if status and age_ms > _STALE_MS and phase != "stopped":
-        phase = "no worker"
-    return {
-        "name": name,
-        "topic": definition.get("topic"),
-        "url": definition.get("url"),
-        "state": phase,
-        "status_age_ms": age_ms if status else None,
-        "declared": board.declared.get(name),
-        "definition": definition,
-        **{key: value for key, value in status.items() if key not in ("phase", "updated_ms")},
-    }
 
 
 def last_attempts(kafka: Kafka, name: str, count: int) -> list[dict[str, Any]]:

@@ -20,6 +20,10 @@ class RecordTooLargeError(TidemillError):
     """A record is larger than the topic or the producer allows."""
 
 
+class DefinitionExistsError(TidemillError):
+    """A definition with this name already exists. The user takes another name, or replaces it."""
+
+
 class DeclaredError(TidemillError):
     """A settings file declares it, so commands can't change it. The user edits the file."""
 

@@ -92,7 +92,3 @@ class UndecodableRowError(PermanentCaptureError):
 
 class FencedError(PermanentCaptureError):
     """Another worker of the same source has started, so this one must stop."""
-
-
-class SourceExistsError(TidemillError):
-    """A source with this name already exists. The user takes another name, or replaces it."""

@@ -12,10 +12,11 @@ from collections.abc import Collection
 import structlog
 
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.cdc.board import BoardFollower, BoardWriter
+from tidemill.connect.base.board import BoardFollower, BoardWriter
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import DefinitionError, FencedError
 from tidemill.connect.cdc.runner import Runner
+from tidemill.connect.cdc.topics import SOURCES
 
 STATUS_S = 1.0
 HEARTBEAT_S = 10.0
@@ -37,8 +38,8 @@ class Manager:
     def __init__(self, kafka: Kafka, only: Collection[str] | None = None) -> None:
         self._kafka = kafka
         self._only = None if only is None else set(only)
-        self._follower = BoardFollower(kafka)
-        self._writer = BoardWriter(kafka)
+        self._follower = BoardFollower(kafka, SOURCES)
+        self._writer = BoardWriter(kafka, SOURCES)
         self._runners: dict[str, Runner] = {}
         self._encoded: dict[str, bytes] = {}
         self._ending: list[Runner] = []

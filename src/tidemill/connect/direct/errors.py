@@ -19,7 +19,3 @@ class PermanentBridgeError(BridgeError):
 
 class DefinitionError(PermanentBridgeError):
     """The definition of a bridge is invalid. The user corrects it."""
-
-
-class BridgeExistsError(TidemillError):
-    """A bridge with this name already exists. The user takes another name, or replaces it."""

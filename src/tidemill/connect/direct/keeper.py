@@ -9,13 +9,15 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any, Literal
 
 import structlog
 
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.board import BoardWriter
+from tidemill.connect.base.manager import Commands
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.direct.contract import Bridge, Place
 from tidemill.connect.direct.definition import Definition
@@ -24,8 +26,6 @@ from tidemill.connect.direct.registry import make_bridge
 from tidemill.errors import SettingsError, TidemillError
 
 Phase = Literal["starting", "running", "paused", "waiting", "failed", "stopped"]
-Commands = Mapping[str, Mapping[str, Any]]
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 STEADY_S = 60.0
 """After a run of so long, a failure counts as the first one."""
@@ -51,7 +51,6 @@ class Keeper:
         self._bridge: Bridge | None = None
         self._error: TidemillError | None = None
         self._failures = 0
-        self.task = asyncio.create_task(self._keep(), name=f"bridge {definition.name}")
 
     def order(self, commands: Commands) -> None:
         """Take over the present commands."""
@@ -60,7 +59,7 @@ class Keeper:
             self._changed.set()
 
     def stop(self) -> None:
-        """Ask it to end; ``task`` is then done soon."""
+        """Ask it to end; ``run`` then returns soon."""
         self._stopping = True
         self._changed.set()
 
@@ -68,17 +67,22 @@ class Keeper:
     def _is_paused(self) -> bool:
         return bool(self._commands.get("pause", {}).get("paused"))
 
-    async def _keep(self) -> None:
+    def take_finished(self, writer: BoardWriter) -> Collection[str]:
+        """Return nothing: a bridge has no command that ends."""
+        return ()
+
+    async def run(self) -> None:
+        """Keep the bridge running until ``stop``."""
         while not self._stopping:
             self._changed.clear()
             if self._is_paused:
                 self.phase, self._error, self._failures = "paused", None, 0
                 await self._changed.wait()
                 continue
-            await self._run()
+            await self._run_once()
         self.phase = "stopped"
 
-    async def _run(self) -> None:
+    async def _run_once(self) -> None:
         """Run the bridge until it fails, or there is an order."""
         self.phase = "starting"
         began = time.monotonic()

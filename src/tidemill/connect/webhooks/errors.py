@@ -31,7 +31,3 @@ class ExpressionError(DefinitionError):
 
 class MessageError(TidemillError):
     """A record can't become a message, for example because it is not JSON. It is dead-lettered."""
-
-
-class WebhookExistsError(TidemillError):
-    """A webhook with this name already exists. The user takes another name, or replaces it."""

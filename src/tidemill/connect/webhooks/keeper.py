@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -17,6 +17,8 @@ import orjson
 import structlog
 
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.board import BoardWriter
+from tidemill.connect.base.manager import Commands
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.webhooks.attempts import Recorder, Written, encode_attempt, encode_event
 from tidemill.connect.webhooks.definition import Webhook
@@ -30,7 +32,6 @@ from tidemill.connect.webhooks.topics import ATTEMPTS_CONFIG, attempts_topic
 from tidemill.errors import SettingsError, TidemillError
 
 Phase = Literal["starting", "running", "paused", "disabled", "waiting", "failed", "stopped"]
-Commands = Mapping[str, Mapping[str, Any]]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 STEADY_S = 60.0
@@ -44,8 +45,8 @@ class Keeper:
 
     Attributes:
         webhook: its definition.
-        finished: commands that were carried out. Another thread takes them away.
-        to_disable: why the endpoint is to be disabled; another thread stores it.
+        finished: commands that were carried out, until the manager takes them.
+        to_disable: why the endpoint is to be disabled, until the manager stores it.
         phase: "waiting" continues by itself after a failure, "failed" waits for the user.
     """
 
@@ -95,6 +96,15 @@ class Keeper:
         if self._run is not None:
             self._run.stop()
         self._changed.set()
+
+    def take_finished(self, writer: BoardWriter) -> Collection[str]:
+        """Store what was decided, and return the commands that were carried out since."""
+        if self.to_disable:
+            writer.command(self.webhook.name, "disable", reason=self.to_disable)
+            self.to_disable = ""
+        finished = list(self.finished)
+        self.finished.clear()
+        return finished
 
     def _id(self, command: str) -> str:
         return str(self._commands.get(command, {}).get("id", ""))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.cdc.board import Board, BoardFollower, BoardWriter, create_topic
+from tidemill.connect.base.board import Board, BoardFollower, BoardWriter, create_topic
 from tidemill.connect.cdc.definition import Definition
-from tidemill.connect.cdc.topics import state_topic
+from tidemill.connect.cdc.topics import SOURCES, state_topic
 from tidemill.demo.database.postgres import PostgresDatabase
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES
 from tidemill.demo.database.sqlite import SqliteDatabase
@@ -83,10 +83,10 @@ def database_of(given: str, folder: Path) -> Database:
 def forget_source(bootstrap_servers: str) -> None:
     """Delete the definition and the state of the source of an earlier run, if there are any."""
     kafka = Kafka(bootstrap_servers)
-    create_topic(kafka)
-    board = Board.read(kafka)
+    create_topic(kafka, SOURCES)
+    board = Board.read(kafka, SOURCES)
     if SOURCE in board.definitions:
-        writer = BoardWriter(kafka)
+        writer = BoardWriter(kafka, SOURCES)
         writer.forget(SOURCE, board)
         writer.flush()
     kafka.delete_topics("tidemill-demo", [state_topic(SOURCE)])
@@ -137,8 +137,8 @@ class RunningCapture:
             )
 
     def __enter__(self) -> Self:
-        self._follower = BoardFollower(self._kafka)
-        writer = BoardWriter(self._kafka)
+        self._follower = BoardFollower(self._kafka, SOURCES)
+        writer = BoardWriter(self._kafka, SOURCES)
         writer.define(
             Definition(
                 name=SOURCE,

@@ -32,7 +32,8 @@ from tests.support.effort import chosen_seed, rounds
 from tests.support.processes import poll_until
 from tests.support.source_worker import SourceWorker
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.cdc.board import BoardWriter
+from tidemill.connect.base.board import BoardWriter
+from tidemill.connect.cdc.topics import SOURCES
 
 KILLS = rounds("CRASH_CAPTURE_KILLS", 4, 300)
 ROUNDS = rounds("CRASH_CAPTURE_ROUNDS", 1, 6)
@@ -112,7 +113,7 @@ def create_source(folder: Path, broker: BrokerProcess, dsn: str) -> None:
 
 
 def order_snapshot(kafka: Kafka, table: str) -> None:
-    writer = BoardWriter(kafka)
+    writer = BoardWriter(kafka, SOURCES)
     writer.command("shop", f"snapshot/public.{table}", table=f"public.{table}")
     writer.flush()
 

@@ -15,7 +15,7 @@ CASE c.relkind WHEN 'p' THEN (WITH RECURSIVE tree AS (
        AND NOT t.pending))
    FROM tree t JOIN pg_class m ON m.oid = t.inhrelid) END
 """
-"""Of the partitions of c: their digest, and the replica identities of those with rows.
+"""Return a digest of the partitions of c, and the replica identities of those that have rows.
 
 The digest has the moment when a partition was attached, because its rows can change while it is
 detached, and its file, because TRUNCATE of a partition is not in the stream.
