@@ -28,6 +28,7 @@ from tests.gateway.hooks.conftest import SECRET, STANDARD, write_settings
 from tests.gateway.hooks.test_writer import stored
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
+from tests.support.logged import logged
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.cli.server.settings_file import load
@@ -270,27 +271,50 @@ def test_topics_are_not_served_where_hooks_are(client: httpx.Client, url: str) -
         assert client.post(root + path, json={"value": 1}).status_code == 404
 
 
-def test_settings_of_a_hook_that_are_invalid_stop_the_start(tmp_path: Path) -> None:
-    def start(file: Path) -> None:
-        loaded = load(file, environ={}).settings
-        declared = DeclaredHooks(loaded.section(HooksSection), loaded.entries(HookEntry))
-        HooksApp(Kafka("127.0.0.1:1"), declared)
+def served(file: Path) -> HooksApp:
+    loaded = load(file, environ={}).settings
+    declared = DeclaredHooks(loaded.section(HooksSection), loaded.entries(HookEntry))
+    return HooksApp(Kafka("127.0.0.1:1"), declared)
 
-    def error(hook: str) -> str:
+
+def test_settings_that_are_invalid_stop_the_start(tmp_path: Path) -> None:
+    for hook, said in (
+        ("verifier = 'github'\nsecrets = ['x']", "plain text"),
+        ("verifer = 'github'", "unknown key verifer"),
+    ):
         file = write_settings(tmp_path, 0, f"[[hook]]\nname='a'\ntopic='t'\n{hook}")
-        with pytest.raises(SettingsError) as raised:
-            start(file)
-        return str(raised.value)
-
-    assert "plain text" in error("verifier = 'github'\nsecrets = ['x']")
-    assert "NOT_SET is not set" in error("verifier = 'github'\nsecrets = ['${{env:NOT_SET}}']")
-    assert "unknown key verifer" in error("verifer = 'github'")
-    secret = "secrets = ['${{file:{folder}/secret}}']"
-    assert "public_url" in error(f"verifier = 'twilio'\n{secret}")
+        with pytest.raises(SettingsError, match=said):
+            served(file)
     file = write_settings(tmp_path, 0, "[hooks]\npublic_url = 'hooks.example.com'\n")
     with pytest.raises(SettingsError, match="invalid hooks"):
-        start(file)
-    assert "invalid secret" in error(f"verifier = 'standard'\n{secret}")
+        served(file)
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        ("verifier = 'github'\nsecrets = ['${{env:NOT_SET}}']", "NOT_SET is not set"),
+        ("verifier = 'twilio'\nsecrets = ['${{file:{folder}/secret}}']", "public_url"),
+        ("verifier = 'standard'\nsecrets = ['${{file:{folder}/secret}}']", "invalid secret"),
+    ],
+)
+async def test_a_hook_that_can_not_verify_answers_503_and_the_others_are_served(
+    tmp_path: Path, hook: str, said: str
+) -> None:
+    other = "[[hook]]\nname='other'\ntopic='t'\nverifier='none'\nmethods=['PUT']\n"
+    file = write_settings(tmp_path, 0, f"[[hook]]\nname='a'\ntopic='t'\n{hook}\n{other}")
+    with logged() as events:
+        app = served(file)
+    assert [(each["event"], each["hook"]) for each in events] == [("hook.invalid", "a")]
+    assert said in events[0]["error"]
+    (listener,) = app.listeners()
+    transport = httpx.ASGITransport(listener.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.post("/hooks/a", content=b"{{}}")
+        assert (answer.status_code, answer.json()["error"]) == (503, "invalid_hook")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "secret" not in answer.text
+        assert (await client.post("/hooks/other")).status_code == 405  # it is served
 
 
 def test_a_port_of_hooks_that_is_in_use_is_named_with_its_setting() -> None:

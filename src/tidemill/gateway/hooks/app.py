@@ -29,7 +29,7 @@ from tidemill.gateway.hooks.errors import (
 )
 from tidemill.gateway.hooks.hook import Challenge, DeliveryIdError, Hook
 from tidemill.gateway.hooks.mapping import Delivery
-from tidemill.gateway.hooks.settings import DeclaredHooks
+from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry
 from tidemill.gateway.hooks.writer import Writer
 from tidemill.gateway.server import Listener
 
@@ -40,6 +40,7 @@ BODY_S = 10.0
 INFLIGHT_BYTES = 128 << 20
 """Bytes of all bodies that are in memory."""
 _FENCED_RETRY_S = 30.0
+_BROKEN_RETRY_S = 60.0
 _LOG_EVERY_S = 10.0
 _STOP_S = 5.0
 _URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[^\s?#]*)?", re.ASCII)
@@ -50,28 +51,32 @@ log = structlog.get_logger("tidemill.gateway")
 class HooksApp:
     """An ASGI application that serves all hooks.
 
+    A hook that can't verify, because a secret is missing or invalid, answers 503, so that senders
+    try again; the others are served.
+
     Args:
         kafka: the cluster that has the topics.
         declared: the hooks, and the settings of their listener.
 
     Raises:
-        SettingsError: a secret is missing or invalid.
+        SettingsError: a setting of the listener is invalid.
     """
 
     def __init__(self, kafka: Kafka, declared: DeclaredHooks) -> None:
         self._section = section = declared.section
-        self._hooks = {entry.name: Hook(entry) for entry in declared.entries}
         if section.public_url and not _URL.fullmatch(section.public_url):
             raise SettingsError(
                 f"invalid hooks.public_url = {section.public_url[:100]!r}",
                 hint="Use a URL without a query, like https://hooks.example.com",
             )
-        twilio = [each.name for each in declared.entries if each.verifier == "twilio"]
-        if twilio and not section.public_url:
-            raise SettingsError(
-                f"hook {twilio[0]}: Twilio signs the URL, and hooks.public_url is not set",
-                hint="Set it to what Twilio calls, without /hooks/NAME: https://hooks.example.com",
-            )
+        self._hooks: dict[str, Hook] = {}
+        self._broken: set[str] = set()
+        for entry in declared.entries:
+            try:
+                self._hooks[entry.name] = self._made(entry)
+            except SettingsError as error:
+                self._broken.add(entry.name)
+                log.error("hook.invalid", hook=entry.name, error=str(error), hint=error.hint)
         self._writers = {name: Writer(kafka, hook.entry) for name, hook in self._hooks.items()}
         self._budget = Budget(INFLIGHT_BYTES)
         self._tasks: list[asyncio.Task[None]] = []
@@ -85,7 +90,20 @@ class HooksApp:
         app = Guard(self, allow_remote=True, names=None, origins=None, rates=rates)
         address = section.host, section.port
         listener = Listener("hooks", app, *address, section.connections, section=section.key)
-        return [listener] if self._hooks else []
+        return [listener] if self._hooks or self._broken else []
+
+    def _made(self, entry: HookEntry) -> Hook:
+        """Return a declared hook, ready to use.
+
+        Raises:
+            SettingsError: a secret is missing or invalid, or a setting that its sender needs.
+        """
+        if entry.verifier == "twilio" and not self._section.public_url:
+            raise SettingsError(
+                f"hook {entry.name}: Twilio signs the URL, and hooks.public_url is not set",
+                hint="Set it to what Twilio calls, without /hooks/NAME: https://hooks.example.com",
+            )
+        return Hook(entry)
 
     def start(self) -> None:
         """Take over the hooks. Requests wait until their hook is ready."""
@@ -171,7 +189,11 @@ class HooksApp:
         """Return the hook of a request, and the parameters of its path."""
         raw = request.scope["raw_path"].decode("latin-1")
         parts = [unquote(part) for part in raw.split("/")[1:]]
-        hook = self._hooks.get(parts[1]) if len(parts) > 1 and parts[0] == "hooks" else None
+        name = parts[1] if len(parts) > 1 and parts[0] == "hooks" else ""
+        if name in self._broken:
+            message = f"hook {name} can't verify requests: its settings are invalid"
+            raise HttpError(503, "invalid_hook", message, retry_after_s=_BROKEN_RETRY_S)
+        hook = self._hooks.get(name)
         parameters = None if hook is None else hook.parameters(parts[2:])
         if hook is None or parameters is None:
             raise HttpError(404, "unknown_hook", "there is no such hook")
