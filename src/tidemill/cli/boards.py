@@ -1,4 +1,4 @@
-"""What the commands of sources, webhooks and bridges share: a topic defines these.
+"""Parts of the commands of sources, webhooks and bridges, which a topic defines.
 
 Must not know: a command, or what is defined.
 """

@@ -25,6 +25,8 @@ STATUS_S = 1.0
 HEARTBEAT_S = 10.0
 STOP_S = 25.0
 
+log = structlog.get_logger("tidemill.connect")
+
 Commands = Mapping[str, Mapping[str, Any]]
 
 
@@ -104,7 +106,6 @@ class Manager(Generic[D]):
         self._kept: dict[str, _Kept] = {}
         self._ending: dict[str, _Kept] = {}
         self._left_out: dict[str, bytes] = {}
-        self._log = structlog.get_logger(f"tidemill.{noun}s")
 
     def run(self, stop: threading.Event) -> None:
         """Run an event loop until ``stop`` is set. Then all keepers end."""
@@ -128,7 +129,12 @@ class Manager(Generic[D]):
         for name, kept in list(self._kept.items()):
             self._store(name, kept.keeper)
             if kept.task.done():  # a bug: it is started again
-                self._log.error(f"{self._noun}.ended", name=name, error=repr(kept.task.exception()))
+                log.error(
+                    "definition.ended",
+                    kind=self._noun,
+                    name=name,
+                    error=repr(kept.task.exception()),
+                )
                 del self._kept[name]
             elif board.definitions.get(name) != kept.encoded:
                 self._ending[name] = self._kept.pop(name)
@@ -152,7 +158,9 @@ class Manager(Generic[D]):
             definition = self._decode(encoded)
         except TidemillError as error:
             self._left_out[name] = encoded
-            self._log.error(f"{self._noun}.invalid", name=name, error=str(error), hint=error.hint)
+            log.error(
+                "definition.invalid", kind=self._noun, name=name, error=str(error), hint=error.hint
+            )
             return
         if not (definition.managed if self._only is None else name in self._only):
             self._left_out[name] = encoded

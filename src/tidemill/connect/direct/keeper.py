@@ -112,14 +112,11 @@ class Keeper:
         self._error = error
         is_permanent = isinstance(error, (PermanentBridgeError, SettingsError))
         self.phase = "failed" if is_permanent else "waiting"
-        report = log.error if is_permanent else log.warning
-        report(
-            "bridge.failed",
-            bridge=self._place.name,
-            error=redact(str(error)),
-            hint=redact(error.hint),
-            failures=self._failures,
-        )
+        said = {"error": redact(str(error)), "hint": redact(error.hint), "failures": self._failures}
+        if is_permanent:
+            log.error("bridge.failed", bridge=self._place.name, **said)
+        else:
+            log.warning("bridge.failed", bridge=self._place.name, **said)
         pause = min(FIRST_PAUSE_S * 2 ** min(self._failures - 1, 10), LONGEST_PAUSE_S)
         try:
             await asyncio.wait_for(self._changed.wait(), None if is_permanent else pause)
