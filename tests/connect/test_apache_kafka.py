@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
-import pytest
-
 from tests.connect.base.test_fenced import (  # noqa: F401 - pytest collects them
     fenced,
     test_a_fenced_producer_is_reported_as_fenced,
@@ -27,27 +22,6 @@ from tests.connect.cdc.test_worker import (  # noqa: F401
     test_rules_an_outbox_and_tables_without_a_key_together,
     test_what_was_not_captured_is_repaired_by_a_new_snapshot,
 )
-from tests.support.apache_kafka import ApacheKafka
-from tests.support.processes import skip_if_missing
-from tidemill.confluent.clients import Kafka
+from tests.support.apache_kafka_tests import MARKS, apache, kafka  # noqa: F401
 
-pytestmark = [
-    pytest.mark.apache_kafka,
-    pytest.mark.skipif(
-        not os.environ.get("APACHE_KAFKA_TESTS"),
-        reason="only with APACHE_KAFKA_TESTS=1 in the environment",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with skip_if_missing():
-        server = ApacheKafka(tmp_path_factory.mktemp("kafka"))
-    with server:
-        yield server
-
-
-@pytest.fixture
-def kafka(apache: ApacheKafka) -> Kafka:
-    return Kafka(apache.bootstrap)
+pytestmark = MARKS

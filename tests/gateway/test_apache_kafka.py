@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import httpx
@@ -48,24 +47,11 @@ from tests.gateway.test_reading import (  # noqa: F401
     test_what_can_not_be_answered_is_refused_with_its_reason,
 )
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.apache_kafka_tests import MARKS, apache
 from tests.support.gateway_process import GatewayProcess
-from tests.support.processes import skip_if_missing
 
-pytestmark = [
-    pytest.mark.apache_kafka,
-    pytest.mark.skipif(
-        not os.environ.get("APACHE_KAFKA_TESTS"),
-        reason="only with APACHE_KAFKA_TESTS=1 in the environment",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with skip_if_missing():
-        server = ApacheKafka(tmp_path_factory.mktemp("kafka"))
-    with server:
-        yield server
+pytestmark = MARKS
+broker = apache
 
 
 @pytest.fixture(scope="module")

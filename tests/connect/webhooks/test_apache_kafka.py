@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
-import pytest
-
 from tests.connect.webhooks.test_delivery import (  # noqa: F401 - pytest collects them
     receiver,
     test_410_disables_until_resumed_and_nothing_is_lost,
@@ -18,27 +13,6 @@ from tests.connect.webhooks.test_delivery import (  # noqa: F401 - pytest collec
     test_records_that_retention_has_deleted_are_counted,
     test_what_can_not_be_delivered_becomes_a_dead_letter_and_can_be_redelivered,
 )
-from tests.support.apache_kafka import ApacheKafka
-from tests.support.processes import skip_if_missing
-from tidemill.confluent.clients import Kafka
+from tests.support.apache_kafka_tests import MARKS, apache, kafka  # noqa: F401
 
-pytestmark = [
-    pytest.mark.apache_kafka,
-    pytest.mark.skipif(
-        not os.environ.get("APACHE_KAFKA_TESTS"),
-        reason="only with APACHE_KAFKA_TESTS=1 in the environment",
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with skip_if_missing():
-        server = ApacheKafka(tmp_path_factory.mktemp("kafka"))
-    with server:
-        yield server
-
-
-@pytest.fixture
-def kafka(apache: ApacheKafka) -> Kafka:
-    return Kafka(apache.bootstrap)
+pytestmark = MARKS
