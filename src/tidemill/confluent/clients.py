@@ -168,13 +168,12 @@ class Kafka:
         admin = admin or self.admin(client)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
         try:
-            found = str(asked[topic].result(2 * REQUEST_S).topic_id)
+            found = topic_id_text(asked[topic].result(2 * REQUEST_S))
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise self.translate(error.args[0], f"describe topic {topic}") from error
-        # librdkafka has other base64 characters.
-        return topic if set(found) <= {"A"} else found.replace("+", "-").replace("/", "_")
+        return topic if set(found) <= {"A"} else found
 
     def topic_configs(self, client: str, topic: str) -> dict[str, str]:
         """Return the configs of a topic, also those that have their default.
@@ -324,3 +323,12 @@ def flush_while_reachable(client: Producer, topic: str, timeout_s: float) -> boo
         except KafkaException:
             return False
     return True
+
+
+def topic_id_text(described: Any) -> str:
+    """Return a topic's id as Kafka's tools print it: librdkafka has other base64 characters.
+
+    Args:
+        described: what librdkafka says of the topic.
+    """
+    return str(described.topic_id or "").replace("+", "-").replace("/", "_")

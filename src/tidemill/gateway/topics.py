@@ -24,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tidemill.confluent.clients import Kafka
+from tidemill.confluent.clients import Kafka, topic_id_text
 from tidemill.confluent.errors import error_in
 from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable, unknown_topic
 
@@ -111,7 +111,7 @@ class Catalog:
                         raise
                     found[name] = None
                 else:
-                    found[name] = Topic(name, _id_of(about), len(about.partitions))
+                    found[name] = Topic(name, topic_id_text(about), len(about.partitions))
             return found
 
         found = await self._bounded(f"topic {names[0]}", ask)
@@ -245,8 +245,3 @@ class Catalog:
             raise from_kafka(error.args[0], what) from error
         finally:
             self._waiting -= 1
-
-
-def _id_of(about: Any) -> str:
-    """Return a topic's id as Kafka's tools print it: librdkafka has other base64 characters."""
-    return str(about.topic_id or "").replace("+", "-").replace("/", "_")
