@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("confluent_kafka", minversion="2.16", reason="the load has ShareConsumers")
+
 from tests.soak import inspected
 from tests.soak.load import Load
 from tests.support import effort

@@ -91,6 +91,10 @@ class Sender:
 
 def _reason(error: Exception) -> str:
     """Return why a request failed, in the words of the system where aiohttp has its own."""
+    # One of a certificate is a ClientConnectorError, too, and has no os_error before aiohttp 3.13.
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = str(error.certificate_error)
+        return f"can't connect to {error.host}:{error.port}: {why}"
     if not isinstance(error, aiohttp.ClientConnectorError):
         return str(error)
     cause = error.os_error
