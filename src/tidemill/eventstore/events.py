@@ -1,0 +1,190 @@
+"""Events, versions, queries and conditions: what callers of a store give and get.
+
+Pure values. Knows no client, no file, no clock. Terms: the *version* of a stream is the number of
+its events, so the first event has version 1 and an empty stream version 0. A *position* is the
+place of an event among all accepted events of a store: dense, from 1, never an offset.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+
+class Expected(enum.Enum):
+    """What a commit expects of a stream, where it does not name a version."""
+
+    ANY = "any"
+    """Nothing."""
+    NONE = "no events"
+    """The stream has no events: version 0."""
+    EXISTS = "at least one event"
+
+
+ANY, NONE, EXISTS = Expected.ANY, Expected.NONE, Expected.EXISTS
+Version = int | Expected
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is to be stored.
+
+    Attributes:
+        type: the name of what happened. Not personal: it can't be forgotten.
+        data: the content.
+        id: makes a repeated append recognizable; random by default.
+        metadata: bytes beside the content: who, why (causation, correlation). Not personal either.
+        tags: for append conditions and queries, as ``"order:17"``. Not personal either.
+        schema: the version of the content's schema, for upcasting.
+    """
+
+    type: str
+    data: bytes = b""
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    metadata: bytes = b""
+    tags: frozenset[str] = frozenset()
+    schema: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An accepted event. The first attributes are those of ``NewEvent``.
+
+    Attributes:
+        stream: the name of its stream. The part before the first ``-`` is its category.
+        version: its number in the stream, from 1.
+        position: its number in the store, from 1, without gaps.
+        time_ms: when its writer proposed it, in milliseconds since 1970 (the record's timestamp).
+    """
+
+    type: str
+    data: bytes
+    id: uuid.UUID
+    metadata: bytes
+    tags: frozenset[str]
+    schema: int
+    stream: str
+    version: int
+    position: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Selects events: those of one of ``types`` (empty: of any) that have all ``tags``."""
+
+    types: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+
+    def matches(self, event_type: str, tags: frozenset[str]) -> bool:
+        """Return whether an event with this type and these tags is selected."""
+        return (not self.types or event_type in self.types) and self.tags <= tags
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An append condition: no event of these queries is stored behind a position.
+
+    Attributes:
+        none_of: the queries; an event of any of them counts.
+        after: the last position that the writer has seen. Events up to it do not count.
+    """
+
+    none_of: tuple[Query, ...]
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAppend:
+    """The part of a commit for one stream."""
+
+    stream: str
+    events: tuple[NewEvent, ...]
+    expected: Version = ANY
+
+
+class Appended(NamedTuple):
+    """What an accepted commit got.
+
+    Attributes:
+        positions: of its events, in the order given.
+        versions: the version of each stream of the commit behind it.
+        repeated: whether the same commit was stored before; then these are its old places.
+    """
+
+    positions: range
+    versions: Mapping[str, int]
+    repeated: bool = False
+
+
+class Events(Protocol):
+    """The part of a store that applications use. ``Store`` and the store in memory have it.
+
+    Methods raise ``ConflictError`` if the log decided against a commit, ``OutcomeUnknownError`` if
+    the answer is not known in time.
+    """
+
+    def append(
+        self,
+        stream: str,
+        events: Sequence[NewEvent],
+        *,
+        expected: Version = ANY,
+        conditions: Sequence[Condition] = (),
+    ) -> Appended:
+        """Store events of one stream, all or none."""
+
+    def commit(
+        self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
+    ) -> Appended:
+        """Store events of several streams, all or none."""
+
+    def read(
+        self,
+        stream: str,
+        *,
+        after: int = 0,
+        to: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        fresh: bool = False,
+    ) -> Iterator[StoredEvent]:
+        """Read a stream: versions above ``after``, up to and with ``to``.
+
+        Sees at least what this process has written; with ``fresh``, all that was in the log.
+        """
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        to: int | None = None,
+        queries: Sequence[Query] = (),
+        category: str | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        fresh: bool = False,
+    ) -> Iterator[StoredEvent]:
+        """Read all streams in the order of positions: those of any query and of the category."""
+
+    def version(self, stream: str) -> int:
+        """Return the number of events in a stream, also of those that were truncated."""
+
+    def position(self) -> int:
+        """Return the position of the last event that this process knows; 0 if there is none."""
+
+    def follow(
+        self,
+        *,
+        after: int = 0,
+        queries: Sequence[Query] = (),
+        category: str | None = None,
+        wait_s: float | None = None,
+    ) -> Iterator[StoredEvent]:
+        """Read all behind a position, then what comes, without gap or double.
+
+        Ends ``wait_s`` seconds after the last event; never without it.
+        """
