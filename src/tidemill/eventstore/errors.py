@@ -1,4 +1,4 @@
-"""What goes wrong with an event store. Knows no client and no file."""
+"""The errors of an event store. Knows no client and no file."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 
 class Expected(enum.Enum):
-    """What a commit expects of a stream, where it does not name a version."""
+    """Expectations of a stream that do not name a version."""
 
     ANY = "any"
     """Nothing."""
@@ -107,7 +107,7 @@ class StreamAppend:
 
 
 class Appended(NamedTuple):
-    """What an accepted commit got.
+    """The places that an accepted commit got.
 
     Attributes:
         positions: of its events, in the order given.
