@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from bench.run import percentile
-from tidemill.spark.source import librdkafka, own
-from tidemill.spark.source.plan import FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.reading import librdkafka, own
+from tidemill.reading.plan import FetchPlan
+from tidemill.reading.ranges import OffsetRange
 
 VALUE_BYTES = 100
 RANGES, RANGE_RECORDS = 300, 10

@@ -38,9 +38,9 @@ def test_topics_are_read_by_one_module_of_each_client() -> None:
         "cli/group/lag.py",
         "cli/topic/commits.py",  # runs callbacks
         "confluent/reading.py",
-        "spark/source/librdkafka.py",
+        "reading/librdkafka.py",
     }
-    assert using(r"\bDecoder\(") == {"spark/source/own.py"}
+    assert using(r"\bDecoder\(") == {"reading/own.py"}
 
 
 def test_json_becomes_columns_in_one_module() -> None:

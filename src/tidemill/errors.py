@@ -65,3 +65,15 @@ class RequestTimedOutError(TidemillError):
 
 class UnreachableError(TidemillError):
     """No broker answers at the address. The caller checks the address, or starts a broker."""
+
+
+class OptionError(SettingsError):
+    """An option of a source, a sink or a client is unknown, malformed or contradicts another."""
+
+
+class DataLossError(TidemillError):
+    """Records that were to be read next were removed from the log, or the topic was."""
+
+    default_hint = (
+        "Set failOnDataLoss to false to continue without them, or start with a new checkpoint."
+    )

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.ports import reserve_port
+from tidemill.reading.fetch import FetchPlan, fetch
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.errors import DeliveryError, OptionError
-from tidemill.spark.source.fetch import FetchPlan, fetch
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker

@@ -15,9 +15,9 @@ from tests.support.librdkafka import ready_for_id
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.errors import TidemillError
+from tidemill.reading.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.errors import DataLossError, OptionError
-from tidemill.spark.source.fetch import SCHEMA, SCHEMA_WITH_HEADERS, FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from tidemill.kafka_client.fetching import settings as native_settings
 from tidemill.kafka_client.fetching.settings import ClientSettings, understand
 from tidemill.kafka_client.settings import CONNECTION, Address, ConnectionSettings
-from tidemill.spark.source.plan import DEFAULT_SETTINGS
+from tidemill.reading.plan import DEFAULT_SETTINGS
 
 SERVERS = {"bootstrap.servers": "a:1,b"}
 SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": "p"}

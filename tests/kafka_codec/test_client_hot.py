@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.source.batches import batch
+from tests.reading.batches import batch
 from tests.support.fake_broker import fetched, text
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec.client_hot import parse_fetch, parse_produce

@@ -6,7 +6,9 @@ which has the hint as a note. This module must not know: Spark, Kafka clients, p
 
 from __future__ import annotations
 
-from tidemill.errors import SettingsError, TidemillError
+from tidemill.errors import DataLossError as DataLossError
+from tidemill.errors import OptionError as OptionError
+from tidemill.errors import TidemillError
 from tidemill.extras import how_to_install
 
 
@@ -18,18 +20,6 @@ class JavaNotFoundError(TidemillError):
 
 class JvmStartError(TidemillError):
     """Spark's JVM did not start, although Java was found."""
-
-
-class OptionError(SettingsError):
-    """An option of the Spark source or sink is unknown, malformed or contradicts another."""
-
-
-class DataLossError(TidemillError):
-    """Records that a query has not read yet were removed from the log, or the topic was."""
-
-    default_hint = (
-        "Set failOnDataLoss to false to continue without them, or start with a new checkpoint."
-    )
 
 
 class OtherTopicError(DataLossError):

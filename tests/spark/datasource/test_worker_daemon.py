@@ -17,7 +17,7 @@ from tidemill.spark.datasource.worker_daemon import TASKS_NAME, use_installed_py
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOADED_ONLY_BY_TASKS = "tidemill.spark.source.fetch"
+LOADED_ONLY_BY_TASKS = "tidemill.reading.fetch"
 
 
 def describe_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,16 +12,16 @@ import pytest
 from tests.spark.conftest import Broker
 from tests.support.committed import read_to_end
 from tests.support.processes import poll_until
+from tidemill.reading import fetch
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.errors import OtherTopicError
 from tidemill.spark.letters import query as letters_query
 from tidemill.spark.letters.log import BatchLog
 from tidemill.spark.letters.query import LetterPlan, LetterQuery
 from tidemill.spark.letters.records import HEADERS
 from tidemill.spark.sinks.topic.delivery import exactly_once
-from tidemill.spark.source import fetch
 from tidemill.spark.source.planning.options import parse_source_options
 from tidemill.spark.source.planning.parsing import RowPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 from tidemill.spark.source.refusals import Reports, send
 
 WAIT_S = 60

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.source.planning.parsing import RowPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 from tidemill.spark.source.refusals import Reports, send
 from tidemill.spark.source.rows import parse_range
 

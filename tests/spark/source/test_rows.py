@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidemill.reading.fetch import SCHEMA, SCHEMA_WITH_HEADERS
 from tidemill.spark.errors import RecordError, SchemaError
-from tidemill.spark.source.fetch import SCHEMA, SCHEMA_WITH_HEADERS
 from tidemill.spark.source.planning.parsing import RowPlan
 from tidemill.spark.source.rows import parse_records
 from tidemill.spark.source.used_columns import UsedColumns

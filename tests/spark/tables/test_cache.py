@@ -10,8 +10,8 @@ from confluent_kafka import TopicPartition
 
 from tests.spark.changelogs import Changelog
 from tidemill.errors import UnknownTopicOrPartitionError
+from tidemill.reading import fetch
 from tidemill.spark.errors import JoinError
-from tidemill.spark.source import fetch
 from tidemill.spark.tables import cache as table_cache
 from tidemill.spark.tables.cache import TableCache
 from tidemill.spark.tables.changes import TableSpec

@@ -18,11 +18,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidemill.clock import SystemClock
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.source.planning.admission import FIRST, Admission
 from tidemill.spark.source.planning.options import Position, SourceOptions
 from tidemill.spark.source.planning.pacing import Pacing
 from tidemill.spark.source.planning.parsing import RowPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class Reading:
 
 def _read(reading: Reading, task: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read the records of a task. Runs in a worker."""
-    from tidemill.spark.source.fetch import FetchPlan, fetch
+    from tidemill.reading.fetch import FetchPlan, fetch
 
     if not isinstance(task, _Task):  # Spark's placeholder for a batch without tasks
         return iter(())

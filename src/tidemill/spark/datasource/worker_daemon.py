@@ -30,7 +30,7 @@ _VERSION = "pyspark/version.py"
 _DATA_SOURCE = "tidemill.spark.datasource.data_source"
 _PRELOADED: dict[str, tuple[str, ...]] = {
     TASKS: (
-        "tidemill.spark.source.fetch",
+        "tidemill.reading.fetch",
         "tidemill.spark.source.parse.json_parser",
         "tidemill.spark.source.parse.types",
         "tidemill.spark.source.rows",

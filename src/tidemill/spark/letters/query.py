@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.letters.log import Batch, BatchLog
 from tidemill.spark.sinks.batch_identity import batch_identity
@@ -28,7 +29,6 @@ from tidemill.spark.source.planning.admission import FIRST
 from tidemill.spark.source.planning.options import Position, SourceOptions
 from tidemill.spark.source.planning.parsing import RowPlan
 from tidemill.spark.source.planning.planner import Planner, QueryOffsets
-from tidemill.spark.source.planning.ranges import OffsetRange
 from tidemill.spark.source.refusals import Reports
 
 if TYPE_CHECKING:
@@ -249,8 +249,8 @@ class _Reader:
 
     def _letters(self, wanted: OffsetRange) -> Generator[pa.RecordBatch]:
         """Yield the dead letters of a range."""
+        from tidemill.reading.fetch import FetchPlan, fetch
         from tidemill.spark.letters.records import letters_of
-        from tidemill.spark.source.fetch import FetchPlan, fetch
         from tidemill.spark.source.rows import parse_records
 
         options = self._plan.options

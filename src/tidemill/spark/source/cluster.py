@@ -22,10 +22,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from tidemill.confluent.errors import RETRIABLE, LastError
+from tidemill.confluent.pooling import make_client, raise_if_permanent, unreachable
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError, UnreachableError
-from tidemill.spark.base.clients import make_client, raise_if_permanent, unreachable
+from tidemill.reading.ranges import Offsets, TopicPartition
 from tidemill.spark.source.planning.options import EARLIEST, LATEST, Subscription
-from tidemill.spark.source.planning.ranges import Offsets, TopicPartition
 from tidemill.spark.source.planning.topics import Topic
 
 DEADLINE_S = 60.0

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Iterable
 
-from tidemill.spark.source.planning.ranges import OffsetRange, TopicPartition
+from tidemill.reading.ranges import OffsetRange, TopicPartition
 
 _LONGEST = 4096
 """Most bytes of a report. The name of a topic has at most 249."""

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.base.ddl import Column, columns
 from tidemill.spark.errors import RecordError
 from tidemill.spark.source import refusals, used_columns
@@ -22,7 +23,6 @@ from tidemill.spark.source.planning.parsing import (
     RowPlan,
     check_columns,
 )
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 
 def parse_range(

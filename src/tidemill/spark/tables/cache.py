@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from tidemill.errors import RequestTimedOutError
+from tidemill.reading.fetch import FetchPlan, fetch
+from tidemill.reading.ranges import OffsetRange, TopicPartition
 from tidemill.spark.errors import JoinError
 from tidemill.spark.source.cluster import KafkaCluster
-from tidemill.spark.source.fetch import FetchPlan, fetch
 from tidemill.spark.source.planning.options import EARLIEST, LATEST, Subscription
-from tidemill.spark.source.planning.ranges import OffsetRange, TopicPartition
 from tidemill.spark.source.planning.topics import missing
 from tidemill.spark.tables.captured_records import CapturedRecords, Record
 from tidemill.spark.tables.changes import Change, TableSpec, canonical

@@ -10,6 +10,7 @@ import pytest
 
 from tidemill.clock import ManualClock
 from tidemill.errors import UnknownTopicOrPartitionError
+from tidemill.reading.ranges import OffsetRange, Offsets, TopicPartition
 from tidemill.spark.errors import DataLossError, OptionError, OtherTopicError
 from tidemill.spark.source.planning.admission import AIM_MS, FIRST, Admission
 from tidemill.spark.source.planning.options import (
@@ -19,7 +20,6 @@ from tidemill.spark.source.planning.options import (
     parse_source_options,
 )
 from tidemill.spark.source.planning.planner import Planner, QueryOffsets
-from tidemill.spark.source.planning.ranges import OffsetRange, Offsets, TopicPartition
 from tidemill.spark.source.planning.topics import Topic
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}

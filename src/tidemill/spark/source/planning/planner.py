@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidemill.reading.ranges import (
+    OffsetRange,
+    Offsets,
+    TopicPartition,
+    limit_offsets,
+    split_ranges,
+)
 from tidemill.spark.errors import DataLossError, OptionError, OtherTopicError
 from tidemill.spark.source.planning.admission import Admission
 from tidemill.spark.source.planning.options import (
@@ -20,13 +27,6 @@ from tidemill.spark.source.planning.options import (
     TOPIC_IDS,
     Position,
     SourceOptions,
-)
-from tidemill.spark.source.planning.ranges import (
-    OffsetRange,
-    Offsets,
-    TopicPartition,
-    limit_offsets,
-    split_ranges,
 )
 from tidemill.spark.source.planning.topics import Cluster, Topic, missing, unknown
 

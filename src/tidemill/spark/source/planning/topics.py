@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.errors import UnknownTopicOrPartitionError
+from tidemill.reading.ranges import Offsets, TopicPartition
 from tidemill.spark.source.planning.options import Subscription
-from tidemill.spark.source.planning.ranges import Offsets, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

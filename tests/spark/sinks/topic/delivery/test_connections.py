@@ -19,12 +19,12 @@ from tests.support.certificates import self_signed
 from tests.support.committed import values
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.connection import Connection
+from tidemill.reading.fetch import FetchPlan, fetch
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.sinks.topic.delivery import at_least_once, exactly_once
 from tidemill.spark.sinks.topic.delivery.at_least_once import write_rows
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
 from tidemill.spark.sinks.topic.delivery.own import clusters
-from tidemill.spark.source.fetch import FetchPlan, fetch
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 
 @pytest.fixture(autouse=True)

@@ -32,8 +32,8 @@ from tests.support.committed import read_to_end, values
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.confluent import producing as librdkafka
+from tidemill.confluent.pooling import ClientPool
 from tidemill.errors import UnreachableError
-from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, OptionError
 from tidemill.spark.sinks.topic.delivery import exactly_once
 from tidemill.spark.sinks.topic.delivery.at_least_once import SWITCH

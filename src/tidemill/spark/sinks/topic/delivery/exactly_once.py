@@ -31,9 +31,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidemill.confluent.pooling import ClientPool
 from tidemill.confluent.producing import TransactionalProducer as LibrdkafkaProducer
 from tidemill.kafka_client.producing.transactional import TransactionalProducer
-from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery import librdkafka, own
 from tidemill.spark.sinks.topic.delivery.at_least_once import producer_settings, use_own

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.confluent.pooling import ClientPool, make_client
 from tidemill.confluent.producing import RecordProducer, TransactionalProducer
-from tidemill.spark.base.clients import ClientPool, make_client
 from tidemill.spark.errors import DeliveryError
 from tidemill.spark.sinks.topic.delivery.failures import SINK
 

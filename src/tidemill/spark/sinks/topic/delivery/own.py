@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tidemill.confluent.pooling import ClientPool
 from tidemill.kafka_client.producing.batching import Identity
 from tidemill.kafka_client.producing.cluster import Cluster
 from tidemill.kafka_client.producing.producer import Producer
@@ -16,7 +17,6 @@ from tidemill.kafka_client.producing.record_batch import NO_PRODUCER
 from tidemill.kafka_client.producing.requests import Requests
 from tidemill.kafka_client.producing.settings import ProducerSettings, understand
 from tidemill.kafka_client.producing.transactional import TransactionalProducer
-from tidemill.spark.base.clients import ClientPool
 from tidemill.spark.sinks.topic.delivery.columns import by_topic, columns
 from tidemill.spark.sinks.topic.delivery.failures import SINK, NotAnsweredError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.spark.source.planning.ranges import (
+from tidemill.reading.ranges import (
     OffsetRange,
     TopicPartition,
     limit_offsets,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.reading.batches import batch, offsets
 from tests.spark.conftest import broker_at
-from tests.spark.source.batches import batch, offsets
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
 from tests.support.fake_broker import (
@@ -36,11 +36,11 @@ from tests.support.fake_broker import (
 )
 from tidemill.errors import RequestTimedOutError, UnreachableError
 from tidemill.kafka_client.fetching import client
+from tidemill.reading import fetch as source_fetch
+from tidemill.reading import librdkafka, own
+from tidemill.reading.fetch import FetchPlan
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.errors import DataLossError
-from tidemill.spark.source import fetch as source_fetch
-from tidemill.spark.source import librdkafka, own
-from tidemill.spark.source.fetch import FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -413,8 +413,8 @@ def test_a_forked_process_makes_its_own_connections(tmp_path: Path) -> None:
 
 FORKS = """
 import os, sys
-from tidemill.spark.source.fetch import FetchPlan, fetch
-from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.reading.fetch import FetchPlan, fetch
+from tidemill.reading.ranges import OffsetRange
 
 def read():
     plan = FetchPlan({"bootstrap.servers": sys.argv[1]})

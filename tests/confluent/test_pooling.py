@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.spark.base.clients import ClientPool
+from tidemill.confluent.pooling import ClientPool
 
 
 class Pool:

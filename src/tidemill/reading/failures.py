@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 
-from tidemill.errors import RequestTimedOutError, UnreachableError
-from tidemill.spark.errors import DataLossError
-from tidemill.spark.source.plan import FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.errors import DataLossError, RequestTimedOutError, UnreachableError
+from tidemill.reading.plan import FetchPlan
+from tidemill.reading.ranges import OffsetRange
 
-log = logging.getLogger("tidemill.spark")
+log = logging.getLogger("tidemill.reading")
 
 
 def deleted(wanted: OffsetRange, position: int, plan: FetchPlan) -> None:

@@ -1,4 +1,4 @@
-"""Creates and pools the librdkafka clients of source and sink, and translates their errors.
+"""Creates and pools librdkafka clients for sources, sinks and readers, and translates their errors.
 
 Must not know: Spark, Arrow, options' names.
 """
@@ -6,7 +6,6 @@ Must not know: Spark, Arrow, options' names.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -16,11 +15,8 @@ from typing import Any, Generic, TypeVar
 from confluent_kafka import KafkaException
 
 from tidemill.confluent.errors import RAISED, LastError
-from tidemill.errors import UnreachableError
+from tidemill.errors import OptionError, UnreachableError
 from tidemill.kafka_client.who_answers import explain
-from tidemill.spark.errors import OptionError
-
-log = logging.getLogger("tidemill.spark")
 
 _UNUSED_S = 60.0
 """A client that was idle for so long makes space for another one."""

@@ -17,19 +17,19 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from tests.spark.source.batches import offsets
+from tests.reading.batches import offsets
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.processes import skip_if_missing
 from tidemill.errors import UnreachableError
 from tidemill.kafka_client.settings import MECHANISMS
+from tidemill.reading import own
+from tidemill.reading.plan import FetchPlan
+from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.sinks.topic.delivery.at_least_once import (
     SWITCH,
     close_idle_producers,
     write_rows,
 )
-from tidemill.spark.source import own
-from tidemill.spark.source.plan import FetchPlan
-from tidemill.spark.source.planning.ranges import OffsetRange
 
 pytestmark = [
     pytest.mark.apache_kafka,

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tidemill.spark.source import own
-from tidemill.spark.source.own import OldFormatError
-from tidemill.spark.source.plan import (
+from tidemill.reading import own
+from tidemill.reading.own import OldFormatError
+from tidemill.reading.plan import (
     BATCH_BYTES,
     BATCH_ROWS,
     SCHEMA,
     SCHEMA_WITH_HEADERS,
     FetchPlan,
 )
-from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.reading.ranges import OffsetRange
 
 __all__ = [
     "BATCH_BYTES",
@@ -66,7 +66,7 @@ def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
             wanted = OffsetRange(wanted.topic, wanted.partition, error.position, wanted.end)
         else:
             return
-    from tidemill.spark.source import librdkafka
+    from tidemill.reading import librdkafka
 
     yield from librdkafka.fetch(wanted, plan)
 
@@ -76,5 +76,5 @@ def close_idle_clients() -> None:
     import sys
 
     own.close_idle_clients()
-    if (used := sys.modules.get("tidemill.spark.source.librdkafka")) is not None:
+    if (used := sys.modules.get("tidemill.reading.librdkafka")) is not None:
         used.close_idle_consumers()

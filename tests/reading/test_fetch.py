@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contracts.fetch import Fetch, FetchContract
+from tidemill.reading import fetch as source_fetch
+from tidemill.reading import librdkafka
 from tidemill.spark.datasource.columns import COLUMNS, HEADERS_COLUMN
-from tidemill.spark.source import fetch as source_fetch
-from tidemill.spark.source import librdkafka
 
 
 class TestThroughLibrdkafka(FetchContract):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.confluent.pooling import ClientPool
 from tidemill.kafka_client.brokers import UNKNOWN_TOPIC
 from tidemill.kafka_client.connection import Connection
 from tidemill.kafka_client.errors import (
@@ -25,16 +26,15 @@ from tidemill.kafka_client.fetching.settings import understand
 from tidemill.kafka_codec import client_hot
 from tidemill.kafka_codec.declared import FETCH
 from tidemill.native import extension
-from tidemill.spark.base.clients import ClientPool
-from tidemill.spark.source import failures
-from tidemill.spark.source.plan import (
+from tidemill.reading import failures
+from tidemill.reading.plan import (
     BATCH_BYTES,
     DEFAULT_SETTINGS,
     SCHEMA,
     SCHEMA_WITH_HEADERS,
     FetchPlan,
 )
-from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.reading.ranges import OffsetRange
 
 _OFFSET_OUT_OF_RANGE = 1
 _RETRIABLE = frozenset({5, 6, 7, 8, 9, 13, 56, 74, 75, 78})

@@ -10,8 +10,8 @@ from tidemill.kafka_client.fetching.decompression import Decompressor
 from tidemill.log.format.batch import build_batch
 from tidemill.log.format.records import NewRecord, encode_batch, encode_record
 from tidemill.native import extension
-from tidemill.spark.source.own import BatchMaker
-from tidemill.spark.source.plan import SCHEMA, SCHEMA_WITH_HEADERS
+from tidemill.reading.own import BatchMaker
+from tidemill.reading.plan import SCHEMA, SCHEMA_WITH_HEADERS
 
 FULL, SET_READ, RANGE_READ, OLD_FORMAT = range(4)
 LAST = 2**62

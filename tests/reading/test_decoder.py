@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.spark.source.batches import (
+from tests.reading.batches import (
     OLD_FORMAT,
     RANGE_READ,
     SET_READ,

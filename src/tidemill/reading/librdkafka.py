@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tidemill.confluent.errors import LastError
-from tidemill.spark.base.clients import ClientPool, make_client, raise_if_permanent
-from tidemill.spark.source import failures
-from tidemill.spark.source.plan import (
+from tidemill.confluent.pooling import ClientPool, make_client, raise_if_permanent
+from tidemill.reading import failures
+from tidemill.reading.plan import (
     BATCH_BYTES,
     DEFAULT_SETTINGS,
     SCHEMA,
     SCHEMA_WITH_HEADERS,
     FetchPlan,
 )
-from tidemill.spark.source.planning.ranges import OffsetRange
+from tidemill.reading.ranges import OffsetRange
 
 # The first batch is small, because the size of the records is not known yet.
 _FIRST_ROWS = 32
@@ -43,7 +43,7 @@ _FIXED_SETTINGS: Mapping[str, str] = {
 
 
 def fetch(wanted: OffsetRange, plan: FetchPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range, as ``tidemill.spark.source.fetch.fetch`` promises it."""
+    """Yield the records of a range, as ``tidemill.reading.fetch.fetch`` promises it."""
     reader = _RangeReader(wanted, plan)
     try:
         yield from reader.batches()

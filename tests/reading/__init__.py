@@ -1,0 +1,1 @@
+"""Tests of reading topics as Arrow record batches."""
