@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
@@ -47,3 +48,30 @@ def test_a_busy_port_is_a_warning_and_the_broker_runs(tmp_path: Path) -> None:
             poll_until(lambda: reason in broker.log(), 60, "the reason is logged")
             Kafka(broker.bootstrap).create_topics("tests", {"events": (1, {})})
             assert broker.terminate() == 0
+
+
+def test_a_listener_whose_port_is_in_use_takes_nothing_from_the_other_and_is_tried_again(
+    tmp_path: Path, broker: BrokerProcess
+) -> None:
+    def status(url: str) -> int:
+        try:
+            return httpx.get(url, timeout=30, trust_env=False).status_code
+        except httpx.TransportError:
+            return 0
+
+    hooks, file = reserve_port(), tmp_path / "tidemill.toml"
+    hook = "[[hook]]\nname='open'\ntopic='open'\nverifier='none'\n"
+    file.write_text(f"[hooks]\nport={hooks}\n{hook}")
+    gateway = GatewayProcess(tmp_path / "gateway", broker.bootstrap, config=file)
+    urls = {
+        gateway.port: (f"{gateway.url}/docs", 200),
+        hooks: (f"http://127.0.0.1:{hooks}/hooks/open", 405),
+    }
+    for busy, other in ((gateway.port, hooks), (hooks, gateway.port)):
+        with socket.create_server(("127.0.0.1", busy)) as taken, gateway:
+            url, expected = urls[other]
+            assert status(url) == expected
+            assert f"another process listens on 127.0.0.1:{busy}" in gateway.log()
+            taken.close()
+            url, expected = urls[busy]
+            poll_until(lambda: status(url) == expected, 60, "the port is used")  # noqa: B023

@@ -9,15 +9,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from tidemill import system
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.app import listeners
 from tidemill.gateway.hooks.app import HooksApp
 from tidemill.gateway.hooks.settings import DeclaredHooks
 from tidemill.gateway.parts import Parts
-from tidemill.gateway.server import bind, serve
+from tidemill.gateway.server import serve
 from tidemill.gateway.settings import GatewaySettings
 
 SWITCH_SECONDS = 0.0005
@@ -25,18 +23,14 @@ SWITCH_SECONDS = 0.0005
 _SPARE_FILES = 200
 
 Ready = Callable[[Mapping[str, tuple[str, int]]], None]
-"""Called once, with the address of each listener, when clients can connect."""
-
-log = structlog.get_logger("tidemill.gateway")
+"""Called once, when clients can connect, with the address of each listener that serves."""
 
 
 def run(kafka: Kafka, settings: GatewaySettings, hooks: DeclaredHooks, ready: Ready) -> None:
     """Serve HTTP until SIGINT or SIGTERM.
 
     Raises:
-        PortInUseError: another process listens on a port.
-        SettingsError: an address can't be used, librdkafka rejects a property, or the secret of a
-            hook is missing.
+        SettingsError: no address can be used, or librdkafka rejects a property.
     """
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # errors are answered and logged here
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -52,19 +46,12 @@ async def _serve(
     incoming = HooksApp(kafka, hooks)
     parts = Parts.start(kafka, settings)
     try:
-        wanted = [*listeners(parts), *incoming.listeners()]
-        served = [(each, bind(each)) for each in wanted]
-        for listener, bound in served:
-            bound.listen(1024)
-            host, port = bound.getsockname()[:2]
-            log.info("gateway.listening", listener=listener.name, host=host, port=port)
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, _stop, stop, parts)
         incoming.start()
-        ready({each.name: bound.getsockname()[:2] for each, bound in served})
-        await serve(served, stop)
+        await serve([*listeners(parts), *incoming.listeners()], stop, ready)
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await incoming.stop()

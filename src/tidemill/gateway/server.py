@@ -12,7 +12,7 @@ import errno
 import http
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ KEEP_ALIVE_S = 75
 PIPELINED = 32
 """The most requests of a connection that wait for their turn."""
 STOP_S = 5
+RETRY_S = 2.0
+"""How often it is tried again to listen on a port that is in use."""
+_BACKLOG = 1024
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -190,7 +193,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(listener: Listener) -> socket.socket:
-    """Return a socket that is bound to a listener's address, and does not listen yet.
+    """Return a socket that listens at a listener's address.
 
     Raises:
         PortInUseError: another process listens there.
@@ -203,7 +206,12 @@ def bind(listener: Listener) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        try:
+            bound.bind(address)
+            bound.listen(_BACKLOG)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
@@ -218,16 +226,63 @@ def bind(listener: Listener) -> socket.socket:
     return bound
 
 
-async def serve(listeners: Sequence[tuple[Listener, socket.socket]], stop: asyncio.Event) -> None:
-    """Serve applications on bound sockets until ``stop`` is set, then end open requests."""
-    servers = [(_server(listener), bound) for listener, bound in listeners]
-    tasks = [asyncio.create_task(server.serve([bound])) for server, bound in servers]
+async def serve(
+    listeners: Sequence[Listener],
+    stop: asyncio.Event,
+    ready: Callable[[Mapping[str, tuple[str, int]]], None],
+) -> None:
+    """Serve applications until ``stop`` is set, then end open requests.
+
+    A listener whose address can't be used is a warning, and is tried again while others serve.
+
+    Args:
+        ready: called with the address of each listener that serves.
+
+    Raises:
+        SettingsError: no address can be used.
+    """
+    served: list[tuple[Listener, socket.socket]] = []
+    failed: list[tuple[Listener, SettingsError]] = []
+    for each in listeners:
+        try:
+            served.append((each, bind(each)))
+        except SettingsError as error:
+            failed.append((each, error))
+    if failed and not served:
+        raise failed[0][1]
+    for listener, error in failed:
+        log.warning(
+            "gateway.not_listening", listener=listener.name, error=str(error), hint=error.hint
+        )
+    ready({each.name: bound.getsockname()[:2] for each, bound in served})
+    async with asyncio.TaskGroup() as group:
+        for listener, bound in served:
+            group.create_task(_serve(listener, bound, stop))
+        for listener, _ in failed:
+            group.create_task(_serve_when_free(listener, stop))
+
+
+async def _serve(listener: Listener, bound: socket.socket, stop: asyncio.Event) -> None:
+    host, port = bound.getsockname()[:2]
+    log.info("gateway.listening", listener=listener.name, host=host, port=port)
+    server = _server(listener)
+    serving = asyncio.create_task(server.serve([bound]))
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    for server, _ in servers:
-        server.should_exit = True
-    await asyncio.gather(*tasks)
+    server.should_exit = True
+    await serving
+
+
+async def _serve_when_free(listener: Listener, stop: asyncio.Event) -> None:
+    """Try to listen until it is possible, and serve."""
+    while not stop.is_set():
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await stop.wait()
+        except TimeoutError:
+            with contextlib.suppress(SettingsError):
+                await _serve(listener, bind(listener), stop)
 
 
 def _server(listener: Listener) -> _Server:
@@ -247,6 +302,6 @@ def _server(listener: Listener) -> _Server:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
-        backlog=1024,
+        backlog=_BACKLOG,
     )
     return _Server(config)

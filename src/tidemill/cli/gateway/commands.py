@@ -55,9 +55,9 @@ def gateway(
 
         urls = {name: f"http://{address_text(*at)}" for name, at in addresses.items()}
         if sys.stdout.isatty():
-            output.note(
-                f"The gateway serves {urls['topics']}. Documentation: {urls['topics']}/docs"
-            )
+            for name, url in urls.items():
+                more = f" Documentation: {url}/docs" if name == "topics" else ""
+                output.note(f"The gateway serves {name} at {url}.{more}")
             return
         event = {"event": "ready", **urls, "pid": os.getpid()}
         print(json.dumps(event, separators=(",", ":")), flush=True)

@@ -6,7 +6,6 @@ Must not know: how records are stored or verified. The guard of the gateway answ
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from urllib.parse import unquote
 
@@ -43,7 +42,6 @@ _FENCED_RETRY_S = 30.0
 _BROKEN_RETRY_S = 60.0
 _LOG_EVERY_S = 10.0
 _STOP_S = 5.0
-_URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[^\s?#]*)?", re.ASCII)
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -57,18 +55,10 @@ class HooksApp:
     Args:
         kafka: the cluster that has the topics.
         declared: the hooks, and the settings of their listener.
-
-    Raises:
-        SettingsError: a setting of the listener is invalid.
     """
 
     def __init__(self, kafka: Kafka, declared: DeclaredHooks) -> None:
-        self._section = section = declared.section
-        if section.public_url and not _URL.fullmatch(section.public_url):
-            raise SettingsError(
-                f"invalid hooks.public_url = {section.public_url[:100]!r}",
-                hint="Use a URL without a query, like https://hooks.example.com",
-            )
+        self._section = declared.section
         self._hooks: dict[str, Hook] = {}
         self._broken: set[str] = set()
         for entry in declared.entries:

@@ -19,6 +19,7 @@ _FIELD = r"[^.\s\x00-\x1f]{1,100}"
 SELECTOR = rf"method|(header|query|path):[!-~]{{1,100}}|json:{_FIELD}(\.{_FIELD}){{0,15}}"
 _SEGMENT = re.compile(r"\{[a-z_][a-z0-9_]{0,49}\}")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?(/[^\s?#]*)?", re.ASCII)
 Selected = Annotated[str, Field(pattern=f"^({SELECTOR})?$")]
 
 
@@ -45,6 +46,13 @@ class HooksSection(Section):
         description="What senders put before /hooks/NAME, e.g. https://hooks.example.com. Twilio "
         "signs the URL, so a hook of Twilio needs it.",
     )
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if url and not _URL.fullmatch(url):
+            raise ValueError("expected a URL without a query, like https://hooks.example.com")
+        return url
 
 
 class HookEntry(Section):
