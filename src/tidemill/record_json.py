@@ -83,7 +83,7 @@ def _header(name: str, data: bytes | None) -> list[str | None]:
     return [name, text, encoding] if encoding else [name, text]
 
 
-class _Json(NamedTuple):
+class Json(NamedTuple):
     """A JSON value and its place in the line."""
 
     text: str
@@ -92,11 +92,19 @@ class _Json(NamedTuple):
 
     @property
     def raw(self) -> str:
+        """The characters that it has in the text."""
         return self.text[self.start : self.end]
 
     @property
     def first(self) -> str:
+        """The first character, which tells a string, an object and so on."""
         return self.text[self.start]
+
+    @property
+    def string(self) -> str:
+        """The text of a JSON string."""
+        text: str = json.loads(self.raw) if "\\" in self.raw else self.raw[1:-1]
+        return text
 
 
 def from_line(line: bytes) -> InputRecord:
@@ -108,7 +116,7 @@ def from_line(line: bytes) -> InputRecord:
     Raises:
         ValueError: the line is not a JSON object, or a field is unknown or invalid.
     """
-    return _record(_document(line))
+    return _record(parse_json(line))
 
 
 def from_document(data: bytes, most: int) -> tuple[list[InputRecord], bool]:
@@ -123,14 +131,14 @@ def from_document(data: bytes, most: int) -> tuple[list[InputRecord], bool]:
     Raises:
         ValueError: as ``from_line``; for a list, the error names the record by its index.
     """
-    document = _document(data)
-    fields = dict(_members(document)) if document.first == "{" else {}
+    document = parse_json(data)
+    fields = dict(members(document)) if document.first == "{" else {}
     if [*fields] != ["records"]:
         return [_record(document)], False
     if fields["records"].first != "[":
         raise ValueError("field 'records' is not a list")
     records: list[InputRecord] = []
-    for number, each in enumerate(_elements(fields["records"])):
+    for number, each in enumerate(elements(fields["records"])):
         if number == most:
             raise ValueError(f"more than {most} records")
         try:
@@ -140,8 +148,12 @@ def from_document(data: bytes, most: int) -> tuple[list[InputRecord], bool]:
     return records, True
 
 
-def _document(data: bytes) -> _Json:
-    """Return the only JSON value of a text, which is an object."""
+def parse_json(data: bytes) -> Json:
+    """Return the only JSON value of a text.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -149,11 +161,11 @@ def _document(data: bytes) -> _Json:
     return _whole(text)
 
 
-def _record(document: _Json) -> InputRecord:
+def _record(document: Json) -> InputRecord:
     return _plain_record(document) or _exact_record(document)
 
 
-def _plain_record(document: _Json) -> InputRecord | None:
+def _plain_record(document: Json) -> InputRecord | None:
     """Return a record of strings and whole numbers; None for all others, and for errors.
 
     Most records are so. They need no places in the text, which take most of the time.
@@ -184,11 +196,11 @@ def _encoded(value: object) -> bytes | None:
     raise TypeError
 
 
-def _exact_record(document: _Json) -> InputRecord:
+def _exact_record(document: Json) -> InputRecord:
     if document.first != "{":
         raise ValueError("not a JSON object")
-    fields: dict[str, _Json] = {}
-    for name, value in _members(document):
+    fields: dict[str, Json] = {}
+    for name, value in members(document):
         if name in fields:
             raise ValueError(f"field {name!r} occurs twice")
         if name not in _FIELDS:
@@ -240,7 +252,7 @@ def _after_space(text: str, at: int) -> int:
     return at if found is None else found.end()
 
 
-def _value_at(text: str, at: int) -> _Json:
+def _value_at(text: str, at: int) -> Json:
     """Return the JSON value that begins at a place."""
     at = _after_space(text, at)
     try:
@@ -250,10 +262,10 @@ def _value_at(text: str, at: int) -> _Json:
         raise ValueError(f"not JSON: {reason} at column {error.colno}") from error
     except RecursionError as error:
         raise ValueError(f"JSON that is nested too deep begins at column {at + 1}") from error
-    return _Json(text, at, end)
+    return Json(text, at, end)
 
 
-def _whole(text: str) -> _Json:
+def _whole(text: str) -> Json:
     """Return the one JSON value in a line."""
     value = _value_at(text, 0)
     end = _after_space(text, value.end)
@@ -262,7 +274,7 @@ def _whole(text: str) -> _Json:
     return value
 
 
-def _elements(value: _Json) -> Iterator[_Json]:
+def elements(value: Json) -> Iterator[Json]:
     """Yield the elements of an array, or the names and values of an object, which is valid."""
     text = value.text
     at = _after_space(text, value.start + 1)
@@ -274,25 +286,19 @@ def _elements(value: _Json) -> Iterator[_Json]:
             at = _after_space(text, at + 1)
 
 
-def _members(value: _Json) -> Iterator[tuple[str, _Json]]:
-    elements = _elements(value)
-    for name in elements:
-        yield _text_of(name), next(elements)
+def members(value: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the names and values of an object. A name can occur twice."""
+    found = elements(value)
+    for name in found:
+        yield name.string, next(found)
 
 
-def _text_of(value: _Json) -> str:
-    """Return a JSON string, which is valid, as text."""
-    raw = value.raw
-    text: str = json.loads(raw) if "\\" in raw else raw[1:-1]
-    return text
-
-
-def _plain(value: _Json | None) -> object:
+def _plain(value: Json | None) -> object:
     """Return a value as Python has it; a number with very many digits stays text."""
     if value is None:
         return None
     if value.first == '"':
-        return _text_of(value)
+        return value.string
     try:
         return json.loads(value.raw)
     except ValueError:
@@ -302,7 +308,7 @@ def _plain(value: _Json | None) -> object:
 # --- fields --------------------------------------------------------------------------------------
 
 
-def _bytes(value: _Json | None, encoding: _Json | None) -> bytes | None:
+def _bytes(value: Json | None, encoding: Json | None) -> bytes | None:
     if value is None or value.raw == "null":
         return None
     known = _plain(encoding)
@@ -323,19 +329,19 @@ def _bytes(value: _Json | None, encoding: _Json | None) -> bytes | None:
         raise ValueError(f"half of a surrogate pair in the string at column {column}") from error
 
 
-def _headers(value: _Json | None) -> list[tuple[str, bytes | None]]:
+def _headers(value: Json | None) -> list[tuple[str, bytes | None]]:
     """Parse headers: an object, or a list of ``[name, value]`` if a name occurs twice."""
     if value is None or value.raw == "null":
         return []
     if value.first == "{":
-        return [(_name(name), _bytes(content, None)) for name, content in _members(value)]
+        return [(_name(name), _bytes(content, None)) for name, content in members(value)]
     if value.first == "[":
-        return [_header_pair(pair) for pair in _elements(value)]
+        return [_header_pair(pair) for pair in elements(value)]
     raise ValueError("headers must be an object or a list of [name, value]")
 
 
-def _header_pair(pair: _Json) -> tuple[str, bytes | None]:
-    parts = [*_elements(pair)] if pair.first == "[" else []
+def _header_pair(pair: Json) -> tuple[str, bytes | None]:
+    parts = [*elements(pair)] if pair.first == "[" else []
     if len(parts) not in (2, 3) or parts[0].first != '"':
         raise ValueError("a header must be [name, value]")
     return _name(_plain(parts[0])), _bytes(parts[1], parts[2] if len(parts) == 3 else None)

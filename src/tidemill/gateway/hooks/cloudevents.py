@@ -8,16 +8,16 @@ HTTP 1.1 Web Hooks for Event Delivery.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
 from urllib.parse import unquote
 
 from tidemill.connect.webhooks.signatures import decode_base64
 from tidemill.errors import TidemillError
-from tidemill.gateway.hooks.mapping import Delivery, encode, text_at
+from tidemill.gateway.hooks.mapping import Delivery, encode
+from tidemill.record_json import Json, elements, members, parse_json
 
 STRUCTURED, BATCH = "application/cloudevents+json", "application/cloudevents-batch+json"
 MAX_EVENTS = 1000
@@ -25,10 +25,8 @@ MAX_EVENTS = 1000
 _MAX_ATTRIBUTES = 100
 _ATTRIBUTE = re.compile(r"[a-z0-9]{1,100}", re.ASCII)
 _SOURCE = re.compile(r"[^\s\x00-\x1f]+")
-_SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = re.compile(r"[/+]json$", re.I)
 _DATA, _BASE64 = "data", "data_base64"
-_DECODER = json.JSONDecoder(parse_float=str)
 
 
 class EventError(TidemillError):
@@ -61,10 +59,7 @@ def read_events(delivery: Delivery) -> list[Event]:
     kind = delivery.headers.get("content-type", "")
     media = kind.partition(";")[0].strip().lower()
     if media in (STRUCTURED, BATCH):
-        scanner = _Scanner(delivery.body)
-        objects = [scanner.members()] if media == STRUCTURED else list(scanner.objects())
-        scanner.end()
-        return [_structured(each) for each in objects]
+        return _json_events(delivery.body, are_many=media == BATCH)
     if media.startswith("application/cloudevents"):
         raise EventError(f"the format {media} is not supported", hint=f"Use {STRUCTURED}.")
     attributes = {
@@ -94,28 +89,46 @@ def allowed(headers: Mapping[str, str], origins: list[str], rate: int | None) ->
     return answer
 
 
-def _structured(members: dict[str, tuple[Any, str]]) -> Event:
-    """Return the event of a JSON object, given the value and the text of each member."""
+def _json_events(body: bytes, *, are_many: bool) -> list[Event]:
+    """Return the event of a JSON object, or the events of an array."""
+    try:
+        value = parse_json(body)
+    except ValueError as error:
+        raise EventError(str(error)) from None
+    if not are_many:
+        return [_structured(value)]
+    _require(value.first == "[", "a batch must be a JSON array")
+    found = [*islice(elements(value), MAX_EVENTS + 1)]
+    _require(len(found) <= MAX_EVENTS, f"more than {MAX_EVENTS} events")
+    return [_structured(each) for each in found]
+
+
+def _structured(event: Json) -> Event:
+    _require(event.first == "{", "an event must be a JSON object")
     attributes: dict[str, str] = {}
-    for name, (value, _) in members.items():
-        if name in (_DATA, _BASE64) or value is None:
+    given: dict[str, Json] = {}
+    for name, each in members(event):
+        _require(name not in given, f"{name[:100]!r} occurs twice")
+        given[name] = each
+        if name in (_DATA, _BASE64) or each.raw == "null":
             continue
-        plain = isinstance(value, str | int)
+        plain = each.first not in "{["
         _require(plain, f"the attribute {name[:100]!r} must be text, a number, true or false")
-        attributes[name] = text_at(value, []) or ""
+        attributes[name] = each.string if each.first == '"' else each.raw
     kind = attributes.pop("datacontenttype", "")
-    value, text = members.get(_DATA, (None, ""))
-    encoded, _ = members.get(_BASE64, (None, ""))
-    if encoded is not None:
-        _require(not text, "an event has data or data_base64, and not both")
-        found = decode_base64(encoded) if isinstance(encoded, str) else None
-        _require(found is not None, "data_base64 is not base64")
-        data = found or b""
-    elif isinstance(value, str) and kind and not _JSON.search(kind.partition(";")[0].strip()):
-        data = encode(value)  # the text is the data, and not JSON
+    data, encoded = given.get(_DATA), given.get(_BASE64)
+    if encoded is not None and encoded.raw != "null":
+        _require(data is None, "an event has data or data_base64, and not both")
+        value = decode_base64(encoded.string) if encoded.first == '"' else None
+        if value is None:
+            raise EventError("data_base64 is not base64")
+    elif data is None:
+        value = b""
+    elif data.first == '"' and kind and not _JSON.search(kind.partition(";")[0].strip()):
+        value = encode(data.string)  # the text is the data, and not JSON
     else:
-        kind, data = kind or ("application/json" if text else ""), text.encode()
-    return _event(attributes, data, kind)
+        kind, value = kind or "application/json", data.raw.encode()
+    return _event(attributes, value, kind)
 
 
 def _event(attributes: Mapping[str, str], value: bytes, kind: str) -> Event:
@@ -131,69 +144,6 @@ def _event(attributes: Mapping[str, str], value: bytes, kind: str) -> Event:
     more = (("content-type", encode(kind)),) if kind else ()
     key = attributes.get("partitionkey")
     return Event(f"{source} {attributes['id']}", key, value, (*more, *headers))
-
-
-class _Scanner:
-    """Reads JSON, and keeps the text of what it reads: numbers would not survive a conversion."""
-
-    def __init__(self, body: bytes) -> None:
-        try:
-            self._text = body.decode()
-        except UnicodeDecodeError:
-            raise EventError("the body is not UTF-8") from None
-        self._place = 0
-        self._skip()
-
-    def objects(self) -> Iterator[dict[str, tuple[Any, str]]]:
-        """Yield the objects of an array."""
-        _require(self._take("["), "a batch must be a JSON array")
-        count, is_open = 0, not self._take("]")
-        while is_open:
-            yield self.members()
-            count += 1
-            _require(count <= MAX_EVENTS, f"more than {MAX_EVENTS} events")
-            is_open = self._take(",")
-            _require(is_open or self._take("]"), "the body is not JSON: expected a comma or ]")
-
-    def members(self) -> dict[str, tuple[Any, str]]:
-        """Return the members of an object: value and text by name."""
-        _require(self._take("{"), "an event must be a JSON object")
-        found: dict[str, tuple[Any, str]] = {}
-        is_open = not self._take("}")
-        while is_open:
-            name, _ = self._value()
-            _require(isinstance(name, str) and self._take(":"), "the body is not JSON: no name")
-            _require(name not in found, f"{name[:100]!r} occurs twice")
-            _require(len(found) < _MAX_ATTRIBUTES, f"more than {_MAX_ATTRIBUTES} attributes")
-            found[name] = self._value()
-            is_open = self._take(",")
-            _require(is_open or self._take("}"), "the body is not JSON: expected a comma or }")
-        return found
-
-    def end(self) -> None:
-        """Check that nothing follows."""
-        _require(self._place == len(self._text), "something follows the event or the batch")
-
-    def _value(self) -> tuple[Any, str]:
-        start = self._place
-        try:
-            value, self._place = _DECODER.raw_decode(self._text, start)
-        except (ValueError, RecursionError) as error:
-            raise EventError(f"the body is not JSON: {str(error)[:100]}") from None
-        text = self._text[start : self._place]
-        self._skip()
-        return value, text
-
-    def _take(self, character: str) -> bool:
-        if not self._text.startswith(character, self._place):
-            return False
-        self._place += 1
-        self._skip()
-        return True
-
-    def _skip(self) -> None:
-        found = _SPACE.match(self._text, self._place)
-        self._place = found.end() if found else self._place
 
 
 def _require(valid: bool, message: str) -> None:
