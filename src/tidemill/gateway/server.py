@@ -250,10 +250,8 @@ async def serve(
             failed.append((each, error))
     if failed and not served:
         raise failed[0][1]
-    for listener, error in failed:
-        log.warning(
-            "gateway.not_listening", listener=listener.name, error=str(error), hint=error.hint
-        )
+    for listener, why in failed:
+        log.warning("gateway.not_listening", listener=listener.name, error=str(why), hint=why.hint)
     ready({each.name: bound.getsockname()[:2] for each, bound in served})
     async with asyncio.TaskGroup() as group:
         for listener, bound in served:
