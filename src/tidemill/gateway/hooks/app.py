@@ -163,15 +163,11 @@ class HooksApp:
             return PlainTextResponse(found.text)
         writer = self._writers[name]
         try:
-            async with asyncio.timeout(hook.entry.timeout_s):
-                stored = await asyncio.gather(*(writer.store(record) for record in found))
-        except (TimeoutError, HookUnavailableError) as error:
-            message = str(error) or f"hook {name}: not stored within {hook.entry.timeout_s:g} s"
+            stored = await asyncio.gather(*(writer.store(record) for record in found))
+        except HookUnavailableError as error:
             if self._is_due("not stored", name):
-                log.warning("hook.not_stored", hook=name, error=message)
-            if isinstance(error, HookUnavailableError):
-                raise
-            raise unavailable(message) from None
+                log.warning("hook.not_stored", hook=name, error=str(error))
+            raise
         duplicates = stored.count(False)
         return Response(headers={DUPLICATE: str(duplicates)} if duplicates else None)
 

@@ -66,7 +66,6 @@ class _Waiting:
 
     record: Record
     future: asyncio.Future[Stored]
-    deadline: float
     is_attempted: bool = False
 
 
@@ -99,7 +98,6 @@ class Writer:
         self._once = Once(self._new_window(), self._clock.now_ms)
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
         self._failures = 0  # since a batch was stored
         self._alone = 0  # so many records are stored one by one
         self._wake = asyncio.Event()
@@ -118,15 +116,20 @@ class Writer:
         Raises:
             RecordTooLargeError: the topic does not take so large a record.
             RecordRefusedError: the topic does not take it, e.g. without a key if it is compacted.
-            HookUnavailableError: it was not stored in time. It may still be; a record with an id
-                is not stored twice if the sender tries again.
+            HookUnavailableError: it was not stored in time. It is when that is possible again, if
+                it has an id; so it is not stored twice if the sender tries again.
             HookFencedError: another gateway has taken over the hook.
         """
-        if record.id is None:
-            await self._append(record)
-            return True
-        stored, is_own = await self._once.store(record.id, lambda: self._append(record))
-        return is_own and stored == _NEW
+        try:
+            async with asyncio.timeout(self._entry.timeout_s):
+                if record.id is None:
+                    await self._append(record)
+                    return True
+                stored, is_own = await self._once.store(record.id, lambda: self._append(record))
+                return is_own and stored == _NEW
+        except TimeoutError:
+            seconds = self._entry.timeout_s
+            raise self._unavailable(f"it was not stored within {seconds:g} s") from None
 
     async def _append(self, record: Record) -> Stored:
         if self.is_fenced:
@@ -138,12 +141,10 @@ class Writer:
             )
         if len(self._queue) >= MAX_WAITING or self._bytes + record.size > MAX_WAITING_BYTES:
             raise HookOverloadedError(f"too many requests to hook {self._entry.name} wait")
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(record, loop.create_future(), loop.time() + self._entry.timeout_s)
+        waiting = _Waiting(record, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._bytes += record.size
         self._wake.set()
-        self._expire_later()
         return await waiting.future
 
     # --- the writer's task -----------------------------------------------------------------------
@@ -223,7 +224,6 @@ class Writer:
 
     def _next_batch(self) -> list[_Waiting]:
         """Return records for one transaction, without those that are in the topic."""
-        self._expire()
         batch: list[_Waiting] = []
         size, most = 0, 1 if self._alone else MAX_BATCH
         while self._queue and len(batch) < most and size < MAX_BATCH_BYTES:
@@ -252,27 +252,6 @@ class Writer:
         kept = [each for each in batch if each.record.id is not None]
         self._queue.extendleft(reversed(kept))
         self._bytes += sum(each.record.size for each in kept)
-        self._expire_later()
-
-    def _expire(self) -> None:
-        """Refuse what has waited for too long. The queue is in the order of arrival."""
-        now = asyncio.get_running_loop().time()
-        while self._queue and (self._queue[0].deadline < now or self._queue[0].future.done()):
-            waiting = self._queue.popleft()
-            self._bytes -= waiting.record.size
-            seconds = self._entry.timeout_s
-            _fail(waiting, self._unavailable(f"it was not stored within {seconds:g} s"))
-
-    def _expire_later(self) -> None:
-        """Call ``_expire`` when the first record has waited for too long: one timer for all."""
-        if self._timer is None and self._queue:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(self._queue[0].deadline + 0.01, self._expire_by_timer)
-
-    def _expire_by_timer(self) -> None:
-        self._timer = None
-        self._expire()
-        self._expire_later()
 
     def _fail_waiting(self, error: TidemillError) -> None:
         for waiting in self._queue:
