@@ -16,6 +16,8 @@ from starlette.responses import Response
 
 from tidemill.confluent.errors import RETRIABLE
 from tidemill.confluent.reading import OutOfRangeError
+from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
+from tidemill.connect.webhooks.signatures import SignatureError
 from tidemill.errors import (
     RequestTimedOutError,
     TidemillError,
@@ -75,6 +77,32 @@ class HttpError(TidemillError):
         return Response(orjson.dumps(self.body()), self.status, headers, "application/problem+json")
 
 
+# --- of hooks, whose pure parts know no status ----------------------------------------------------
+
+
+class EventError(TidemillError):
+    """A request does not contain a valid CloudEvent. The sender corrects it; a retry is in vain."""
+
+
+class DeliveryIdError(TidemillError):
+    """The id of a delivery is too long to be remembered. The sender corrects it."""
+
+
+class HookUnavailableError(TidemillError):
+    """The records of a hook can't be stored for now: no broker answers, or not in time."""
+
+
+class HookOverloadedError(HookUnavailableError):
+    """More records wait to be stored than a hook may hold in memory."""
+
+
+class HookFencedError(HookUnavailableError):
+    """Another gateway has taken over the hook. Requests must go there."""
+
+
+# --- statuses -------------------------------------------------------------------------------------
+
+
 def invalid(message: str, *, hint: str | None = None) -> HttpError:
     """Return the error for a request that is malformed."""
     return HttpError(400, "invalid_request", message, hint=hint)
@@ -90,11 +118,21 @@ def busy(message: str) -> HttpError:
     return HttpError(503, "busy", message, retry_after_s=RETRY_AFTER_S)
 
 
-_TYPES: Mapping[type[TidemillError], tuple[int, str]] = {
-    UnknownTopicOrPartitionError: (404, "unknown_topic"),
-    UnreachableError: (503, "unavailable"),
-    RequestTimedOutError: (503, "unavailable"),
+_TYPES: Mapping[type[TidemillError], tuple[int, str, float | None]] = {
+    UnknownTopicOrPartitionError: (404, "unknown_topic", None),
+    UnreachableError: (503, "unavailable", RETRY_AFTER_S),
+    RequestTimedOutError: (503, "unavailable", RETRY_AFTER_S),
+    # Of hooks.
+    SignatureError: (401, "invalid_signature", None),
+    EventError: (400, "invalid_event", None),
+    DeliveryIdError: (400, "invalid_delivery_id", None),
+    RecordTooLargeError: (413, "record_too_large", None),
+    RecordRefusedError: (422, "record_refused", None),
+    HookFencedError: (503, "fenced", 30.0),
+    HookOverloadedError: (503, "busy", RETRY_AFTER_S),
+    HookUnavailableError: (503, "unavailable", RETRY_AFTER_S),
 }
+"""Status, code and Retry-After by class; the first class that fits counts."""
 _OUT_OF_RANGE = (416, "offset_out_of_range")
 _CODES: Mapping[int, tuple[int, str]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: (404, "unknown_topic"),
@@ -157,10 +195,10 @@ def from_error(error: TidemillError) -> HttpError:
             hint="Records before the start were deleted. Continue at the start, or at the end.",
             more={"start": error.start, "end": error.end},
         )
-    status, code = next(
-        (found for kind, found in _TYPES.items() if isinstance(error, kind)), (502, "refused")
+    status, code, retry = next(
+        (found for kind, found in _TYPES.items() if isinstance(error, kind)),
+        (502, "refused", None),
     )
-    retry = RETRY_AFTER_S if status == 503 else None
     return HttpError(status, code, str(error), hint=error.hint, retry_after_s=retry)
 
 

@@ -16,8 +16,9 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.gateway.hooks.cloudevents import MAX_EVENTS, EventError, allowed
-from tidemill.gateway.hooks.hook import Challenge, DeliveryIdError, Hook
+from tidemill.gateway.errors import DeliveryIdError, EventError
+from tidemill.gateway.hooks.cloudevents import MAX_EVENTS, allowed
+from tidemill.gateway.hooks.hook import Challenge, Hook
 from tidemill.gateway.hooks.mapping import Delivery, Record
 from tidemill.gateway.hooks.settings import HookEntry
 

@@ -19,12 +19,12 @@ from tests.support.broker_process import BrokerProcess
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
-from tidemill.gateway.hooks import writer as module
-from tidemill.gateway.hooks.errors import (
+from tidemill.gateway.errors import (
     HookFencedError,
     HookOverloadedError,
     HookUnavailableError,
 )
+from tidemill.gateway.hooks import writer as module
 from tidemill.gateway.hooks.mapping import Record
 from tidemill.gateway.hooks.settings import HookEntry
 from tidemill.gateway.hooks.writer import ID_HEADER, Writer

@@ -15,18 +15,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
 from tidemill.connect.webhooks.signatures import SignatureError
-from tidemill.errors import SettingsError, TidemillError
-from tidemill.gateway.errors import HttpError, unavailable
-from tidemill.gateway.guard import Budget, Guard, Rates, read_body
-from tidemill.gateway.hooks.cloudevents import EventError, allowed
-from tidemill.gateway.hooks.errors import (
-    HookFencedError,
-    HookOverloadedError,
+from tidemill.errors import SettingsError
+from tidemill.gateway.errors import (
     HookUnavailableError,
+    HttpError,
 )
-from tidemill.gateway.hooks.hook import Challenge, DeliveryIdError, Hook
+from tidemill.gateway.guard import Budget, Guard, Rates, read_body
+from tidemill.gateway.hooks.cloudevents import allowed
+from tidemill.gateway.hooks.hook import Challenge, Hook
 from tidemill.gateway.hooks.mapping import Delivery
 from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry
 from tidemill.gateway.hooks.writer import Writer
@@ -38,7 +35,6 @@ BODY_S = 10.0
 """How long a sender can take for a body."""
 INFLIGHT_BYTES = 128 << 20
 """Bytes of all bodies that are in memory."""
-_FENCED_RETRY_S = 30.0
 _BROKEN_RETRY_S = 60.0
 _LOG_EVERY_S = 10.0
 _STOP_S = 5.0
@@ -115,13 +111,7 @@ class HooksApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        request = Request(scope, receive)
-        try:
-            response = await self._answer(request)
-        except HttpError:
-            raise
-        except TidemillError as error:
-            raise _http_error(error) from error
+        response = await self._answer(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -192,26 +182,3 @@ class HooksApp:
         if is_due:
             self._logged[what, name] = now
         return is_due
-
-
-def _http_error(error: TidemillError) -> TidemillError:
-    """Return the answer for an error of a hook."""
-    message, hint = str(error), error.hint
-    match error:
-        case SignatureError():
-            return HttpError(401, "invalid_signature", message)
-        case EventError():
-            return HttpError(400, "invalid_event", message, hint=hint)
-        case DeliveryIdError():
-            return HttpError(400, "invalid_delivery_id", message)
-        case RecordTooLargeError():
-            return HttpError(413, "record_too_large", message, hint=hint)
-        case RecordRefusedError():
-            return HttpError(422, "record_refused", message, hint=hint)
-        case HookFencedError():
-            return HttpError(503, "fenced", message, retry_after_s=_FENCED_RETRY_S)
-        case HookOverloadedError():
-            return HttpError(503, "busy", message, retry_after_s=1.0)
-        case HookUnavailableError():
-            return unavailable(message)
-    return error

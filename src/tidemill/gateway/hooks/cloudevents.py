@@ -15,7 +15,7 @@ from itertools import islice
 from urllib.parse import unquote
 
 from tidemill.connect.webhooks.signatures import decode_base64
-from tidemill.errors import TidemillError
+from tidemill.gateway.errors import EventError
 from tidemill.gateway.hooks.mapping import Delivery, encode
 from tidemill.record_json import Json, elements, members, parse_json
 
@@ -27,10 +27,6 @@ _ATTRIBUTE = re.compile(r"[a-z0-9]{1,100}", re.ASCII)
 _SOURCE = re.compile(r"[^\s\x00-\x1f]+")
 _JSON = re.compile(r"[/+]json$", re.I)
 _DATA, _BASE64 = "data", "data_base64"
-
-
-class EventError(TidemillError):
-    """A request does not contain a valid CloudEvent. The sender corrects it; a retry is in vain."""
 
 
 @dataclass(frozen=True, slots=True)

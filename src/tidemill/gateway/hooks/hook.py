@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemill.errors import TidemillError
+from tidemill.gateway.errors import DeliveryIdError
 from tidemill.gateway.hooks.cloudevents import read_events
 from tidemill.gateway.hooks.mapping import Delivery, Record, Select, encode, selector
 from tidemill.gateway.hooks.settings import HookEntry
@@ -17,10 +17,6 @@ MAX_ID = 512
 """Bytes of a delivery id. It is kept in memory."""
 _KEPT = ("content-type", "content-encoding")
 """Headers of a request that its record has too: without them the body can't be read."""
-
-
-class DeliveryIdError(TidemillError):
-    """The id of a delivery is too long to be remembered. The sender corrects it."""
 
 
 @dataclass(frozen=True)

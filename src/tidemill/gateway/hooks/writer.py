@@ -32,7 +32,7 @@ from tidemill.connect.base.errors import (
 from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.errors import TidemillError
 from tidemill.gateway.dedup import Once, Stored, Window, rebuild
-from tidemill.gateway.hooks.errors import (
+from tidemill.gateway.errors import (
     HookFencedError,
     HookOverloadedError,
     HookUnavailableError,
