@@ -239,8 +239,8 @@ def _sign_with(key: str) -> Sign:
     if key.startswith(_PRIVATE):
         private = _private_key(key)
         return lambda signed: "v1a," + base64.b64encode(private.sign(signed)).decode()
-    shared = _shared_secret(key)
-    return lambda signed: "v1," + base64.b64encode(_hmac(shared, signed)).decode()
+    mac = _hmac(_shared_secret(key))
+    return lambda signed: "v1," + base64.b64encode(mac(signed)).decode()
 
 
 def _matcher(key: str) -> tuple[str, Matches]:
@@ -258,17 +258,25 @@ def _matcher(key: str) -> tuple[str, Matches]:
             return True
 
         return "v1a", lambda signed, given: any(is_valid(signed, each) for each in given)
-    shared = _shared_secret(key)
+    mac = _hmac(_shared_secret(key))
 
     def matches(signed: bytes, given: Sequence[bytes]) -> bool:
-        expected = _hmac(shared, signed)
+        expected = mac(signed)
         return any(hmac.compare_digest(expected, each) for each in given)
 
     return "v1", matches
 
 
-def _hmac(key: bytes, signed: bytes) -> bytes:
-    return hmac.digest(key, signed, "sha256")
+def _hmac(key: bytes) -> Callable[[bytes], bytes]:
+    """Return HMAC-SHA-256 with a key. To begin takes OpenSSL longer than to hash a message."""
+    begun = hmac.new(key, digestmod="sha256")
+
+    def mac(signed: bytes) -> bytes:
+        found = begun.copy()
+        found.update(signed)
+        return found.digest()
+
+    return mac
 
 
 def _shared_secret(key: str) -> bytes:
