@@ -48,6 +48,7 @@ from tidemill.engine.authorize import (
     UNRESTRICTED,
     Access,
     AllowAll,
+    Authorizer,
     Operation,
     Principal,
     Resource,
@@ -74,17 +75,22 @@ from tidemill.state.share_groups.types import ShareHeartbeat
 
 Op = Operation
 ALICE = Principal("alice")
-PARTS = ("records", "topics", "configs", "groups", "transactions", "storage", "queues", "shares")
+PARTS = (
+    *("records", "topics", "configs", "groups", "transactions", "storage", "queues", "shares"),
+    "security",
+)
 
 
-class Gate:
+class Gate(Authorizer):
     """An authorizer that allows what ``denied`` does not match. It notes all questions."""
 
     def __init__(self) -> None:
         self.denied: Callable[[Operation, Resource], bool] = lambda *_: False
         self.questions: list[tuple[Principal, Operation, Resource]] = []
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+    def authorize(
+        self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
+    ) -> bool:
         self.questions.append((principal, operation, resource))
         return not self.denied(operation, resource)
 
@@ -278,6 +284,8 @@ CALLS: dict[str, tuple[Call, Question]] = {
         lambda d: d.queues.bindings(),
         (Op.DESCRIBE, Resource(EXCHANGE, "amq.direct")),
     ),
+    "security.users": (lambda d: d.security.users(), (Op.DESCRIBE, C)),
+    "security.alter_users": (lambda d: d.security.alter_users([], {}), (Op.ALTER, C)),
     "storage.usage": (lambda d: d.storage.usage(), (Op.DESCRIBE, C)),
     "storage.catalog_log": (lambda d: d.storage.catalog_log(), (Op.DESCRIBE, C)),
 }

@@ -7,13 +7,14 @@ Knows names of resources only: no protocol, no log, no state.
 
 The operations follow Apache Kafka's access control (KIP-11). An authorizer should let READ, WRITE,
 DELETE and ALTER on a resource imply DESCRIBE: the engine looks topics up before it uses them.
+``security.authorizer`` is the one with rules.
 """
 
 from __future__ import annotations
 
-import enum
+import abc
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tidemill.engine.errors import (
     AuthorizationError,
@@ -23,6 +24,11 @@ from tidemill.engine.errors import (
     TopicAuthorizationError,
     TransactionalIdAuthorizationError,
 )
+from tidemill.state.security.types import Operation as Operation
+from tidemill.state.security.types import ResourceKind as ResourceKind
+
+MOST_ANSWERS = 4096
+"""Answers that are kept for one connection. Above it all are forgotten."""
 
 
 class Principal(NamedTuple):
@@ -39,33 +45,6 @@ ANONYMOUS = Principal("ANONYMOUS")
 """The principal of a connection that has not authenticated."""
 
 
-class Operation(enum.Enum):
-    """A kind of access to a resource."""
-
-    READ = enum.auto()
-    WRITE = enum.auto()
-    CREATE = enum.auto()
-    DELETE = enum.auto()
-    ALTER = enum.auto()
-    DESCRIBE = enum.auto()
-    DESCRIBE_CONFIGS = enum.auto()
-    ALTER_CONFIGS = enum.auto()
-    CLUSTER_ACTION = enum.auto()
-    """Work that brokers of a cluster do for each other, and repairs by an operator."""
-
-
-class ResourceKind(enum.Enum):
-    """A kind of resource."""
-
-    TOPIC = enum.auto()
-    GROUP = enum.auto()
-    TRANSACTIONAL_ID = enum.auto()
-    EXCHANGE = enum.auto()
-    """An exchange of queues. Queues are topics."""
-    CLUSTER = enum.auto()
-    """The broker as a whole. There is one, and its name is empty."""
-
-
 TOPIC = ResourceKind.TOPIC
 GROUP = ResourceKind.GROUP
 TRANSACTIONAL_ID = ResourceKind.TRANSACTIONAL_ID
@@ -80,17 +59,56 @@ class Resource(NamedTuple):
     name: str = ""
 
 
-class Authorizer(Protocol):
-    """Decides about each access. Called on the event loop: it must not block."""
+class Authorizer(abc.ABC):
+    """Decides about each access. Called on the event loop: it must not block.
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
-        """Return whether the principal may do the operation on the resource."""
+    Attributes:
+        generation: a number that changes with the decisions, which are kept until then; None: no
+            decision is kept.
+        notes_allowed: whether it takes note of what is allowed, too.
+    """
+
+    generation: int | None = None
+    notes_allowed: bool = False
+
+    @abc.abstractmethod
+    def authorize(
+        self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
+    ) -> bool:
+        """Return whether the principal may do the operation on the resource, from a host."""
+
+    def authorize_any(
+        self, principal: Principal, operation: Operation, kind: ResourceKind, host: str = ""
+    ) -> bool:
+        """Return whether the principal may do the operation on at least one resource."""
+        return False
+
+    def is_unrestricted(self, principal: Principal) -> bool:
+        """Return whether the principal may do everything, now and later."""
+        return False
+
+    def report(  # noqa: B027 - most authorizers take no note
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        host: str,
+        *,
+        allowed: bool,
+    ) -> None:
+        """Take note of an access that was refused or allowed, for the log."""
 
 
-class AllowAll:
+class AllowAll(Authorizer):
     """The default authorizer: everyone may do everything."""
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+    def authorize(
+        self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
+    ) -> bool:
+        """Return True."""
+        return True
+
+    def is_unrestricted(self, principal: Principal) -> bool:
         """Return True."""
         return True
 
@@ -112,6 +130,7 @@ _VERBS = {
     Operation.DESCRIBE_CONFIGS: "describe the configs of",
     Operation.ALTER_CONFIGS: "alter the configs of",
     Operation.CLUSTER_ACTION: "act for",
+    Operation.IDEMPOTENT_WRITE: "write idempotently to",
 }
 _NAMES = {
     TOPIC: "topic {!r}",
@@ -123,31 +142,63 @@ _NAMES = {
 
 
 class Access:
-    """The authorizer's answers for one principal.
+    """The authorizer's answers for one principal, on one connection.
 
     Attributes:
         principal: the identity that is asked about.
+        host: the address of the client.
         is_unrestricted: whether everything is allowed, so that per-resource checks can be skipped.
     """
 
-    __slots__ = ("_authorizer", "is_unrestricted", "principal")
+    __slots__ = ("_answers", "_authorizer", "_generation", "host", "is_unrestricted", "principal")
 
-    def __init__(self, principal: Principal, authorizer: Authorizer) -> None:
+    def __init__(self, principal: Principal, authorizer: Authorizer, host: str = "") -> None:
         self.principal = principal
-        self.is_unrestricted = isinstance(authorizer, AllowAll)
+        self.host = host
+        self.is_unrestricted = authorizer.is_unrestricted(principal)
         self._authorizer = authorizer
+        self._answers: dict[tuple[Operation, ResourceKind, str], bool] = {}
+        self._generation = authorizer.generation
 
     def allows(self, operation: Operation, kind: ResourceKind, name: str = "") -> bool:
         """Return whether the principal may do the operation on the resource."""
-        return self.is_unrestricted or self._authorizer.authorize(
-            self.principal, operation, Resource(kind, name)
+        if self.is_unrestricted:
+            return True
+        if self._generation != self._authorizer.generation:
+            self._answers.clear()
+            self._generation = self._authorizer.generation
+        key = (operation, kind, name)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._authorizer.authorize(
+                self.principal, operation, Resource(kind, name), self.host
+            )
+            if self._generation is not None:
+                if len(self._answers) >= MOST_ANSWERS:
+                    self._answers.clear()
+                self._answers[key] = answer
+        return answer
+
+    def allows_all(self, operation: Operation, kind: ResourceKind, names: Iterable[str]) -> bool:
+        """Return whether the principal may do the operation on all of the resources."""
+        return self.is_unrestricted or all(self.allows(operation, kind, name) for name in names)
+
+    def allows_any(self, operation: Operation, kind: ResourceKind) -> bool:
+        """Return whether the principal may do the operation on at least one resource."""
+        return self.is_unrestricted or self._authorizer.authorize_any(
+            self.principal, operation, kind, self.host
         )
 
     def refusal(
         self, operation: Operation, kind: ResourceKind, name: str = ""
     ) -> AuthorizationError | None:
         """Return the error of a denied access, or None if the access is allowed."""
-        if self.allows(operation, kind, name):
+        allowed = self.allows(operation, kind, name)
+        if not allowed or self._authorizer.notes_allowed:
+            self._authorizer.report(
+                self.principal, operation, Resource(kind, name), self.host, allowed=allowed
+            )
+        if allowed:
             return None
         what = f"{_VERBS[operation]} {_NAMES[kind].format(name)}"
         return _ERRORS[kind](f"{self.principal} is not allowed to {what}")

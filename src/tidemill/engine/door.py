@@ -37,6 +37,7 @@ from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests, new_queue_name
 from tidemill.engine.records.records import Records, RecordServices
+from tidemill.engine.security.users import UserAdmin
 from tidemill.engine.shares.api import SharedRecords, ShareOffset
 from tidemill.engine.shares.core import ShareCore
 from tidemill.engine.shares.shares import ShareRequests
@@ -68,6 +69,7 @@ class Services:
     cluster_id: UUID
     queues: tuple[QueueCore, QueueRequests]
     shares: tuple[ShareCore, ShareRequests]
+    security: tuple[UserAdmin]
 
 
 # --- topics --------------------------------------------------------------------------------------
@@ -412,6 +414,16 @@ class Shares(Part):
     )
 
 
+# --- users, rules and quotas ---------------------------------------------------------------------
+
+
+class Security(Part):
+    """Users, and what they may do."""
+
+    users = Row(UserAdmin.described, Check(DESCRIBE, CLUSTER))
+    alter_users = Row(UserAdmin.alter, Check(ALTER, CLUSTER))
+
+
 # --- all of them ---------------------------------------------------------------------------------
 
 
@@ -424,7 +436,7 @@ class Door:
         settings: the broker's settings.
         clock: the broker's time.
         records: append and read.
-        topics, configs, groups, transactions, storage, queues, shares: see the classes.
+        topics, configs, groups, transactions, storage, queues, shares, security: see the classes.
     """
 
     __slots__ = (
@@ -434,6 +446,7 @@ class Door:
         "groups",
         "queues",
         "records",
+        "security",
         "settings",
         "shares",
         "storage",
@@ -454,3 +467,4 @@ class Door:
         self.storage = Storage(access, services.storage, services.cluster_id)
         self.queues = Queues(access, *services.queues)
         self.shares = Shares(access, *services.shares)
+        self.security = Security(access, *services.security)

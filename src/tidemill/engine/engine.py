@@ -11,7 +11,14 @@ from collections.abc import Sequence
 import structlog
 
 from tidemill.clock import Clock, SystemClock
-from tidemill.engine.authorize import ANONYMOUS, Access, AllowAll, Authorizer, Principal
+from tidemill.engine.authorize import (
+    ANONYMOUS,
+    UNRESTRICTED,
+    Access,
+    AllowAll,
+    Authorizer,
+    Principal,
+)
 from tidemill.engine.door import Door, Services
 from tidemill.engine.error_log import RepairLog, StorageErrorLog
 from tidemill.engine.errors import BrokerStoppingError, CatalogLostError
@@ -26,6 +33,7 @@ from tidemill.engine.internal_topics import (
     OFFSETS,
     QUEUE_STATE,
     QUEUES,
+    SECURITY,
     SHARE_STATE,
     TRANSACTIONS,
 )
@@ -40,6 +48,10 @@ from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
 from tidemill.engine.records.slices import Slices
+from tidemill.engine.security.assembly import new_authorizer
+from tidemill.engine.security.logins import Logins
+from tidemill.engine.security.security_log import SecurityLog
+from tidemill.engine.security.users import UserAdmin
 from tidemill.engine.shares.core import ShareCore
 from tidemill.engine.shares.fetch import ShareFetcher
 from tidemill.engine.shares.shares import ShareRequests
@@ -80,11 +92,14 @@ class Engine:
     Args:
         clock: the broker's time; None is the system's clock.
         fs: the file system; None is the real one.
-        authorizer: decides about each access; None allows everything.
+        authorizer: decides about each access; None is the one of the settings and of the stored
+            rules, which allows everything where there is no super user.
 
     Attributes:
-        records, topics, configs, groups, transactions, storage, queues, shares: the
+        records, topics, configs, groups, transactions, storage, queues, shares, security: the
             parts, after ``start``.
+        logins: checks users and passwords, after ``start``.
+        user_admin: changes users, for the broker itself.
         failed: done, with a ``StorageError``, when the disk has failed so that no promise holds any
             more. The process must end then.
     """
@@ -99,14 +114,23 @@ class Engine:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._fs = fs
+        self._given_authorizer = authorizer
         self._authorizer = authorizer or AllowAll()
         self._assembled = False
         self._stopped = False
         self._relief: asyncio.Future[None] | None = None
 
-    def door(self, principal: Principal = ANONYMOUS) -> Door:
-        """Return the engine's parts for a principal. ``start`` must have returned."""
-        return Door(self._services, Access(principal, self._authorizer))
+    def door(self, principal: Principal = ANONYMOUS, host: str = "") -> Door:
+        """Return the engine's parts for a principal. ``start`` must have returned.
+
+        Args:
+            host: the address of the client, which rules can name.
+        """
+        return Door(self._services, Access(principal, self._authorizer, host))
+
+    def inner_door(self) -> Door:
+        """Return the engine's parts for the broker itself, which may do everything."""
+        return Door(self._services, UNRESTRICTED)
 
     # --- start -----------------------------------------------------------------------------------
 
@@ -162,6 +186,7 @@ class Engine:
             journal=self._store.journal,
         )
         await self._start_topics()
+        self._start_security()
         await self._start_coordinators()
         self._backpressure = Backpressure(
             self._store, self._group_coordinator.committed_offset, self._waiters, self.clock
@@ -222,6 +247,7 @@ class Engine:
             storage=StorageReport(self._store),
             cluster_id=self._catalog_log.cluster_id,
             queues=(self._queues, QueueRequests(self._queues)),
+            security=(self.user_admin,),
         )
 
     def _new_queues(self) -> QueueCore:
@@ -261,6 +287,7 @@ class Engine:
         self.storage = door.storage
         self.queues = door.queues
         self.shares = door.shares
+        self.security = door.security
 
     async def _start_topics(self) -> None:
         settings = self.settings
@@ -308,6 +335,17 @@ class Engine:
                 catalog_log.cluster_id,
                 catalog_log.deleted_names,
             )
+
+    def _start_security(self) -> None:
+        self._folders.uncommitted.add(SECURITY)  # no client can read it
+        self._security_log = SecurityLog(self._state_log(SECURITY))
+        self._security_log.recover()
+        state = self._security_log.state
+        self.logins = Logins(state)
+        self.user_admin = UserAdmin(self._security_log)
+        self._security_log.on_change.append(self.logins.forget)
+        if self._given_authorizer is None:
+            self._authorizer = new_authorizer(self.settings, state)
 
     async def _start_coordinators(self) -> None:
         self._group_coordinator = GroupCoordinator(
@@ -406,6 +444,7 @@ class Engine:
                 logger.error("stop.failed", error=str(error))
                 clean = False
         self._flusher.close()
+        self.logins.close()
         self._store.close(clean=clean)
 
     def _relieve_files(self) -> None:

@@ -12,6 +12,7 @@ from tidemill.state.internal_topics import (
     OFFSETS_TOPIC,
     QUEUE_STATE_TOPIC,
     QUEUES_TOPIC,
+    SECURITY_TOPIC,
     SHARE_STATE_TOPIC,
     TRANSACTIONS_TOPIC,
 )
@@ -22,6 +23,7 @@ TRANSACTIONS = TopicPartition(TRANSACTIONS_TOPIC, 0)
 QUEUES = TopicPartition(QUEUES_TOPIC, 0)
 QUEUE_STATE = TopicPartition(QUEUE_STATE_TOPIC, 0)
 SHARE_STATE = TopicPartition(SHARE_STATE_TOPIC, 0)
+SECURITY = TopicPartition(SECURITY_TOPIC, 0)
 
 # Small segments are compacted early, so that a start replays a few thousand records only.
 CATALOG_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1048576"}

@@ -21,6 +21,7 @@ from tidemill.settings.broker import (
     Limits,
     Log,
     Queues,
+    Security,
     Sources,
     Telemetry,
     Transactions,
@@ -37,6 +38,7 @@ __all__ = [
     "Log",
     "Queues",
     "Section",
+    "Security",
     "SettingDef",
     "Settings",
     "Sources",
@@ -78,6 +80,7 @@ class Settings(Section):
     sources: Sources = Field(default_factory=Sources)
     webhooks: Webhooks = Field(default_factory=Webhooks)
     bridges: Bridges = Field(default_factory=Bridges)
+    security: Security = Field(default_factory=Security)
     telemetry: Telemetry = Field(default_factory=Telemetry)
     sections: tuple[Section, ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -268,6 +269,26 @@ class Transactions(Section):
         le=INT,
         description="How long an idle transactional id is kept, in milliseconds "
         "(transactional.id.expiration.ms).",
+    )
+
+
+class Security(Section):
+    """Access control. Without a super user, everyone who can connect may do everything."""
+
+    super_users: str = Field(
+        "",
+        description="Principals that may do everything, separated by ';', e.g. "
+        '"User:alice;User:bob" (super.users). With one, access needs rules: tidemill acl create.',
+    )
+    allow_everyone_if_no_acl_found: bool = Field(
+        False,
+        description="Whether everyone may use a resource that no rule is for "
+        "(allow.everyone.if.no.acl.found).",
+    )
+    admin_file: Path | None = Field(
+        None,
+        description="File with super users, one in each line as name:password. The broker creates "
+        "them when it starts, or changes their passwords to these.",
     )
 
 

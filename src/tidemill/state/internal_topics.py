@@ -23,6 +23,9 @@ QUEUE_STATE_TOPIC = "__tidemill_queue_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 """What share groups have acknowledged, in Apache Kafka's format. Compacted, one partition."""
 
+SECURITY_TOPIC = "__tidemill_security"
+"""Users with their keys, rules, permissions and quotas. Compacted, one partition."""
+
 INTERNAL_TOPICS = frozenset(
     {
         CATALOG_TOPIC,
@@ -31,9 +34,13 @@ INTERNAL_TOPICS = frozenset(
         QUEUES_TOPIC,
         QUEUE_STATE_TOPIC,
         SHARE_STATE_TOPIC,
+        SECURITY_TOPIC,
     }
 )
 """The topics that clients can't create, change or delete."""
+
+PRIVATE_TOPICS = frozenset({SECURITY_TOPIC})
+"""The internal topics that clients can't read either."""
 
 
 def is_internal(name: str) -> bool:

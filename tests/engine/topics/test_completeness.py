@@ -131,7 +131,7 @@ async def test_empty_topics_are_evidence_too_if_a_later_note_says_what_the_catal
         await engine.topics.create([NewTopic("b", 2)])
     cut_catalog(tmp_path, 2)
     error = await refused(tmp_path)
-    assert "it ends at offset 5" in str(error)
+    assert "it ends at offset 6" in str(error)
 
 
 async def test_the_last_empty_topic_is_evidence_once_its_note_is_written_again(

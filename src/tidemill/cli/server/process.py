@@ -152,7 +152,7 @@ def _supervisor(loaded: LoadedSettings, engine: Engine, client: Mapping[str, str
 
     def has_topic(name: str) -> bool:
         try:
-            engine.door().topics.get(name)
+            engine.inner_door().topics.get(name)
         except TidemillError:
             return False
         return True

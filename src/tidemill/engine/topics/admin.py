@@ -22,7 +22,12 @@ from tidemill.log.config.parse import parse_config
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.group_configs import GroupConfigs
-from tidemill.state.internal_topics import CATALOG_TOPIC, INTERNAL_TOPICS, is_internal
+from tidemill.state.internal_topics import (
+    CATALOG_TOPIC,
+    INTERNAL_TOPICS,
+    PRIVATE_TOPICS,
+    is_internal,
+)
 
 logger = structlog.get_logger("tidemill.topics")
 
@@ -84,9 +89,13 @@ class TopicAdmin:
         """Return the topics that exist for clients, by name.
 
         An internal topic exists from its first use, as in Apache Kafka. By its name it can be found
-        before: its folder is there.
+        before: its folder is there. A private one is not listed.
         """
-        return [topic for topic in self.catalog.topics() if not self._folders.is_unused(topic)]
+        return [
+            topic
+            for topic in self.catalog.topics()
+            if topic.name not in PRIVATE_TOPICS and not self._folders.is_unused(topic)
+        ]
 
     async def ensure(self, name: str) -> TopicInfo:
         """Return the topic. Create it with defaults where the settings allow it.

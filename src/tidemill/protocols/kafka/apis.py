@@ -113,6 +113,7 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     47: ("OffsetDelete", 0, 0),
     48: ("DescribeClientQuotas", 0, 1),
     50: ("DescribeUserScramCredentials", 0, 0),
+    51: ("AlterUserScramCredentials", 0, 0),
     55: ("DescribeQuorum", 0, 2),
     57: ("UpdateFeatures", 0, 2),
     60: ("DescribeCluster", 0, 2),

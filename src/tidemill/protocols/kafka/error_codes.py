@@ -12,6 +12,7 @@ from tidemill.kafka_codec.fields import cached
 from tidemill.log import errors as log
 from tidemill.protocols.kafka import errors as kafka
 from tidemill.state import errors as state
+from tidemill.state.security import errors as security
 
 NONE = 0
 UNKNOWN_SERVER_ERROR = -1
@@ -50,6 +51,7 @@ CODES: dict[type[errors.TidemillError], int] = {
     engine.GroupAuthorizationError: 30,
     engine.ClusterAuthorizationError: 31,
     log.InvalidTimestampError: 32,
+    security.UnsupportedMechanismError: 33,
     kafka.UnsupportedVersionError: 35,
     state.MemberEpochsNotSupportedError: 35,
     errors.TopicExistsError: 36,
@@ -92,6 +94,9 @@ CODES: dict[type[errors.TidemillError], int] = {
     state.UnstableOffsetCommitError: 88,
     state.ProducerFencedError: 90,
     kafka.ResourceNotFoundError: 91,
+    security.UnknownUserError: 91,
+    security.DuplicateUserError: 92,
+    security.InvalidCredentialError: 93,
     kafka.InvalidUpdateVersionError: 95,
     state.UnknownTopicIdError: 100,
     state.TransactionalIdNotFoundError: 105,

@@ -16,7 +16,7 @@ from tidemill.protocols.kafka import broker_configs
 CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNING = 19, 20, 37, 43, 45, 46
 DESCRIBE_CONFIGS, ALTER, INCREMENTAL, RESOURCES = 32, 33, 44, 74
 MOVE, QUORUM, UPDATE_FEATURES, PRODUCE = 34, 55, 57, 0
-LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, QUOTAS, SCRAM = 35, 29, 30, 31, 48, 50
+LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, QUOTAS = 35, 29, 30, 31, 48
 TOPIC, BROKER = 2, 4
 
 
@@ -631,10 +631,3 @@ def test_access_control_is_off(broker: Broker, version: int) -> None:
 def test_there_are_no_quotas(broker: Broker, version: int) -> None:
     answer = broker.call(QUOTAS, version, {"components": [], "strict": False})
     assert (answer["error_code"], answer["entries"]) == (0, [])
-
-
-def test_there_are_no_scram_users(broker: Broker) -> None:
-    answer = broker.call(SCRAM, 0, {"users": None})
-    assert (answer["error_code"], answer["results"]) == (0, [])
-    (result,) = broker.call(SCRAM, 0, {"users": [{"name": "ann"}]})["results"]
-    assert (result["user"], result["error_code"]) == ("ann", 91)

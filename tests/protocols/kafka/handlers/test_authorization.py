@@ -14,7 +14,7 @@ from tests.protocols.kafka.messages import full_tree, one_batch
 from tests.protocols.kafka.wire import Client
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic, TopicInfo
-from tidemill.engine.authorize import Operation, Principal, Resource
+from tidemill.engine.authorize import Authorizer, Operation, Principal, Resource
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import request_type
 from tidemill.protocols.kafka.apis import VERSIONS
@@ -31,26 +31,28 @@ EXPECTED: dict[int, int] = {
     **dict.fromkeys((0, 22, 24, 25, 26, 28, 65), TRANSACTIONAL_ID),
     **dict.fromkeys((1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC),
     **dict.fromkeys((*range(8, 16), 42, 47, 68, 69, *range(76, 80), 90, 91, 92), GROUP),
-    **dict.fromkeys((27, 34, 35, 43, 45, 55, 57), CLUSTER),
+    **dict.fromkeys((27, 34, 35, 43, 45, 50, 51, 55, 57), CLUSTER),
 }
 """API key -> the code of a denied request."""
 
 FILTERED = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
 """API key -> the list in its answer, which leaves out what the principal can't describe."""
 
-OPEN = {API_VERSIONS, 29, 30, 31, 46, 48, 50, 60, LIST_RESOURCES}
+OPEN = {API_VERSIONS, 29, 30, 31, 46, 48, 60, LIST_RESOURCES}
 """Versions, the cluster, and what does not exist here: nothing to protect."""
 
 TOPIC_ID = UUID(int=7)
 
 
-class DenyAll:
+class DenyAll(Authorizer):
     """Denies everything, except what the setup needs."""
 
     def __init__(self) -> None:
         self.is_open = True
 
-    def authorize(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+    def authorize(
+        self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
+    ) -> bool:
         return self.is_open
 
 

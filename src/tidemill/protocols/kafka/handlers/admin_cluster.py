@@ -1,7 +1,7 @@
-"""Administration of the cluster: log folders, access control, quotas, credentials.
+"""Administration of the cluster: log folders, access control, quotas.
 
-tidemill has no access control lists, quotas or SCRAM users. These APIs answer like an Apache Kafka
-without them, because admin tools call them on every page.
+tidemill has no access control lists or quotas. These APIs answer like an Apache Kafka without
+them, because admin tools call them on every page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tidemill.engine.api import PartitionSize
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_message
-from tidemill.protocols.kafka.errors import ResourceNotFoundError, SecurityDisabledError
+from tidemill.protocols.kafka.errors import SecurityDisabledError
 from tidemill.protocols.kafka.replicas import move_replicas
 from tidemill.state.errors import InvalidRequestError
 
@@ -155,27 +155,6 @@ def handle_delete_acls(ctx: RequestContext, request: Any) -> Tree:
 def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeClientQuotas (KIP-546): there are none."""
     return {"error_code": 0, "error_message": None, "entries": []}
-
-
-@handles(50)
-def handle_describe_user_scram_credentials(ctx: RequestContext, request: Any) -> Tree:
-    """Answer DescribeUserScramCredentials (KIP-554): there are no users to find."""
-    return {
-        "error_code": 0,
-        "error_message": None,
-        "results": Each(
-            lambda user: {
-                "user": user.name,
-                **_refused(
-                    ResourceNotFoundError(
-                        "Attempt to describe a user credential that does not exist: " + user.name
-                    )
-                ),
-                "credential_infos": [],
-            },
-            request.users or (),
-        ),
-    }
 
 
 def _refused(error: TidemillError) -> dict[str, Any]:
