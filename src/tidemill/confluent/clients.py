@@ -224,19 +224,27 @@ class Kafka:
         return [each.topic for each in new]
 
     def end_offsets(
-        self, client: str, partitions: Iterable[tuple[str, int]], *, committed: bool = False
+        self,
+        client: str,
+        partitions: Iterable[tuple[str, int]],
+        *,
+        committed: bool = False,
+        admin: AdminClient | None = None,
     ) -> dict[tuple[str, int], int]:
         """Return the offset behind the last record of each partition, as (topic, number).
 
         It is above the last stable offset while a transaction is open; with ``committed``, it is
         that offset.
 
+        Args:
+            admin: the client to ask with; by default a new one.
+
         Raises:
             TidemillError: a partition does not exist.
             UnreachableError: no broker answers.
         """
         specs: Any = OffsetSpec
-        return self._list_offsets(client, partitions, specs.latest(), committed)
+        return self._list_offsets(client, partitions, specs.latest(), committed, admin)
 
     def start_offsets(
         self, client: str, partitions: Iterable[tuple[str, int]]
@@ -266,9 +274,10 @@ class Kafka:
         partitions: Iterable[tuple[str, int]],
         spec: Any,
         committed: bool = False,
+        admin: AdminClient | None = None,
     ) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(*place): spec for place in partitions}
-        admin = self.admin(client)  # a client that is collected gets no answers
+        admin = admin or self.admin(client)  # a client that is collected gets no answers
         levels = IsolationLevel
         isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         answers = (

@@ -74,6 +74,10 @@ class OutcomeUnknownError(EventStoreError):
     """
 
 
+class InvalidCommitError(EventStoreError):
+    """A commit breaks a rule of its form: a name is invalid, a stream occurs twice, it is empty."""
+
+
 class CommitTooLargeError(EventStoreError):
     """A commit has more bytes than the topic takes (``max.message.bytes``)."""
 

@@ -1,0 +1,265 @@
+"""Reads streams and all events of a state, and follows it. Stores in a log and in memory share it.
+
+A read is consistent: it is as of the position that the state had at the call. Events come in
+chunks, so a long stream needs no memory. Must not know: clients, SQLite, bytes of commits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+from tidemill.eventstore.events import Query, StoredEvent
+from tidemill.eventstore.state import Chunk, Folded, State, Wanted
+
+CHUNK = 1000
+"""The most events of one chunk."""
+_END = 2**63 - 1
+_NO_TAGS: frozenset[str] = frozenset()
+
+
+def stored(folded: Folded) -> StoredEvent:
+    """Return an event as callers of a store get it."""
+    position, version, time_ms, event = folded
+    return StoredEvent(
+        event.type,
+        event.data,
+        uuid.UUID(bytes=event.id),
+        event.metadata,
+        frozenset(event.tags) if event.tags else _NO_TAGS,
+        event.schema,
+        event.stream,
+        version,
+        position,
+        time_ms,
+    )
+
+
+class Reader:
+    """Reads a state that another thread advances.
+
+    Args:
+        state: what is read. It is used with ``changed`` held.
+        changed: notified behind each step.
+
+    Attributes:
+        listeners: called, with ``changed`` held, when it is notified. They must not block.
+        failure: why nothing comes any more; followers raise it.
+        is_closed: whether the store is closed; followers end.
+    """
+
+    def __init__(self, state: State, changed: threading.Condition) -> None:
+        self.state = state
+        self.changed = changed
+        self.listeners: set[Callable[[], None]] = set()
+        self.failure: BaseException | None = None
+        self.is_closed = False
+
+    def notify(self) -> None:
+        """Wake all that wait. The caller holds ``changed``."""
+        self.changed.notify_all()
+        for listener in self.listeners:
+            listener()
+
+    def version(self, stream: str) -> int:
+        """Return the number of events of a stream."""
+        with self.changed:
+            return self.state.version(stream)
+
+    def position(self) -> int:
+        """Return the position of the last event."""
+        return self.state.position
+
+    def read(
+        self, stream: str, *, after: int, to: int | None, backwards: bool, limit: int | None
+    ) -> Iterator[StoredEvent]:
+        """Read a stream as of now."""
+        last = _END if to is None else to
+        with self.changed:
+            after = max(after, self.state.truncated(stream) - 1)
+            recent = self.state.recent_of(stream, after, last)
+            floor, base = self.state.floor, self.state.base
+
+        def chunk(after: int, to: int, most: int) -> Chunk:
+            return base.of_stream(stream, after, to, floor, backwards, most)
+
+        if backwards:
+            recent.reverse()
+            return _limited(_from_top(recent, chunk, after, last, _version, limit), limit)
+        return _limited(_from_bottom(recent, chunk, after, last, _version, limit), limit)
+
+    def read_all(
+        self,
+        *,
+        after: int,
+        to: int | None,
+        queries: Sequence[Query],
+        category: str | None,
+        backwards: bool,
+        limit: int | None,
+    ) -> Iterator[StoredEvent]:
+        """Read all streams as of now."""
+        wanted = Wanted(tuple(queries), category)
+        last = _END if to is None else to
+        with self.changed:
+            recent = self.state.recent(after, last)
+            floor, base = self.state.floor, self.state.base
+        recent = [each for each in recent if wanted.matches(each.event)]
+        last = min(last, floor)
+
+        def chunk(after: int, to: int, most: int) -> Chunk:
+            return base.of_all(after, min(to, floor), wanted, backwards, most)
+
+        if backwards:
+            recent.reverse()
+            return _limited(_from_top(recent, chunk, after, last, _position, limit), limit)
+        return _limited(_from_bottom(recent, chunk, after, last, _position, limit), limit)
+
+    def follow(
+        self, *, after: int, queries: Sequence[Query], category: str | None, wait_s: float | None
+    ) -> Following:
+        """Read all behind a position, then what comes."""
+        return Following(self, after, Wanted(tuple(queries), category), wait_s)
+
+
+def _version(folded: Folded) -> int:
+    return folded.version
+
+
+def _position(folded: Folded) -> int:
+    return folded.position
+
+
+_Chunks = Callable[[int, int, int], Chunk]
+_Number = Callable[[Folded], int]
+
+
+def _from_bottom(
+    recent: list[Folded], chunk: _Chunks, after: int, to: int, number: _Number, most: int | None
+) -> Iterator[Folded]:
+    """Yield what the base has, then what is behind it."""
+    most = min(most or CHUNK, CHUNK)
+    while after < to:
+        found = chunk(after, to, most)
+        yield from found.events
+        if found.is_last:
+            break
+        after = number(found.events[-1])
+    yield from recent
+
+
+def _from_top(
+    recent: list[Folded], chunk: _Chunks, after: int, to: int, number: _Number, most: int | None
+) -> Iterator[Folded]:
+    """Yield what is behind the base, newest first, then what the base has."""
+    most = min(most or CHUNK, CHUNK)
+    yield from recent
+    if recent:
+        to = min(to, number(recent[-1]) - 1)
+    while after < to:
+        found = chunk(after, to, most)
+        yield from found.events
+        if found.is_last:
+            break
+        to = number(found.events[-1]) - 1
+
+
+def _limited(events: Iterator[Folded], limit: int | None) -> Iterator[StoredEvent]:
+    """Yield at most so many events."""
+    if limit is None:
+        yield from map(stored, events)
+        return
+    if limit > 0:
+        for number, folded in enumerate(events, 1):
+            yield stored(folded)
+            if number >= limit:
+                return
+
+
+class Following:
+    """Events behind a position, then what comes, without gap or double. One thread iterates.
+
+    It keeps at most one chunk: a slow reader costs no memory, and reads from the base again.
+    Another thread can close it, which ends the iteration immediately.
+
+    Attributes:
+        after: the position up to which all was looked at.
+    """
+
+    def __init__(self, reader: Reader, after: int, wanted: Wanted, wait_s: float | None) -> None:
+        self._reader = reader
+        self._wanted = wanted
+        self._wait_s = wait_s
+        self._ready: deque[StoredEvent] = deque()
+        self._is_closed = False
+        self.after = after
+
+    def take(self) -> list[StoredEvent]:
+        """Return the next events that are there, at most a chunk. Don't wait.
+
+        An empty list does not mean that all was looked at: see ``is_behind``.
+        """
+        with self._reader.changed:
+            floor = self._reader.state.floor
+            recent = self._reader.state.recent(self.after, self.after + CHUNK)
+        if self.after < floor:
+            found = self._reader.state.base.of_all(self.after, floor, self._wanted, False, CHUNK)
+            self.after = floor if found.is_last else found.events[-1].position
+            return [stored(each) for each in found.events]
+        if recent:
+            self.after = recent[-1].position
+        return [stored(each) for each in recent if self._wanted.matches(each.event)]
+
+    def is_behind(self) -> bool:
+        """Return whether there are events that were not looked at, or there is an error to raise.
+
+        The caller holds ``changed``.
+        """
+        return self._reader.state.position > self.after or self._reader.failure is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the iteration ends: this, or the store, was closed."""
+        return self._is_closed or self._reader.is_closed
+
+    def check(self) -> None:
+        """Raise the error because of which nothing comes any more, if all before was looked at."""
+        if self._reader.failure is not None and self._reader.state.position <= self.after:
+            raise self._reader.failure
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> StoredEvent:
+        deadline = None if self._wait_s is None else time.monotonic() + self._wait_s
+        changed = self._reader.changed
+        while not self.is_closed:
+            if self._ready:
+                return self._ready.popleft()
+            self._ready.extend(self.take())
+            if self._ready:
+                continue
+            self.check()
+            with changed:
+                while not self.is_behind() and not self.is_closed:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise StopIteration
+                    changed.wait(left)
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the iteration. Any thread can do that."""
+        with self._reader.changed:
+            self._is_closed = True
+            self._reader.notify()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,387 @@
+"""A store of events in a topic. Any number of threads and processes use it at the same time.
+
+``append`` checks a commit against what this process has folded, proposes it as one record, and
+answers when the record comes back in the tail, folded like everyone else's. Reads see at least what
+this process has written. Must not know: how commits are encoded, SQLite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self
+
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import TidemillError
+from tidemill.eventstore import wire
+from tidemill.eventstore.errors import (
+    EventStoreError,
+    InvalidCommitError,
+    OutcomeUnknownError,
+    VersionConflictError,
+)
+from tidemill.eventstore.events import (
+    ANY,
+    Appended,
+    Condition,
+    NewEvent,
+    Query,
+    StoredEvent,
+    StreamAppend,
+    Version,
+)
+from tidemill.eventstore.fold import Outcome, Void, decide
+from tidemill.eventstore.log import Log, Record
+from tidemill.eventstore.reading import Following, Reader
+from tidemill.eventstore.state import Head, State
+
+TIMEOUT_S = 15.0
+"""How long an append waits for its outcome by default."""
+_POLL_S = 0.1
+"""How often the tail looks whether the store is closed, or a record could not be sent."""
+_BATCH = 64
+"""Records that are folded while writers and readers wait."""
+
+_log = logging.getLogger("tidemill.eventstore")
+
+Answer = Callable[[Outcome | BaseException], None]
+"""Gets the outcome of a commit, in the thread of the tail. It must not block."""
+
+
+class Store:
+    """A store of events in a topic of one partition.
+
+    Args:
+        kafka: the cluster, or its ``bootstrap.servers``.
+        topic: the topic. It is created if it is missing.
+        create: whether to create it.
+        configs: further configs of the topic, if it is created.
+        timeout_s: how long an append waits for its outcome, and how long the log may take to be
+            read to its end at the start without any progress.
+
+    Raises:
+        UnsuitableTopicError: the topic can lose commits.
+        UnreachableError: no broker answers.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka | str,
+        topic: str,
+        *,
+        create: bool = True,
+        configs: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.topic = topic
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._pending: dict[bytes, Answer] = {}
+        self._log = Log(Kafka(kafka) if isinstance(kafka, str) else kafka, topic)
+        self.identity = self._log.prepare(create=create, configs=dict(configs or {}))
+        self._state = State()
+        self._reader = Reader(self._state, self._changed)
+        self._read = 0
+        self._thread = threading.Thread(target=self._run, name=f"store {topic}", daemon=True)
+        self._log.tail(self._state.offset + 1)
+        self._thread.start()
+        try:
+            self.catch_up()
+        except BaseException:
+            self.close()
+            raise
+
+    # Writing.
+
+    def append(
+        self,
+        stream: str,
+        events: Sequence[NewEvent],
+        *,
+        expected: Version = ANY,
+        conditions: Sequence[Condition] = (),
+    ) -> Appended:
+        """Store events of one stream, all or none; see ``Events.append``.
+
+        Raises:
+            ConflictError: the log decided against it.
+            OutcomeUnknownError: the outcome is not known in time. The same events, with the same
+                ids, can be appended again: they are stored once.
+            CommitTooLargeError, InvalidCommitError: it can't be stored.
+        """
+        appends = (StreamAppend(stream, tuple(events), expected),)
+        return self.commit(appends, conditions=conditions)
+
+    def commit(
+        self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
+    ) -> Appended:
+        """Store events of several streams, all or none; see ``Events.commit``."""
+        waiter = _Waiter()
+        commit_id = self.propose(appends, conditions, waiter)
+        try:
+            outcome = waiter.wait(self._timeout_s)
+        finally:
+            self._pending.pop(commit_id, None)
+        return answered(outcome, self._timeout_s)
+
+    def propose(
+        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
+    ) -> bytes:
+        """Check a commit against what is folded, and send it. Don't wait for the outcome.
+
+        Args:
+            answer: gets the outcome, or the error, in another thread. It must not block.
+
+        Returns:
+            The id of the commit.
+
+        Raises:
+            ConflictError: what is folded already excludes it. Nothing was sent.
+        """
+        self._check_usable()
+        with self._changed:
+            seen = (self._state.position, self._state.hash)
+        commit = wire.propose(os.urandom(16), appends, conditions, seen)
+        self._check_locally(commit)
+        value = wire.encode(commit)
+        self._pending[commit.id] = answer
+        try:
+            self._log.send(value, lambda error: self._answer(commit.id, error))
+        except BaseException:
+            self._pending.pop(commit.id, None)
+            raise
+        return commit.id
+
+    def _check_locally(self, commit: wire.Commit) -> None:
+        """Raise the conflict that a commit has with what is folded: it would be void in the log.
+
+        A caller that expects more events than are folded may know of them from another process:
+        then the log is read to its end first.
+        """
+        with self._changed:
+            outcome = decide(self._state, commit)
+        if isinstance(outcome, Void) and isinstance(outcome.error, VersionConflictError):
+            expected = dict(commit.streams)[outcome.error.stream]
+            if not isinstance(expected, int) or expected > outcome.error.actual:
+                self.catch_up()
+                with self._changed:
+                    outcome = decide(self._state, commit)
+        if isinstance(outcome, Void):
+            raise outcome.error
+
+    # Reading.
+
+    def read(
+        self,
+        stream: str,
+        *,
+        after: int = 0,
+        to: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        fresh: bool = False,
+    ) -> Iterator[StoredEvent]:
+        """Read a stream; see ``Events.read``."""
+        self._check_usable()
+        if fresh:
+            self.catch_up()
+        return self._reader.read(stream, after=after, to=to, backwards=backwards, limit=limit)
+
+    def read_all(
+        self,
+        *,
+        after: int = 0,
+        to: int | None = None,
+        queries: Sequence[Query] = (),
+        category: str | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        fresh: bool = False,
+    ) -> Iterator[StoredEvent]:
+        """Read all streams in the order of positions; see ``Events.read_all``."""
+        self._check_usable()
+        if fresh:
+            self.catch_up()
+        return self._reader.read_all(
+            after=after,
+            to=to,
+            queries=queries,
+            category=category,
+            backwards=backwards,
+            limit=limit,
+        )
+
+    def version(self, stream: str) -> int:
+        """Return the number of events in a stream, also of those that were truncated."""
+        self._check_usable()
+        return self._reader.version(stream)
+
+    def position(self) -> int:
+        """Return the position of the last event that this process knows; 0 if there is none."""
+        self._check_usable()
+        return self._reader.position()
+
+    def head(self) -> Head:
+        """Return how far this process has folded the log.
+
+        The chain hash covers all accepted commits. A copy that is kept elsewhere
+        proves later that they were not changed: see ``verify``.
+        """
+        self._check_usable()
+        with self._changed:
+            return self._state.head()
+
+    def follow(
+        self,
+        *,
+        after: int = 0,
+        queries: Sequence[Query] = (),
+        category: str | None = None,
+        wait_s: float | None = None,
+    ) -> Following:
+        """Read all behind a position, then what comes; see ``Events.follow``."""
+        self._check_usable()
+        return self._reader.follow(after=after, queries=queries, category=category, wait_s=wait_s)
+
+    def catch_up(self) -> None:
+        """Fold all that is in the log now.
+
+        Raises:
+            OutcomeUnknownError: nothing was read for ``timeout_s`` seconds.
+            UnreachableError: no broker answers.
+        """
+        end = self._log.end()
+        with self._changed:
+            while self._read < end:
+                before = self._read
+                self._changed.wait_for(self._has_progress(before), self._timeout_s)
+                self._check_failure()
+                if self._read == before:
+                    raise OutcomeUnknownError(
+                        f"topic {self.topic!r} can't be read to its end: nothing came for "
+                        f"{self._timeout_s:g} s at offset {before} of {end}"
+                    )
+
+    def _has_progress(self, before: int) -> Callable[[], bool]:
+        return lambda: self._read > before or self._reader.failure is not None
+
+    # The tail.
+
+    def _run(self) -> None:
+        """Read and fold the log until the store is closed, or can't be used any more."""
+        try:
+            while not self._reader.is_closed:
+                records = iter(self._log.poll(_POLL_S))
+                while batch := list(itertools.islice(records, _BATCH)):
+                    self._fold(batch)
+                self._reach(self._log.read())
+        except TidemillError as error:
+            self._fail(error)
+        except Exception as error:
+            _log.exception("the tail of store %s failed", self.topic)
+            self._fail(error)
+
+    def _fold(self, records: list[Record]) -> None:
+        answers = []
+        with self._changed:
+            for record in records:
+                commit = wire.decode(record.value)
+                outcome = self._state.step(record.offset, record.value, commit, record.time_ms)
+                commit_id = wire.commit_id(record.value)
+                answer = self._pending.pop(commit_id, None) if commit_id else None
+                if answer is not None:
+                    answers.append((answer, outcome or InvalidCommitError("it can't be decoded")))
+            self._read = self._state.offset + 1
+            self._reader.notify()
+        for answer, found in answers:
+            answer(found)
+
+    def _reach(self, offset: int) -> None:
+        """Note that the log was read to an offset: behind the last record can be others' marks."""
+        if offset > self._read:
+            with self._changed:
+                self._read = offset
+                self._reader.notify()
+
+    def _answer(self, commit_id: bytes, outcome: Outcome | BaseException) -> None:
+        answer = self._pending.pop(commit_id, None)
+        if answer is not None:
+            answer(outcome)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._reader.failure = error
+            self._reader.notify()
+        for commit_id in list(self._pending):
+            self._answer(commit_id, OutcomeUnknownError(f"the store failed: {error}"))
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise EventStoreError(
+                "a store can't be used behind a fork",
+                hint="Open a store in each process, for example in a hook of the web server.",
+            )
+        self._check_failure()
+        if self._reader.is_closed:
+            raise EventStoreError("the store is closed")
+
+    def _check_failure(self) -> None:
+        if self._reader.failure is not None:
+            raise self._reader.failure
+
+    def close(self) -> None:
+        """End the tail and all that follows the store. What waits for an outcome is not told."""
+        with self._changed:
+            self._reader.is_closed = True
+            self._reader.notify()
+        if os.getpid() == self._pid:
+            self._thread.join()
+            self._log.close()
+        for commit_id in list(self._pending):
+            self._answer(commit_id, OutcomeUnknownError("the store was closed"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Waiter:
+    """Waits for an outcome in one thread."""
+
+    __slots__ = ("_gate", "_outcome")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._outcome: Outcome | BaseException | None = None
+
+    def __call__(self, outcome: Outcome | BaseException) -> None:
+        self._outcome = outcome
+        with contextlib.suppress(RuntimeError):  # it has an outcome already
+            self._gate.release()
+
+    def wait(self, timeout_s: float) -> Outcome | BaseException | None:
+        """Return the outcome; None if there is none in time."""
+        self._gate.acquire(timeout=timeout_s)
+        return self._outcome
+
+
+def answered(outcome: Outcome | BaseException | None, timeout_s: float) -> Appended:
+    """Return what a writer gets, or raise it."""
+    if outcome is None:
+        raise OutcomeUnknownError(
+            f"the commit did not come back within {timeout_s:g} s",
+            hint="Append the same events, with the same ids, again: they are stored once.",
+        )
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if isinstance(outcome, Void):
+        raise outcome.error
+    return outcome.appended

@@ -1,0 +1,74 @@
+"""A store as a list of events: slow, obvious, and written without a look at the fold."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from tidemill.eventstore.errors import (
+    ConditionFailedError,
+    ConflictError,
+    IdConflictError,
+    VersionConflictError,
+)
+from tidemill.eventstore.events import ANY, EXISTS, NONE, Condition, NewEvent, StreamAppend
+
+Places = tuple[list[int], dict[str, int]]
+
+
+class Model:
+    """Attributes: ``events``, in order, each with its stream."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, NewEvent]] = []
+
+    def version(self, stream: str) -> int:
+        return sum(each == stream for each, _ in self.events)
+
+    def position_of(self, event_id: uuid.UUID) -> int | None:
+        found = [at for at, (_, event) in enumerate(self.events, 1) if event.id == event_id]
+        return found[0] if found else None
+
+    def commit(
+        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition] = ()
+    ) -> Places | type[ConflictError]:
+        """Return the positions and the versions behind the commit, or the type of the error."""
+        new = [(each.stream, event) for each in appends for event in each.events]
+        ids = [event.id for _, event in new]
+        if len(set(ids)) < len(ids):
+            return IdConflictError
+        if any(self.position_of(each) for each in ids):
+            first = self.position_of(ids[0])
+            if first is None or self.events[first - 1 : first - 1 + len(new)] != new:
+                return IdConflictError
+            return self._places(
+                range(first, first + len(new)), appends, self.events[: first + len(new) - 1]
+            )
+        for each in appends:
+            version = self.version(each.stream)
+            if each.expected is NONE and version:
+                return VersionConflictError
+            if each.expected is EXISTS and not version:
+                return VersionConflictError
+            if isinstance(each.expected, int) and each.expected != version:
+                return VersionConflictError
+            assert isinstance(each.expected, int) or each.expected in (ANY, NONE, EXISTS)
+        for condition in conditions:
+            for query in condition.none_of:
+                for _, event in self.events[condition.after :]:
+                    if query.matches(event.type, event.tags):
+                        return ConditionFailedError
+        first = len(self.events) + 1
+        self.events += new
+        return self._places(range(first, first + len(new)), appends, self.events)
+
+    def _places(
+        self, positions: range, appends: Sequence[StreamAppend], until: list[tuple[str, NewEvent]]
+    ) -> Places:
+        """Return places; a stream that got no event has the version of now."""
+        return list(positions), {
+            each.stream: sum(name == each.stream for name, _ in until)
+            if each.events
+            else self.version(each.stream)
+            for each in appends
+        }
