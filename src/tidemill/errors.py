@@ -77,3 +77,7 @@ class DataLossError(TidemillError):
     default_hint = (
         "Set failOnDataLoss to false to continue without them, or start with a new checkpoint."
     )
+
+
+class DurationError(TidemillError):
+    """A length of time is malformed, or has no fixed length."""

@@ -24,6 +24,8 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "mariadb": {"pymysql": "pymysql"},
     "mysql": {"pymysql": "pymysql"},
     "duckdb": {"duckdb": "duckdb"},
+    "arrow": {"pyarrow": "pyarrow"},
+    "sql": {"duckdb": "duckdb"},
     "redis": {"redis": "redis"},
     "search": {"tantivy": "tantivy"},
     "re2": {"google-re2": "re2"},
@@ -34,7 +36,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
 }
 """For each extra, its packages by their names on the index, and the modules to import."""
 
-_INCLUDES = {"demo": ("spark",)}
+_INCLUDES = {"demo": ("spark",), "sql": ("arrow",)}
 
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,.-]+\])?\s*([^;]*)(?:;.*extra == .([\w-]+).)?")
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\w.]+)")

@@ -20,7 +20,6 @@ from tidemill.cli.demo.tables import QUERIES
 from tidemill.demo.check_all import index_can_be_kept
 from tidemill.demo.check_results import EXPECTED
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES, CHANGED_AT, COLUMNS, KEYS
-from tidemill.demo.process import BrokerProcess, BrokerProcessError
 from tidemill.demo.topics import (
     DEAD_LETTERS,
     PUBLISHED,
@@ -32,6 +31,7 @@ from tidemill.demo.topics import (
     end_offsets,
 )
 from tidemill.errors import TopicExistsError
+from tidemill.local.broker import Broker
 from tidemill.spark.base.java import find_java
 from tidemill.spark.errors import JavaNotFoundError
 
@@ -138,7 +138,7 @@ def test_the_demos_broker_keeps_its_topics_apart_from_those_of_an_earlier_run(
 ) -> None:
     with (
         no_process_left() as processes,
-        BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker,
+        Broker(tmp_path / "data", log_file=tmp_path / "broker.log") as broker,
     ):
         processes.add(psutil.Process(broker.pid))
         captured = ("demo.main.aircraft",)
@@ -159,27 +159,8 @@ def test_the_users_settings_do_not_apply_to_the_demos_broker(
 ) -> None:
     monkeypatch.setenv("TIDEMILL_CONFIG", "missing.toml")
     monkeypatch.setenv("TIDEMILL_NODE_ID", "invalid")
-    with BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker:
+    with Broker(tmp_path / "data", log_file=tmp_path / "broker.log") as broker:
         assert broker.bootstrap_servers.startswith("127.0.0.1:")
-
-
-def test_a_broker_that_ends_is_noticed_with_its_reason(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data", tmp_path / "broker.log") as broker:
-        broker.check_running()
-        process = psutil.Process(broker.pid)
-        process.kill()
-        poll_until(lambda: _ended(broker), 10, "the broker is found to have ended")
-
-
-def test_a_broker_that_can_not_start_says_why(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("a file where the data folder should be")
-    with (
-        pytest.raises(BrokerProcessError) as raised,
-        BrokerProcess(tmp_path / "data", tmp_path / "broker.log"),
-    ):
-        pass
-    assert "exit code" in str(raised.value)
-    assert "broker.log" in raised.value.hint
 
 
 def test_the_topics_and_the_checks_are_those_of_the_pipeline() -> None:
@@ -212,11 +193,3 @@ def reads_with_spark(pid: int) -> bool:
     """Whether a process of Spark's that reads for a query is there."""
     children = psutil.Process(pid).children(recursive=True)
     return any("source_runner" in command_of(child) for child in children)
-
-
-def _ended(broker: BrokerProcess) -> bool:
-    try:
-        broker.check_running()
-    except BrokerProcessError:
-        return True
-    return False

@@ -23,10 +23,10 @@ from tidemill.demo.database.registry import Registry
 from tidemill.demo.events import CLOCK_MARGIN, Report
 from tidemill.demo.flights import Stretch
 from tidemill.demo.pipeline import PipelineFailedError, RunningPipeline, has_read
-from tidemill.demo.process import BrokerProcess
 from tidemill.demo.progress import Checking, DemoReport, Listener, Replayed, Running
 from tidemill.demo.replay import Replay
 from tidemill.demo.results import ResultsFollower
+from tidemill.local.broker import Broker
 
 if TYPE_CHECKING:
     from tidemill.spark.pipelines.progress import QueryStatus
@@ -88,7 +88,7 @@ class Parts:
     """The running parts of a run. Without a search index, or a broker of its own, they are None."""
 
     address: str
-    broker: BrokerProcess | None
+    broker: Broker | None
     database: Database
     capture: RunningCapture
     delivery: Delivery

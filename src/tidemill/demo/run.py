@@ -42,7 +42,6 @@ from tidemill.demo.pipeline import (
     all_have_started,
     has_started,
 )
-from tidemill.demo.process import BrokerProcess
 from tidemill.demo.progress import (
     BrokerReady,
     DatabaseReady,
@@ -59,6 +58,7 @@ from tidemill.demo.progress import (
 from tidemill.demo.results import ResultsFollower
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.extras import how_to_install
+from tidemill.local.broker import Broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +150,12 @@ def _load(stretch: Stretch, listener: Listener) -> Input:
 
 def _broker(
     options: DemoOptions, folder: Path, stack: ExitStack, listener: Listener, began: float
-) -> tuple[BrokerProcess | None, str]:
+) -> tuple[Broker | None, str]:
     """Return the broker if the demo starts one, and its address."""
-    broker: BrokerProcess | None = None
+    broker: Broker | None = None
     address = options.bootstrap_servers
     if address is None:
-        broker = stack.enter_context(BrokerProcess(folder / "broker", folder / "broker.log"))
+        broker = stack.enter_context(Broker(folder / "broker", log_file=folder / "broker.log"))
         address = broker.bootstrap_servers
     else:
         topics.check_reachable(address)

@@ -42,7 +42,7 @@ class DeliveryError(TidemillError):
 
 
 class WindowError(TidemillError):
-    """A window or a duration is malformed, or a window is used where none is allowed."""
+    """A window is malformed, or is used where none is allowed."""
 
 
 class OutputModeError(TidemillError):

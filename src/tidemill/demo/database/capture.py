@@ -19,9 +19,9 @@ from tidemill.demo.database.postgres import PostgresDatabase
 from tidemill.demo.database.registry import AIRCRAFT, AIRLINES
 from tidemill.demo.database.sqlite import SqliteDatabase
 from tidemill.demo.database.tables import Tables
-from tidemill.demo.process import ChildProcess
 from tidemill.demo.topics import CAPTURED_CONFIG, SOURCE, captured_topic
 from tidemill.errors import SettingsError, TidemillError
+from tidemill.local.processes import ChildProcess
 
 SQLITE = "sqlite"
 _POSTGRES = ("postgres://", "postgresql://")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from tidemill.errors import TidemillError
+from tidemill.errors import DurationError, TidemillError
 from tidemill.spark.errors import (
     DataLossError,
     OtherTopicError,
@@ -150,6 +150,7 @@ _NO_ROW = re.compile(
     r"(topic \S+: the record at offset \d+ of partition \d+ can't be parsed: .+)"
 )
 
+_FINAL_TYPES = (DurationError, PipelineError, WindowError)
 _FINAL = frozenset(
     {
         "CheckpointRestoredError",
@@ -209,7 +210,7 @@ def with_hint(message: str, hint: str) -> str:
 
 def _explain(error: BaseException | str) -> Explanation:
     if isinstance(error, TidemillError):
-        final = isinstance(error, (PipelineError, WindowError)) or type(error).__name__ in _FINAL
+        final = isinstance(error, _FINAL_TYPES) or type(error).__name__ in _FINAL
         hint = _LOSSES.get(type(error).__name__, error.hint)
         return Explanation(str(error), hint, final)
     text = _without_plan(str(error).rpartition(SPARKS_MESSAGE)[2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidemill.spark.base.duration import Duration
+from tidemill.duration import Duration
 from tidemill.spark.errors import JoinError
 from tidemill.spark.joins.columns import (
     On,
@@ -124,7 +124,7 @@ def enrich_as_of(
     Raises:
         JoinError: a column is missing, on both sides, or not a TIMESTAMP; ``on`` is not the
             table's key; or the table keeps no versions.
-        WindowError: ``keep`` is not a duration.
+        DurationError: ``keep`` is not a duration.
     """
     check_how(how, tuple(_JOIN_TYPES))
     compared = pairs(on)

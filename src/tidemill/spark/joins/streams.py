@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tidemill.spark.base.duration import Duration, microseconds
+from tidemill.duration import Duration, microseconds
 from tidemill.spark.errors import JoinError
 from tidemill.spark.joins.columns import (
     On,
@@ -70,7 +70,7 @@ def stream_stream(
     Raises:
         JoinError: a column or a watermark is missing, or both sides have a column of the same
             name.
-        WindowError: ``within`` is not a duration.
+        DurationError: ``within`` is not a duration.
     """
     check_how(how, tuple(_JOIN_TYPES))
     compared = pairs(on)

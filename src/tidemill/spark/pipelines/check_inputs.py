@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tidemill.errors import TidemillError
+from tidemill.duration import Duration, microseconds
+from tidemill.errors import DurationError, TidemillError
 from tidemill.spark.base.ddl import Column, columns
-from tidemill.spark.base.duration import Duration, microseconds
 from tidemill.spark.base.options import ISO, TOPIC_NAME
-from tidemill.spark.errors import SchemaError, WindowError
+from tidemill.spark.errors import SchemaError
 from tidemill.spark.pipelines.declared import Place, Stream, Table
 from tidemill.spark.pipelines.problems import Problem, invalid_topic
 from tidemill.spark.pipelines.sql import suggestion
@@ -110,7 +110,7 @@ def duration_problems(what: str, name: str, value: Duration, place: Place) -> It
     try:
         if microseconds(value) < 0:
             yield Problem(place, f"{what}: {name} {value!r} is negative")
-    except WindowError as error:
+    except DurationError as error:
         yield Problem(place, f"{what}: {name}: {error}", error.hint)
 
 

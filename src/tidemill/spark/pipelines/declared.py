@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from tidemill.spark.base.duration import Duration
+from tidemill.duration import Duration
 from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.sinks.base import Sink

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tidemill.duration import Duration, as_interval
 from tidemill.errors import TidemillError
 from tidemill.spark.base import jvm
 from tidemill.spark.base.ddl import escaped
-from tidemill.spark.base.duration import Duration, as_interval
 from tidemill.spark.base.explain import hint_for, is_busy, spark_message
 from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import PipelineError

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidemill.duration import as_interval
 from tidemill.errors import TidemillError
 from tidemill.spark.base import jvm
-from tidemill.spark.base.duration import as_interval
 from tidemill.spark.base.explain import with_hint
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines.check import check

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemill.spark.base.duration import Duration, microseconds
+from tidemill.duration import Duration, microseconds
 from tidemill.spark.base.options import ISO, TIMESTAMP_FORMATS, TOPIC_NAME
 from tidemill.spark.errors import OptionError, PipelineError
 from tidemill.spark.tables.changes import TableSpec
@@ -94,7 +94,7 @@ class ChangelogTopic(TableSource):
 
         Raises:
             JoinError: ``valid_from`` is not a TIMESTAMP column.
-            WindowError: ``keep`` is not a duration.
+            DurationError: ``keep`` is not a duration.
         """
         from tidemill.spark.tables.lookup import rows_by_version
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidemill.spark.base.duration import Duration
+from tidemill.duration import Duration
 from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import JoinError
 from tidemill.spark.tables.changes import DEFAULT_LIMIT, TableSpec

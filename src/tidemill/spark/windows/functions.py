@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from tidemill.spark.base.duration import Duration
+from tidemill.duration import Duration
 from tidemill.spark.base.pyspark_private import java_column
 from tidemill.spark.errors import WindowError
 from tidemill.spark.windows.check import DELAY

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidemill.spark.base.duration import Duration, microseconds
+from tidemill.duration import Duration, microseconds
+from tidemill.errors import DurationError
 from tidemill.spark.errors import WindowError
 
 
@@ -100,7 +101,10 @@ def _divisors(number: int) -> set[int]:
 
 
 def _positive(kind: Kind, name: str, duration: Duration) -> int:
-    value = microseconds(duration)
+    try:
+        value = microseconds(duration)
+    except DurationError as error:
+        raise WindowError(str(error), hint=error.hint) from None
     if value <= 0:
         raise WindowError(f"{kind}: the {name} ({duration}) must be greater than zero")
     return value

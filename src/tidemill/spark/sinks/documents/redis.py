@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from tidemill.duration import microseconds
 from tidemill.extras import how_to_install
-from tidemill.spark.base.duration import microseconds
 from tidemill.spark.errors import MissingPackageError, OptionError, SinkError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of

@@ -1,6 +1,6 @@
 """Parse lengths of time: Spark's interval texts and ``datetime.timedelta``.
 
-Must not know: Spark, windows, tables.
+Must not know: Spark, windows, tables, topics.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from tidemill.spark.errors import WindowError
+from tidemill.errors import DurationError
 
 Duration = str | timedelta
 """A length of time: an interval as Spark writes it (``"1 hour 30 minutes"``), or a timedelta."""
@@ -37,26 +37,26 @@ def microseconds(duration: Duration) -> int:
         duration: the text of an interval, or a timedelta.
 
     Raises:
-        WindowError: the text is malformed, has a unit without a fixed length (months), or does
+        DurationError: the text is malformed, has a unit without a fixed length (months), or does
             not fit into 64 bits.
     """
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     if not isinstance(duration, str):
-        raise WindowError(f"invalid duration {duration!r}", hint=_HINT)
+        raise DurationError(f"invalid duration {duration!r}", hint=_HINT)
     text = duration.lower().strip()
     rest = text.removeprefix("interval ")
     total = 0
     while rest:
         part = _PART.match(rest)
         if part is None:
-            raise WindowError(f"invalid duration {duration!r}", hint=_HINT)
+            raise DurationError(f"invalid duration {duration!r}", hint=_HINT)
         total += _part(duration, *part.groups(default=""))
         rest = rest[part.end() :]
     if not text:
-        raise WindowError(f"invalid duration {duration!r}: the text is empty", hint=_HINT)
+        raise DurationError(f"invalid duration {duration!r}: the text is empty", hint=_HINT)
     if abs(total) > _MAX:
-        raise WindowError(f"invalid duration {duration!r}: it is too long", hint=_HINT)
+        raise DurationError(f"invalid duration {duration!r}: it is too long", hint=_HINT)
     return total
 
 
@@ -69,11 +69,11 @@ def _part(duration: str, sign: str, whole: str, fraction: str, name: str) -> int
     """Return the microseconds of one part of an interval, such as ``1.5 seconds``."""
     unit = name.removesuffix("s")
     if unit in ("month", "year", "quarter"):
-        raise WindowError(
+        raise DurationError(
             f"invalid duration {duration!r}: a {unit} has no fixed length",
             hint="Give days (\"30 days\"), or group by date_trunc('month', ts).",
         )
     if unit not in _UNITS or (fraction and unit != "second"):
-        raise WindowError(f"invalid duration {duration!r}: unknown unit {name!r}", hint=_HINT)
+        raise DurationError(f"invalid duration {duration!r}: unknown unit {name!r}", hint=_HINT)
     value = int(whole) * _UNITS[unit] + int(fraction.ljust(6, "0") or 0)
     return -value if sign == "-" else value

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidemill.spark.base.duration import as_interval, microseconds
-from tidemill.spark.errors import WindowError
+from tidemill.duration import as_interval, microseconds
+from tidemill.errors import DurationError
 
 SECOND = 1_000_000
 
@@ -36,7 +36,7 @@ def test_durations_are_sparks_intervals_or_timedeltas(text: Any, expected: int) 
      "1 hour,2 minutes", "1.1234567 seconds", "99999999999 weeks", 6, None],
 )  # fmt: skip
 def test_invalid_durations_are_refused(text: Any) -> None:
-    with pytest.raises(WindowError) as refused:
+    with pytest.raises(DurationError) as refused:
         microseconds(text)
     assert repr(text) in str(refused.value)
     assert refused.value.hint
@@ -44,7 +44,7 @@ def test_invalid_durations_are_refused(text: Any) -> None:
 
 @pytest.mark.parametrize("text", ["1 month", "2 months 3 days", "1 year", "3 quarters"])
 def test_months_are_refused_for_having_no_fixed_length(text: str) -> None:
-    with pytest.raises(WindowError, match="has no fixed length") as refused:
+    with pytest.raises(DurationError, match="has no fixed length") as refused:
         microseconds(text)
     assert "30 days" in refused.value.hint
 

@@ -1,0 +1,6 @@
+from tidemill.frames import Record as Record
+from tidemill.frames import Records as Records
+from tidemill.frames import read as read
+from tidemill.local.broker import Broker as Broker
+
+__version__: str

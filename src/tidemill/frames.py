@@ -1,0 +1,450 @@
+"""Read a topic into Python: ``tidemill.read("orders").to_pandas()``.
+
+A range of each partition is fixed when the topic is read, so what is returned is a snapshot: all
+its methods show the same records. Must not know: Spark, the broker's inside.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidemill.confluent.clients import Kafka
+from tidemill.duration import microseconds
+from tidemill.errors import DataLossError, OptionError, TidemillError, UnknownTopicOrPartitionError
+from tidemill.extras import require_extra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Values = Literal["bytes", "text", "json"]
+Moment = str | datetime | timedelta
+BOOTSTRAP_VARIABLE = "TIDEMILL_BOOTSTRAP_SERVERS"
+DEFAULT_SERVERS = "localhost:9092"
+_CLIENT = "tidemill-read"
+_SHOWN = 10
+_WIDTH = 40
+_TIMEOUT_MS = 30_000
+
+
+class ValuesError(TidemillError):
+    """Values of a topic are not what ``values`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a topic.
+
+    Attributes:
+        key: its key, or None.
+        value: its value; None is a tombstone.
+        topic: its topic.
+        partition: its partition.
+        offset: its place in the partition.
+        timestamp: its time.
+        headers: names and values, in their order.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def json(self) -> Any:
+        """Return the value as JSON.
+
+        Raises:
+            ValueError: it is not JSON, or there is none.
+        """
+        if self.value is None:
+            raise ValueError(f"{self.topic}-{self.partition} offset {self.offset} has no value")
+        return json.loads(self.value)
+
+
+def read(
+    topic: str,
+    *,
+    since: Moment | None = None,
+    until: Moment | None = None,
+    last: int | None = None,
+    partitions: Iterable[int] | None = None,
+    limit: int | None = None,
+    values: Values = "json",
+    bootstrap_servers: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> Records:
+    """Return the records of a topic that are committed now, or a part of them.
+
+    Nothing is read before a method of the result asks for records.
+
+    Args:
+        topic: the topic.
+        since: the first time: ``"1 hour"`` or a timedelta ago, an ISO 8601 time (UTC if it names no
+            zone) or a datetime. Without it, from the first record that is kept.
+        until: the time behind the last record, in the same forms.
+        last: only so many offsets at the end of each partition.
+        partitions: only these.
+        limit: at most so many records, in the order of partitions.
+        values: what ``to_arrow`` and the others make of values: columns of the fields of JSON
+            objects, one column of text, or one of bytes.
+        bootstrap_servers: the brokers; by default the variable TIDEMILL_BOOTSTRAP_SERVERS, or
+            localhost:9092.
+        properties: librdkafka's properties, e.g. for TLS and SASL.
+
+    Raises:
+        OptionError: an argument is not allowed.
+        DurationError: a length of time is malformed.
+        UnknownTopicOrPartitionError: the topic or a partition does not exist.
+        UnreachableError: no broker answers.
+        TidemillError: the package pyarrow is missing.
+    """
+    require_extra("arrow")
+    for name, number in (("last", last), ("limit", limit)):
+        if number is not None and number < 0:
+            raise OptionError(f"{name} is {number}", hint="Give 0 or more.")
+    if values not in ("bytes", "text", "json"):
+        raise OptionError(f"values is {values!r}", hint="Give 'json', 'text' or 'bytes'.")
+    servers = bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_SERVERS
+    kafka = Kafka(servers, dict(properties or {}), prefix="properties: ")
+    ranges = _ranges(kafka, topic, partitions, since, until, last)
+    return Records(kafka, topic, ranges, limit, values)
+
+
+class Records:
+    """Records of a topic, as they were when ``read`` was called.
+
+    Iterate over it for ``Record`` objects, or ask for a table.
+
+    Attributes:
+        topic: the topic.
+        ranges: the first and the end offset of each partition.
+    """
+
+    def __init__(
+        self,
+        kafka: Kafka,
+        topic: str,
+        ranges: Mapping[int, tuple[int, int]],
+        limit: int | None,
+        values: Values,
+    ) -> None:
+        self.topic = topic
+        self.ranges = dict(ranges)
+        self._kafka = kafka
+        self._limit = limit
+        self._values = values
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records as Arrow record batches, without keeping them in memory.
+
+        The columns are ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
+        ``timestampType`` and ``headers``.
+
+        Raises:
+            DataLossError: records of the range were removed meanwhile.
+            UnreachableError: a partition can't be read.
+        """
+        from tidemill.reading.fetch import fetch
+        from tidemill.reading.plan import FetchPlan
+        from tidemill.reading.ranges import OffsetRange
+
+        plan = FetchPlan(
+            kafka={
+                "isolation.level": "read_committed",
+                **self._kafka.properties,
+                "bootstrap.servers": self._kafka.servers,
+            },
+            include_headers=True,
+            timeout_ms=_TIMEOUT_MS,
+            group_id_prefix=_CLIENT,
+        )
+        left = self._limit
+        for partition, (start, end) in self.ranges.items():
+            if left == 0:
+                return
+            try:
+                for batch in fetch(OffsetRange(self.topic, partition, start, end), plan):
+                    if left is not None:
+                        batch = batch.slice(0, left)
+                        left -= batch.num_rows
+                    yield batch
+                    if left == 0:
+                        break
+            except DataLossError as error:
+                hint = "Read the topic again: its retention has removed what was listed before."
+                raise DataLossError(str(error), hint=hint) from error
+
+    def __iter__(self) -> Iterator[Record]:
+        for batch in self.batches():
+            for row in batch.drop_columns(["timestampType"]).to_pylist():
+                headers = tuple((each["key"], each["value"]) for each in row.pop("headers") or ())
+                yield Record(**row, headers=headers)
+
+    def __len__(self) -> int:
+        return int(self._stored.num_rows)
+
+    def to_arrow(self) -> pa.Table:
+        """Return a table. The columns of the record are named ``_key``, ``_offset`` and so on.
+
+        With JSON, each field of the objects has a column. A value that is missing is null.
+
+        Raises:
+            ValuesError: a value is not a JSON object, or not UTF-8; its place is in the message.
+        """
+        return self._table
+
+    def to_pandas(self) -> Any:
+        """Return a data frame of pandas, with the columns of ``to_arrow``."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return a data frame of polars, with the columns of ``to_arrow``."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def to_duckdb(self, connection: Any = None) -> Any:
+        """Return a relation of DuckDB, with the columns of ``to_arrow``.
+
+        Args:
+            connection: the connection to use; by default a new one in memory.
+        """
+        require_extra("sql")
+        import duckdb
+
+        return (connection or duckdb.connect()).from_arrow(self.to_arrow())
+
+    def __repr__(self) -> str:
+        return f"{_as_text(self._head)}\n{self._summary()}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        names = "".join(f"<th>{escape(name)}</th>" for name in self._head.column_names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in _cells(self._head)
+        )
+        return (
+            f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
+            f"<p>{escape(self._summary())}</p>"
+        )
+
+    @cached_property
+    def _stored(self) -> pa.Table:
+        import pyarrow as pa
+
+        from tidemill.reading.plan import SCHEMA_WITH_HEADERS
+
+        return pa.Table.from_batches(list(self.batches()), SCHEMA_WITH_HEADERS)
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return _with_values(self._stored, self._values, self.topic)
+
+    @cached_property
+    def _head(self) -> pa.Table:
+        few = Records(self._kafka, self.topic, self.ranges, self._few(), self._values)
+        try:
+            return few.to_arrow()
+        except ValuesError:  # repr never fails because of what is in a topic
+            return _with_values(few._stored, "bytes", self.topic)
+
+    def _few(self) -> int:
+        return _SHOWN if self._limit is None else min(_SHOWN, self._limit)
+
+    def _summary(self) -> str:
+        offsets = sum(end - start for start, end in self.ranges.values())
+        parts = len(self.ranges)
+        shown = self._head.num_rows
+        return (
+            f"{self.topic}: {offsets:,} offsets in {parts} partition{'s' * (parts != 1)}; "
+            f"{shown} record{'s' * (shown != 1)} shown"
+        )
+
+
+def _ranges(
+    kafka: Kafka,
+    topic: str,
+    partitions: Iterable[int] | None,
+    since: Moment | None,
+    until: Moment | None,
+    last: int | None,
+) -> dict[int, tuple[int, int]]:
+    there = sorted(kafka.partitions(_CLIENT, topic))
+    if not there:
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic} does not exist", hint="'tidemill topic list' shows what exists."
+        )
+    if partitions is not None:
+        wanted = set(partitions)
+        if unknown := wanted - {number for _, number in there}:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic} has no partition {min(unknown)}",
+                hint=f"It has the partitions 0 to {there[-1][1]}.",
+            )
+        there = [place for place in there if place[1] in wanted]
+    starts = kafka.start_offsets(_CLIENT, there)
+    ends = kafka.end_offsets(_CLIENT, there, committed=True)
+    if since is not None:
+        first = kafka.offsets_since(_CLIENT, there, _time_ms("since", since))
+        starts = {place: max(starts[place], _or(first[place], ends[place])) for place in there}
+    if until is not None:
+        after = kafka.offsets_since(_CLIENT, there, _time_ms("until", until))
+        ends = {place: min(ends[place], _or(after[place], ends[place])) for place in there}
+    if last is not None:
+        starts = {place: max(starts[place], ends[place] - last) for place in there}
+    return {place[1]: (min(starts[place], ends[place]), ends[place]) for place in there}
+
+
+def _or(offset: int, other: int) -> int:
+    return other if offset < 0 else offset
+
+
+def _time_ms(name: str, moment: Moment) -> int:
+    if isinstance(moment, str) and moment[:4].isdecimal() and moment[4:5] == "-":
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError:
+            raise OptionError(
+                f"{name} is {moment!r}", hint="Write a time as 2026-11-20T10:00Z, or '1 hour'."
+            ) from None
+    if isinstance(moment, datetime):
+        at = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(0, (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
+    now = (datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return max(0, now - microseconds(moment) // 1000)
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def _with_values(stored: pa.Table, values: Values, topic: str) -> pa.Table:
+    """Return the records with the columns of their values, and those of the record behind them."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    if values == "json":
+        parsed = _parsed(stored, topic)
+        columns.update(zip(parsed.column_names, parsed.columns, strict=True))
+    elif values == "text":
+        columns["value"] = _texts(stored, "value", topic)
+    else:
+        columns["value"] = stored["value"]
+    keys = stored["key"] if values == "bytes" else _keys(stored)
+    of_record = {
+        "_key": keys,
+        "_partition": stored["partition"],
+        "_offset": stored["offset"],
+        "_timestamp": stored["timestamp"],
+        "_headers": stored["headers"],
+    }
+    for name in of_record.keys() & columns.keys():  # a field of the same name stays
+        columns[f"value.{name}"] = columns.pop(name)
+    return pa.table(columns | of_record)
+
+
+def _keys(stored: pa.Table) -> Any:
+    """Return keys as text, or as bytes if one of them is not UTF-8."""
+    import pyarrow as pa
+
+    try:
+        return stored["key"].cast(pa.string())
+    except pa.ArrowInvalid:
+        return stored["key"]
+
+
+def _texts(stored: pa.Table, name: str, topic: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return stored[name].cast(pa.string())
+    except pa.ArrowInvalid:
+        raise _refused(stored, topic, _is_text, "is not UTF-8", "bytes") from None
+
+
+def _parsed(stored: pa.Table, topic: str) -> pa.Table:
+    """Return the columns of JSON objects; rows without a value are null."""
+    import pyarrow as pa
+    import pyarrow.json as pj
+
+    if not stored.num_rows:
+        return pa.table({})
+    lines = b"\n".join(value if value is not None else b"{}" for value in _values_of(stored))
+    options = pj.ParseOptions(newlines_in_values=True)
+    try:
+        found = pj.read_json(
+            io.BytesIO(lines), pj.ReadOptions(block_size=max(1 << 20, len(lines))), options
+        )
+        if found.num_rows == stored.num_rows:
+            return found
+    except pa.ArrowInvalid as error:
+        cause = f"values don't have one shape: {str(error).partition(' in row')[0]}"
+        raise _refused(stored, topic, _is_object, "is not a JSON object", "text", cause) from None
+    raise _refused(stored, topic, _is_object, "is not one JSON object", "text")
+
+
+def _refused(
+    stored: pa.Table, topic: str, accepts: Any, what: str, instead: str, otherwise: str = ""
+) -> ValuesError:
+    for index, value in enumerate(_values_of(stored)):
+        if value is not None and not accepts(value):
+            place = f"{topic}-{stored['partition'][index]} offset {stored['offset'][index]}"
+            return ValuesError(
+                f"the value at {place} {what}", hint=f"Read with values='{instead}'."
+            )
+    return ValuesError(f"{topic}: {otherwise or what}", hint=f"Read with values='{instead}'.")
+
+
+def _values_of(stored: pa.Table) -> Iterator[bytes | None]:
+    for chunk in stored["value"].chunks:
+        for each in chunk:
+            yield each.as_py()
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_object(value: bytes) -> bool:
+    try:
+        return isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+# --- how it looks --------------------------------------------------------------------------------
+
+
+def _cells(table: pa.Table) -> list[list[str]]:
+    return [[_cell(value) for value in row.values()] for row in table.to_pylist()]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    text = value.isoformat(" ", "milliseconds") if isinstance(value, datetime) else str(value)
+    text = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _as_text(table: pa.Table) -> str:
+    rows = [list(table.column_names), *_cells(table)]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
