@@ -88,6 +88,18 @@ def test_a_wrong_password_is_named_and_not_tried_again(
     assert "guess" not in done.stderr
 
 
+def test_the_proxy_lets_a_login_end_whose_nonce_looks_like_its_end(
+    proxy: LoginProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nonces of librdkafka have any printable characters, and one in a few hundred has "v="."""
+    monkeypatch.setattr("secrets.token_urlsafe", lambda _: "nonce-v=and-more")
+    proxy.logins.clear()
+    given = {**PLAIN, "sasl.mechanism": "SCRAM-SHA-512"}
+    with BrokerRequests(Cluster(proxy.bootstrap, given)) as requests:
+        assert requests.ask(Address("127.0.0.1", proxy.port), 66, range(3), {})
+    assert proxy.logins == ["SCRAM-SHA-512"]
+
+
 def test_requests_that_librdkafka_lacks_log_in(proxy: LoginProxy) -> None:
     for mechanism in MECHANISMS:
         proxy.logins.clear()

@@ -130,6 +130,9 @@ class ScramServer:
     Args:
         password: The password of the user ``alice``.
         algorithm: ``sha256`` or ``sha512``.
+
+    Attributes:
+        accepted: Whether the client has proved that it knows the password.
     """
 
     def __init__(self, password: str, algorithm: str, *, knows_password: bool = True) -> None:
@@ -137,6 +140,7 @@ class ScramServer:
         self._algorithm = algorithm
         self._knows = knows_password
         self._first = self._server_first = ""
+        self.accepted = False
 
     def __call__(self, body: bytes) -> bytes:
         message = body[4:].decode()
@@ -152,6 +156,7 @@ class ScramServer:
         expected = bytes(a ^ b for a, b in zip(key, signature, strict=True))
         if base64.b64decode(proof) != expected:
             return struct.pack(">h", 58) + text("invalid credentials") + struct.pack(">i", 0)
+        self.accepted = True
         server_key = self._hmac(self._salted if self._knows else b"", b"Server Key")
         return self._answer(f"v={base64.b64encode(self._hmac(server_key, signed)).decode()}")
 

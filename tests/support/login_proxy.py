@@ -80,7 +80,7 @@ class LoginProxy:
             else:
                 return False
             _write(client, struct.pack(">i", correlation_id) + body)
-            if api == AUTHENTICATE and (mechanism == "PLAIN" or b"v=" in body):
+            if api == AUTHENTICATE and (mechanism == "PLAIN" or scram.accepted):
                 self.logins.append(mechanism)
                 return True
         return False
