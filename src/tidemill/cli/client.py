@@ -342,11 +342,14 @@ class Cluster:
         """
         from confluent_kafka import IsolationLevel, TopicPartition
 
+        from tidemill.confluent.clients import has_answered
+
         if not specs:
             return {}
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def call() -> dict[TopicPartitionKey, int]:
+            has_answered(self.admin)
             futures = self.admin.list_offsets(
                 {TopicPartition(*key): spec for key, spec in specs.items()},
                 isolation_level=isolation,

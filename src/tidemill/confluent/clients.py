@@ -134,16 +134,21 @@ class Kafka:
         except KafkaException as error:
             raise self.translate(error.args[0], "list topics") from error
 
-    def partitions(self, client: str, topic: str) -> list[tuple[str, int]]:
+    def partitions(
+        self, client: str, topic: str, admin: AdminClient | None = None
+    ) -> list[tuple[str, int]]:
         """Return the partitions of a topic, as (topic, number); none if it does not exist.
 
         A request for the metadata of one topic could create it; this one does not.
+
+        Args:
+            admin: the client to ask with; by default a new one.
 
         Raises:
             TidemillError: the broker refuses, e.g. because the name is invalid.
             UnreachableError: no broker answers.
         """
-        admin = self.admin(client)  # a client that is collected gets no answers
+        admin = admin or self.admin(client)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
         try:
             found = asked[topic].result(2 * REQUEST_S)
@@ -237,7 +242,7 @@ class Kafka:
         that offset.
 
         Args:
-            admin: the client to ask with; by default a new one.
+            admin: a client that has had an answer, to ask with; by default a new one.
 
         Raises:
             TidemillError: a partition does not exist.
@@ -274,18 +279,20 @@ class Kafka:
         partitions: Iterable[tuple[str, int]],
         spec: Any,
         committed: bool = False,
-        admin: AdminClient | None = None,
+        answered: AdminClient | None = None,
     ) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(*place): spec for place in partitions}
-        admin = admin or self.admin(client)  # a client that is collected gets no answers
         levels = IsolationLevel
         isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
-        answers = (
-            admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_S)
-            if asked
-            else {}
-        )
+        if not asked:
+            return {}
+        admin = answered or self.admin(client)  # a client that is collected gets no answers
         try:
+            if answered is None:
+                has_answered(admin)
+            answers = admin.list_offsets(
+                asked, isolation_level=isolation, request_timeout=REQUEST_S
+            )
             return {
                 (place.topic, place.partition): int(future.result(2 * REQUEST_S).offset)
                 for place, future in answers.items()
@@ -332,6 +339,19 @@ def flush_while_reachable(client: Producer, topic: str, timeout_s: float) -> boo
         except KafkaException:
             return False
     return True
+
+
+def has_answered(admin: AdminClient) -> None:
+    """Wait until a new admin client has had an answer: it lists offsets without a pause then.
+
+    librdkafka looks for the leaders of partitions over the connection to the bootstrap address. It
+    closes that connection as soon as it knows the brokers. If it closes it amid the question, it
+    asks again after three seconds (librdkafka 2.11 to 2.16). It repeats other requests immediately.
+
+    Raises:
+        KafkaException: no broker answers.
+    """
+    admin.describe_cluster(request_timeout=REQUEST_S).result(2 * REQUEST_S)
 
 
 def topic_id_text(described: Any) -> str:

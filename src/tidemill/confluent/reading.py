@@ -304,5 +304,7 @@ def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:
     Raises:
         UnreachableError: no broker answers.
     """
-    places = kafka.partitions(client, topic)
-    return {place: end for place, end in kafka.end_offsets(client, places).items() if end > 0}
+    admin = kafka.admin(client)
+    places = kafka.partitions(client, topic, admin)
+    ends = kafka.end_offsets(client, places, admin=admin)
+    return {place: end for place, end in ends.items() if end > 0}
