@@ -18,6 +18,7 @@ import pyarrow.json as pj
 from bench.report import Aim, Section, Table
 from bench.run import Run
 from tidemill.spark.source.parse import ParseSchema, make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 DDL = (
     "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, at TIMESTAMP, "
@@ -35,7 +36,7 @@ NOTE = (
 def section(run: Run) -> Section:
     """Measure all contenders on the same values."""
     batches = _batches(2 if run.options.quick else 12)
-    schema = ParseSchema.from_ddl(DDL, event_time="at")
+    schema = schema_of(DDL, event_time="at")
     parser, three = make_parser(schema), make_parser(schema, only=["auction", "price", "at"])
     refused = [pa.array([b'{"auction": "x", "bidder": 1}'] * BATCH)] * len(batches)
 

@@ -45,7 +45,7 @@ def test_topics_are_read_by_one_module_of_each_client() -> None:
 
 def test_json_becomes_columns_in_one_module() -> None:
     """And not by Spark, whose rules are others."""
-    assert using(r"\bextension\.JsonParser\(") == {"spark/source/parse/json_parser.py"}
+    assert using(r"\bextension\.JsonParser\(") == {"reading/parse/json_parser.py"}
     assert using(r"(?i)\b(f|sf|functions)\.from_json\b|functions import .*\bfrom_json\b") == set()
 
 

@@ -300,7 +300,7 @@ def walk_records(
     """
 
 class JsonParser:
-    """A parser of JSON values for one schema (``tidemill.spark.source.parse.json_parser``)."""
+    """A parser of JSON values for one schema (``tidemill.reading.parse.json_parser``)."""
 
     def __new__(
         cls,

@@ -81,3 +81,13 @@ class DataLossError(TidemillError):
 
 class DurationError(TidemillError):
     """A length of time is malformed, or has no fixed length."""
+
+
+class ParseLimitError(TidemillError):
+    """Values are too large in total to become Arrow columns in one step."""
+
+    default_hint = "Read fewer records in one step: set maxOffsetsPerTrigger."
+
+
+class SchemaError(TidemillError):
+    """A schema is malformed, or rows don't match the schema of their table."""

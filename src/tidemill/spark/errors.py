@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from tidemill.errors import DataLossError as DataLossError
 from tidemill.errors import OptionError as OptionError
+from tidemill.errors import ParseLimitError as ParseLimitError
+from tidemill.errors import SchemaError as SchemaError
 from tidemill.errors import TidemillError
 from tidemill.extras import how_to_install
 
@@ -31,12 +33,6 @@ class OtherTopicError(DataLossError):
     )
 
 
-class ParseLimitError(TidemillError):
-    """Values are too large in total to become Arrow columns in one step."""
-
-    default_hint = "Read fewer records in one step: set maxOffsetsPerTrigger."
-
-
 class DeliveryError(TidemillError):
     """The broker did not accept records, so the batch is incomplete in the topic."""
 
@@ -47,10 +43,6 @@ class WindowError(TidemillError):
 
 class OutputModeError(TidemillError):
     """A streaming query can't run in its output mode with its windows and watermarks."""
-
-
-class SchemaError(TidemillError):
-    """A schema is malformed, or rows don't match the schema of their table."""
 
 
 class RecordError(TidemillError):

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from tidemill.spark.base.ddl import columns
 from tidemill.spark.datasource.columns import COLUMNS, columns_of, ddl_of, reading_of
 from tidemill.spark.errors import OptionError
-from tidemill.spark.source.parse import ParseSchema
+from tidemill.spark.source.parse.ddl_schema import schema_of
 from tidemill.spark.source.planning.options import SourceOptions, parse_source_options
 from tidemill.spark.source.planning.parsing import RowPlan
 
@@ -141,7 +141,7 @@ def test_each_type_of_the_parser_is_accepted(kind: str) -> None:
     """The list in ``columns`` must be that of the parser."""
     reading = reading_of(options(value_format="json"), parsed(kind))
     assert reading.rows is not None
-    assert len(ParseSchema.from_ddl(reading.rows.schema).columns) == 1
+    assert len(schema_of(reading.rows.schema).columns) == 1
 
 
 def test_types_are_not_nested_without_a_limit() -> None:

@@ -14,7 +14,8 @@ from tidemill.connect.cdc.contract import Change, Column, Table
 from tidemill.connect.cdc.envelope import Encoder
 from tidemill.connect.cdc.values import json_value
 from tidemill.spark.source.captured.schema import event_schema
-from tidemill.spark.source.parse import ParseSchema, make_parser
+from tidemill.spark.source.parse import make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 from tidemill.spark.tables.captured_records import CapturedRecords, Record
 from tidemill.spark.tables.changes import TableSpec
 from tidemill.spark.tables.rows import Latest
@@ -83,7 +84,7 @@ def test_a_table_of_our_capture_is_read_with_deletes_key_changes_and_repeats(kin
         records.apply(Record(each.key, each.value, 0, offset, each.ts_ms * 1000), rows)
     notes = {c.key.decode(): json.loads(c.value or b"")["note"] for c in rows.all()}
     assert notes == {"3": "moved", "4": "large"}
-    schema = ParseSchema.from_ddl(event_schema(DDL))
+    schema = schema_of(event_schema(DDL))
     events = pa.array([each.value for each in flat], pa.binary())
     parsed = make_parser(schema, "debezium").parse(events)
     assert parsed.reasons == []

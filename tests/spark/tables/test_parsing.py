@@ -18,7 +18,8 @@ from tidemill.spark import enrich, join_tables
 from tidemill.spark.errors import JoinError, SchemaError
 from tidemill.spark.pipelines.inputs import TableInput
 from tidemill.spark.source.captured.schema import event_schema
-from tidemill.spark.source.parse import ParseSchema, make_parser
+from tidemill.spark.source.parse import make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 from tidemill.spark.tables.captured_records import CapturedRecords, Record
 from tidemill.spark.tables.changes import TableSpec, canonical
 from tidemill.spark.tables.parsing import RowParser
@@ -64,7 +65,7 @@ Outcome = tuple[str, str]
 
 
 def in_stream(ddl: str, text: str, times: str) -> Outcome:
-    schema = ParseSchema.from_ddl(f"x {ddl}", timestamp_format=times)
+    schema = schema_of(f"x {ddl}", timestamp_format=times)
     parsed = make_parser(schema).parse(pa.array([f'{{"x": {text}}}'.encode()]))
     if parsed.reasons:
         return "refused", parsed.reasons[0][1]
@@ -86,7 +87,7 @@ def envelope(text: str) -> bytes:
 
 
 def in_captured_stream(ddl: str, text: str, times: str) -> Outcome:
-    schema = ParseSchema.from_ddl(event_schema(f"id STRING, x {ddl}"), timestamp_format=times)
+    schema = schema_of(event_schema(f"id STRING, x {ddl}"), timestamp_format=times)
     parsed = make_parser(schema, "debezium").parse(pa.array([envelope(text)]))
     if parsed.reasons:
         return "refused", parsed.reasons[0][1]

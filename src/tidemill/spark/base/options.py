@@ -13,14 +13,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from tidemill.reading.parse import ISO as ISO
+from tidemill.reading.parse import TIMESTAMP_FORMATS as TIMESTAMP_FORMATS
 from tidemill.spark.errors import OptionError
 
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 TOPIC_NAME_HINT = "Use letters, digits, '.', '_' and '-', at most 249 of them."
-
-ISO = "iso"
-TIMESTAMP_FORMATS = (ISO, "epoch_s", "epoch_ms", "epoch_us")
-"""What a number in a TIMESTAMP column means. With ``iso`` it is refused."""
 
 SOURCE_OPTIONS: Mapping[str, str] = {
     "subscribe": "Topics to read, separated by commas.",

@@ -31,7 +31,7 @@ _DATA_SOURCE = "tidemill.spark.datasource.data_source"
 _PRELOADED: dict[str, tuple[str, ...]] = {
     TASKS: (
         "tidemill.reading.fetch",
-        "tidemill.spark.source.parse.json_parser",
+        "tidemill.reading.parse.json_parser",
         "tidemill.spark.source.parse.types",
         "tidemill.spark.source.rows",
         "tidemill.spark.sinks.topic.delivery.exactly_once",

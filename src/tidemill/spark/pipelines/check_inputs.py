@@ -17,6 +17,7 @@ from tidemill.spark.pipelines.declared import Place, Stream, Table
 from tidemill.spark.pipelines.problems import Problem, invalid_topic
 from tidemill.spark.pipelines.sql import suggestion
 from tidemill.spark.source.captured.schema import event_schema
+from tidemill.spark.source.parse.ddl_schema import schema_of
 from tidemill.spark.tables.changelog import ChangelogTopic
 
 FORMATS = ("json", "debezium", "raw")
@@ -203,10 +204,9 @@ def _parsing(
 def _types(what: str, table: Table) -> Iterator[Problem]:
     """Yield the mistake of a column's type that values can't be parsed to."""
     # Not earlier: it imports Arrow, which takes a while.
-    from tidemill.spark.source.parse import ParseSchema
 
     try:
-        ParseSchema.from_ddl(table.schema)
+        schema_of(table.schema)
     except SchemaError as error:
         yield Problem(table.place, f"{what}: {error}", error.hint)
 

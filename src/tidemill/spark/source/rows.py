@@ -11,12 +11,13 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from tidemill.reading.parse.contract import Reasons
 from tidemill.reading.ranges import OffsetRange
 from tidemill.spark.base.ddl import Column, columns
 from tidemill.spark.errors import RecordError
 from tidemill.spark.source import refusals, used_columns
 from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
-from tidemill.spark.source.parse.contract import Reasons
+from tidemill.spark.source.parse.ddl_schema import schema_of
 from tidemill.spark.source.planning.parsing import (
     REASON,
     RECORD_COLUMNS,
@@ -103,7 +104,7 @@ def parse_schema(
     check_columns(columns)
     # The time of a record is never null.
     of_record = event_time is not None and event_time.lower() in RECORD_COLUMNS
-    return ParseSchema.from_ddl(
+    return schema_of(
         ddl,
         event_time=None if of_record else event_time,
         timestamp_format=timestamp_format,

@@ -19,9 +19,10 @@ import orjson
 from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import JoinError
 from tidemill.spark.source.captured.positions import Position
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 if TYPE_CHECKING:
-    from tidemill.spark.source.parse.json_parser import JsonParser
+    from tidemill.reading.parse.json_parser import JsonParser
 
 DEFAULT_LIMIT = 1 << 30
 """Most bytes that one table may take in one process."""
@@ -205,12 +206,11 @@ def valid_from_of(change: Change, spec: TableSpec) -> int:
 @lru_cache(maxsize=64)
 def _time_parser(column: str, timestamp_format: str) -> JsonParser:
     # Not earlier: they import Arrow, which takes a while.
+    from tidemill.reading.parse.json_parser import JsonParser
     from tidemill.spark.base.ddl import escaped
-    from tidemill.spark.source.parse import ParseSchema
-    from tidemill.spark.source.parse.json_parser import JsonParser
 
     ddl = f"{escaped(column)} TIMESTAMP"
-    return JsonParser(ParseSchema.from_ddl(ddl, timestamp_format=timestamp_format), (True,))
+    return JsonParser(schema_of(ddl, timestamp_format=timestamp_format), (True,))
 
 
 def _object(change: Change, spec: TableSpec) -> dict[str, Any]:

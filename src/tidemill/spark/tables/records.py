@@ -15,6 +15,7 @@ from tidemill.spark.base.ddl import columns, escaped
 from tidemill.spark.base.json_text import row_text
 from tidemill.spark.base.options import ISO
 from tidemill.spark.errors import JoinError
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -87,10 +88,9 @@ class TableSchema:
 
     def _parsed(self, columns: Sequence[SchemaColumn]) -> ParseSchema:
         # Not earlier: it imports Arrow, which takes a while.
-        from tidemill.spark.source.parse import ParseSchema
 
         ddl = ", ".join(f"{escaped(c.name)} {c.type}" for c in columns)
-        return ParseSchema.from_ddl(ddl, timestamp_format=self.timestamp_format)
+        return schema_of(ddl, timestamp_format=self.timestamp_format)
 
     def column(self, name: str) -> SchemaColumn | None:
         """Return the column of a name, which is case-insensitive; None if it does not exist."""

@@ -48,7 +48,7 @@ MODULES = (
     "tidemill.reading.fetch",
     "tidemill.reading.librdkafka",
     "tidemill.reading.own",
-    "tidemill.spark.source.parse.json_parser",
+    "tidemill.reading.parse.json_parser",
     "tidemill.spark.source.parse.types",
     "tidemill.spark.source.planning.planner",
     "tidemill.spark.source.rows",

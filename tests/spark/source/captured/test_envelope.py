@@ -14,7 +14,8 @@ import pytest
 from tidemill.spark.source.captured.envelope import EnvelopeError, Envelopes
 from tidemill.spark.source.captured.positions import Position, position_of
 from tidemill.spark.source.captured.schema import event_schema
-from tidemill.spark.source.parse import ParseSchema, make_parser
+from tidemill.spark.source.parse import make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 COLUMNS = (("id", "BIGINT"), ("name", "STRING"), ("price", "DECIMAL(10,2)"))
 SOURCE = {"connector": "postgresql", "name": "demo", "lsn": 24023128, "ts_ms": 1_700_000_000_123}
@@ -231,7 +232,7 @@ def change(op: str, before: Any, after: Any, lsn: int, ms: int = 1000) -> bytes:
 
 
 def test_events_are_rows_and_what_is_none_is_refused_or_left_out() -> None:
-    schema = ParseSchema.from_ddl(
+    schema = schema_of(
         event_schema("id INT, day DATE, amount DECIMAL(9,2)"), event_time="commit_time"
     )
     values = [
@@ -269,7 +270,7 @@ def test_events_are_rows_and_what_is_none_is_refused_or_left_out() -> None:
 
 
 def test_a_batch_of_events_only_has_no_mask_and_one_of_echoes_only_has_no_rows() -> None:
-    schema = ParseSchema.from_ddl(event_schema("id INT"))
+    schema = schema_of(event_schema("id INT"))
     parser = make_parser(schema, "debezium")
     events = pa.array([change("c", None, {"id": i}, i) for i in range(3)], pa.binary())
     assert parser.parse(events).accepted is None

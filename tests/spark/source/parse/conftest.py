@@ -8,14 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemill.spark.source.parse import Parsed, Parser, ParseSchema, make_parser
+from tidemill.spark.source.parse import Parsed, Parser, make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 Parse = Callable[..., Parsed]
 
 
 def make(ddl: str, *, only: list[str] | None = None, **options: Any) -> Parser:
     """Make a parser."""
-    return make_parser(ParseSchema.from_ddl(ddl, **options), only=only)
+    return make_parser(schema_of(ddl, **options), only=only)
 
 
 @pytest.fixture

@@ -19,9 +19,11 @@ from tests.spark.source.parse import oracle
 from tests.spark.source.parse.tables import ACCEPTED, REFUSED
 from tests.support.effort import examples
 from tidemill.native import extension
+from tidemill.reading.parse import json_parser
+from tidemill.reading.parse.json_parser import JsonParser
 from tidemill.spark.errors import ParseLimitError
-from tidemill.spark.source.parse import Parsed, ParseSchema, json_parser, make_parser
-from tidemill.spark.source.parse.json_parser import JsonParser
+from tidemill.spark.source.parse import Parsed, ParseSchema, make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 DDL = (
     "a BOOLEAN, b TINYINT, c BIGINT, d FLOAT, e DOUBLE, f DECIMAL(9, 4), g STRING, h BINARY, "
@@ -35,7 +37,7 @@ TEXTS = sorted({text for _, text, _ in ACCEPTED + REFUSED})
 def same(values: list[bytes], **options: Any) -> Parsed:
     """Check that the parser gives the results of the oracle, and return them."""
     array = pa.array(values, pa.binary())
-    schema = ParseSchema.from_ddl(DDL, **options)
+    schema = schema_of(DDL, **options)
     parser = make_parser(schema)
     found = parser.parse(array)
     assert parser.check(array) == found.reasons
@@ -196,7 +198,7 @@ def test_columns_grow_with_nested_values() -> None:
 
 def test_columns_that_are_too_large_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = ", ".join(f"f{i}: BIGINT" for i in range(200))
-    parser = make_parser(ParseSchema.from_ddl(f"x ARRAY<STRUCT<{fields}>>"))
+    parser = make_parser(schema_of(f"x ARRAY<STRUCT<{fields}>>"))
     values = pa.array([b'{"x": [' + b"{}," * 2000 + b"{}]}"])
     assert parser.check(values) == []
     monkeypatch.setattr(json_parser, "LIMIT", 1_000_000)
@@ -210,7 +212,7 @@ def test_values_of_more_than_two_gigabytes_are_an_error() -> None:
     untouched = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     offsets = pa.py_buffer(struct.pack("=2q", 0, size))
     values = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(untouched)])
-    parser = make_parser(ParseSchema.from_ddl("x INT"))
+    parser = make_parser(schema_of("x INT"))
     with pytest.raises(ParseLimitError, match="more than 2 GiB"):
         parser.parse(values)
 
@@ -234,7 +236,7 @@ def test_values_of_more_than_two_gigabytes_are_an_error() -> None:
 def test_the_extension_refuses_buffers_that_do_not_fit(
     valid: bytes | None, offsets: bytes, data: bytes, first: int, count: int
 ) -> None:
-    parser: Any = JsonParser(ParseSchema.from_ddl("x INT"), (True,))._parser
+    parser: Any = JsonParser(schema_of("x INT"), (True,))._parser
     with pytest.raises(ValueError, match="invalid buffers"):
         parser.parse(valid, offsets, data, False, first, count, False, 1 << 20)
 

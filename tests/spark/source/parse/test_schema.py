@@ -7,11 +7,12 @@ import pickle
 import pytest
 
 from tidemill.spark.errors import OptionError, SchemaError
-from tidemill.spark.source.parse import ParseSchema, make_parser
+from tidemill.spark.source.parse import make_parser
+from tidemill.spark.source.parse.ddl_schema import schema_of
 
 
 def test_types_are_those_that_spark_expects() -> None:
-    schema = ParseSchema.from_ddl(
+    schema = schema_of(
         "a BOOLEAN, b TINYINT, c SMALLINT, d INT, e BIGINT, f FLOAT, g DOUBLE, h DECIMAL, "
         "i DECIMAL(7), j DECIMAL(38, 18), k STRING, l BINARY, m DATE, n TIMESTAMP, "
         "o TIMESTAMP_NTZ, p STRUCT<a: INT, b: STRING>, q ARRAY<INT>, r MAP<STRING, INT>"
@@ -39,7 +40,7 @@ def test_types_are_those_that_spark_expects() -> None:
 
 
 def test_a_schema_can_be_pickled() -> None:
-    schema = ParseSchema.from_ddl("a MAP<STRING, INT>, at TIMESTAMP", event_time="at")
+    schema = schema_of("a MAP<STRING, INT>, at TIMESTAMP", event_time="at")
     assert pickle.loads(pickle.dumps(schema)) == schema
 
 
@@ -57,24 +58,24 @@ def test_a_schema_can_be_pickled() -> None:
 )
 def test_an_invalid_schema_is_refused(ddl: str, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        ParseSchema.from_ddl(ddl)
+        schema_of(ddl)
 
 
 def test_columns_that_do_not_come_from_the_value_are_left_out() -> None:
-    schema = ParseSchema.from_ddl("_key BINARY, a INT", skip={"_key"})
+    schema = schema_of("_key BINARY, a INT", skip={"_key"})
     assert schema.arrow.names == ["a"]
 
 
 def test_the_event_time_is_a_column_in_any_case() -> None:
-    assert ParseSchema.from_ddl("At TIMESTAMP", event_time="at").event_time == "At"
+    assert schema_of("At TIMESTAMP", event_time="at").event_time == "At"
     with pytest.raises(SchemaError, match="the event time when is not a column"):
-        ParseSchema.from_ddl("at TIMESTAMP", event_time="when")
+        schema_of("at TIMESTAMP", event_time="when")
 
 
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(OptionError, match="unknown timestamp format 'epoch'"):
-        ParseSchema.from_ddl("at TIMESTAMP", timestamp_format="epoch")
-    schema = ParseSchema.from_ddl("a INT")
+        schema_of("at TIMESTAMP", timestamp_format="epoch")
+    schema = schema_of("a INT")
     with pytest.raises(OptionError, match="unknown format of values 'xml'"):
         make_parser(schema, "xml")
     with pytest.raises(OptionError, match="the schema has no column b"):

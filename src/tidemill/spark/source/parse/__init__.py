@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from tidemill.reading.parse.contract import Parsed, Parser
+from tidemill.reading.parse.json_parser import JsonParser
+from tidemill.reading.parse.schema import ParsedColumn, ParseSchema
 from tidemill.spark.errors import OptionError
-from tidemill.spark.source.parse.contract import Parsed, Parser
 from tidemill.spark.source.parse.debezium import DebeziumParser
-from tidemill.spark.source.parse.json_parser import JsonParser
-from tidemill.spark.source.parse.schema import ParsedColumn, ParseSchema
 
 __all__ = [
     "FORMATS",

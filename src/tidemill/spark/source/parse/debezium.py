@@ -10,12 +10,12 @@ from __future__ import annotations
 import orjson
 import pyarrow as pa
 
+from tidemill.reading.parse.contract import Parsed, Parser, Reasons, require_text
+from tidemill.reading.parse.schema import ParseSchema
 from tidemill.spark.base.ddl import columns
 from tidemill.spark.source.captured.envelope import MESSAGE, EnvelopeError, Envelopes, Event
 from tidemill.spark.source.captured.positions import source_text
 from tidemill.spark.source.captured.values import iso_time
-from tidemill.spark.source.parse.contract import Parsed, Parser, Reasons, require_text
-from tidemill.spark.source.parse.schema import ParseSchema
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME
 

@@ -5,13 +5,12 @@ A schema can be pickled, so that the driver makes it once for all tasks.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidemill.spark.base.options import ISO, TIMESTAMP_FORMATS
-from tidemill.spark.errors import OptionError, SchemaError
+from tidemill.errors import OptionError, SchemaError
+from tidemill.reading.parse import ISO, TIMESTAMP_FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,37 +40,6 @@ class ParseSchema:
     columns: tuple[ParsedColumn, ...]
     event_time: str | None = None
     timestamp_format: str = ISO
-
-    @classmethod
-    def from_ddl(
-        cls,
-        ddl: str,
-        *,
-        event_time: str | None = None,
-        timestamp_format: str = ISO,
-        skip: Collection[str] = (),
-    ) -> ParseSchema:
-        """Return the schema of a text in Spark's DDL.
-
-        Args:
-            ddl: Columns as in CREATE TABLE: ``"id BIGINT, at TIMESTAMP"``.
-            event_time: Name of the column that must not be null.
-            skip: Names of columns to leave out, because they don't come from the value.
-
-        Raises:
-            SchemaError: The text is malformed; a type is not supported; two names are the same or
-                differ only in case; or ``event_time`` is not a column.
-            OptionError: The timestamp format is unknown.
-        """
-        from tidemill.spark.base.ddl import columns
-        from tidemill.spark.source.parse.types import arrow_type
-
-        made = tuple(
-            ParsedColumn(column.name, column.type, arrow_type(column.name, column.type))
-            for column in columns(ddl)
-            if column.name not in skip
-        )
-        return cls(made, event_time, timestamp_format)
 
     def __post_init__(self) -> None:
         if self.timestamp_format not in TIMESTAMP_FORMATS:

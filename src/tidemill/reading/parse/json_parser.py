@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemill.errors import ParseLimitError
 from tidemill.native import extension
-from tidemill.spark.errors import ParseLimitError
-from tidemill.spark.source.parse.contract import Parsed, Reasons, require_text
-from tidemill.spark.source.parse.schema import ParseSchema
+from tidemill.reading.parse.contract import Parsed, Reasons, require_text
+from tidemill.reading.parse.schema import ParseSchema
 
 LIMIT = 1 << 30
 """Most bytes of columns in one step, in addition to four times the bytes of the values.
