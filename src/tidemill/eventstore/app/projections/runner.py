@@ -1,0 +1,272 @@
+"""Move a projection along a store: rows and position in one transaction.
+
+A projection whose version differs from that of its tables is built again beside them, and shown
+when it has caught up. Must not know: a database by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tidemill.eventstore.app.codec import Codec
+from tidemill.eventstore.app.errors import (
+    ProjectionAheadError,
+    ProjectionFailedError,
+    ProjectionFencedError,
+)
+from tidemill.eventstore.app.handlers import handlers
+from tidemill.eventstore.app.projections.contract import (
+    POSITIONS,
+    Database,
+    GenerationRows,
+    Progress,
+    Projection,
+    Statements,
+    check,
+    table_name,
+)
+from tidemill.eventstore.events import Events, Query, StoredEvent
+
+BATCH = 500
+"""The most events of one transaction."""
+_log = logging.getLogger("tidemill.eventstore")
+
+_CREATE = f"""CREATE TABLE IF NOT EXISTS {POSITIONS} (
+    name TEXT NOT NULL, generation BIGINT NOT NULL, version BIGINT NOT NULL,
+    position BIGINT NOT NULL, live BIGINT NOT NULL, PRIMARY KEY (name, generation))"""
+
+
+class ProjectionRunner:
+    """Runs one projection over one store. One thread uses it.
+
+    Several processes can run the same one: the database lets one move it at a time, and each event
+    is in the tables once.
+
+    Args:
+        store: where the events are.
+        codec: their classes.
+        projection: what they become (``Projection``).
+        database: where the rows are.
+        category: only events of these streams; by default of all.
+    """
+
+    def __init__(
+        self,
+        store: Events,
+        codec: Codec,
+        projection: Projection,
+        database: Database,
+        *,
+        category: str | None = None,
+    ) -> None:
+        check(projection)
+        self._store = store
+        self._codec = codec
+        self._projection = projection
+        self._database = database
+        self._category = category
+        self._handlers = {
+            event: (method, len(inspect.signature(method).parameters) - 1)
+            for event, method in handlers(type(projection), "on_").items()
+        }
+        self._queries = (Query(types=codec.names(self._handlers)),)
+        with database.transaction() as db:
+            db.lock(POSITIONS)
+            db.run(_CREATE)
+
+    # --- what users call -------------------------------------------------------------------------
+
+    def catch_up(self) -> int:
+        """Bring the tables up to the end that the log has now. Return the position.
+
+        If the version of the code differs from that of the tables, they are built again.
+
+        Raises:
+            ProjectionFailedError: an event can't be handled.
+            ProjectionAheadError: the tables have seen more events than the store has.
+        """
+        return self._move(is_rebuild=False)
+
+    def _move(self, *, is_rebuild: bool) -> int:
+        for _ in self._store.read_all(limit=1, backwards=True, fresh=True):
+            pass  # the store knows the end of the log now
+        while True:
+            try:
+                return self._catch_up(self._store.position(), is_rebuild=is_rebuild)
+            except ProjectionFencedError:
+                _log.info("projection %s was moved by another runner", self._projection.name)
+
+    def run(self, stop: Callable[[], bool] | threading.Event, *, wait_s: float = 0.25) -> None:
+        """Follow the store until ``stop`` says so.
+
+        Args:
+            wait_s: how long a stop can take, and how often the position moves without events.
+        """
+        stopped = stop.is_set if isinstance(stop, threading.Event) else stop
+        while not stopped():
+            position = self.catch_up()
+            followed = self._store.follow(
+                after=position, queries=self._queries, category=self._category, wait_s=wait_s
+            )
+            next(followed, None)
+
+    def rebuild(self) -> int:
+        """Fill new tables beside the live ones from the first event on, then show these.
+
+        Return the position. The live tables can be read and moved meanwhile.
+        """
+        with self._database.transaction() as db:
+            db.lock(self._projection.name)
+            for each in self._progress(db):
+                if not each.is_live:
+                    self._drop(db, each.generation)
+            self._create(db)
+        return self._move(is_rebuild=True)
+
+    def progress(self) -> list[Progress]:
+        """Return the generations that exist: the live one and one that is being built."""
+        with self._database.transaction() as db:
+            return self._progress(db)
+
+    # --- generations -----------------------------------------------------------------------------
+
+    def _catch_up(self, end: int, *, is_rebuild: bool) -> int:
+        generation = self._generation(is_rebuild=is_rebuild)
+        if generation.position > end:
+            raise ProjectionAheadError(
+                f"projection {self._projection.name!r} is at position {generation.position}, the "
+                f"store at {end}",
+                hint="The store was restored or replaced: build the projection again (rebuild).",
+            )
+        position = generation.position
+        for batch in self._batches(position, end):
+            position = self._apply(generation.generation, position, batch, batch[-1].position)
+        if position < end:
+            position = self._apply(generation.generation, position, [], end)
+        if not generation.is_live:
+            self._show(generation.generation, position)
+        return position
+
+    def _batches(self, after: int, end: int) -> Iterator[list[StoredEvent]]:
+        events = self._store.read_all(
+            after=after, to=end, queries=self._queries, category=self._category
+        )
+        while batch := list(itertools.islice(events, BATCH)):
+            yield batch
+
+    def _generation(self, *, is_rebuild: bool) -> Progress:
+        """Return the generation to move: with a rebuild the one that is built, else the live one.
+
+        Raises:
+            ProjectionAheadError: a newer version of the code has taken over.
+        """
+        name, version = self._projection.name, self._projection.version
+        with self._database.transaction() as db:
+            db.lock(name)
+            found = self._progress(db)
+            live = next((each for each in found if each.is_live), None)
+            building = next((each for each in found if not each.is_live), None)
+            if live is not None and live.version > version:
+                raise ProjectionAheadError(
+                    f"projection {name!r} has tables of version {live.version}, this code is "
+                    f"version {version}",
+                    hint="Update this program.",
+                )
+            if live is not None and live.version == version and not (is_rebuild and building):
+                return live
+            if building is not None and building.version >= version:
+                if building.version == version:
+                    return building
+                # A newer program builds its tables; this one has nothing left to do.
+                raise ProjectionAheadError(
+                    f"version {building.version} of projection {name!r} is being built, this "
+                    f"code is version {version}",
+                    hint="Update this program.",
+                )
+            if building is not None:
+                self._drop(db, building.generation)
+            return self._create(db)
+
+    def _create(self, db: Statements) -> Progress:
+        name, version = self._projection.name, self._projection.version
+        found = self._progress(db)
+        generation = 1 + max((each.generation for each in found), default=0)
+        for table, columns in self._projection.tables.items():
+            # Left behind by a version of the code that had other tables.
+            db.run(f"DROP TABLE IF EXISTS {table_name(table, generation)}")
+            db.run(f"CREATE TABLE {table_name(table, generation)} ({columns})")
+        db.run(f"INSERT INTO {POSITIONS} VALUES (?, ?, ?, 0, 0)", (name, generation, version))
+        return Progress(generation, version, 0, is_live=False)
+
+    def _show(self, generation: int, position: int) -> None:
+        """Let the views show a generation, and drop the one before."""
+        name = self._projection.name
+        with self._database.transaction() as db:
+            db.lock(name)
+            found = {each.generation: each for each in self._progress(db)}
+            if generation not in found or found[generation].position != position:
+                raise ProjectionFencedError(f"projection {name!r} was moved by another runner")
+            for table in self._projection.tables:
+                db.run(f"DROP VIEW IF EXISTS {table}")
+                db.run(f"CREATE VIEW {table} AS SELECT * FROM {table_name(table, generation)}")
+            for each in found.values():
+                if each.generation < generation:
+                    self._drop(db, each.generation)
+            db.run(
+                f"UPDATE {POSITIONS} SET live = 1 WHERE name = ? AND generation = ?",
+                (name, generation),
+            )
+        _log.info("projection %s: generation %d is live", name, generation)
+
+    def _drop(self, db: Statements, generation: int) -> None:
+        for table in self._projection.tables:
+            db.run(f"DROP TABLE IF EXISTS {table_name(table, generation)}")
+        db.run(
+            f"DELETE FROM {POSITIONS} WHERE name = ? AND generation = ?",
+            (self._projection.name, generation),
+        )
+
+    def _progress(self, db: Statements) -> list[Progress]:
+        rows = db.run(
+            f"SELECT generation, version, position, live FROM {POSITIONS} WHERE name = ?"
+            " ORDER BY generation",
+            (self._projection.name,),
+        )
+        return [Progress(row[0], row[1], row[2], is_live=bool(row[3])) for row in rows]
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _apply(self, generation: int, before: int, batch: list[StoredEvent], after: int) -> int:
+        """Store the rows of a batch with its position, if no other runner was faster."""
+        name = self._projection.name
+        with self._database.transaction() as db:
+            db.lock(name)
+            moved = db.run(
+                f"UPDATE {POSITIONS} SET position = ? WHERE name = ? AND generation = ?"
+                " AND position = ? RETURNING position",
+                (after, name, generation, before),
+            )
+            if not moved:
+                raise ProjectionFencedError(f"projection {name!r} was moved by another runner")
+            rows = GenerationRows(db, self._projection.tables, generation)
+            for stored in batch:
+                self._handle(stored, rows)
+        return after
+
+    def _handle(self, stored: StoredEvent, rows: GenerationRows) -> None:
+        try:
+            event = self._codec.decode(stored)
+            handler, parameters = self._handlers[type(event)]
+            arguments: tuple[Any, ...] = (event, stored, rows)
+            handler(self._projection, *arguments[:parameters])
+        except Exception as error:
+            raise ProjectionFailedError(
+                f"projection {self._projection.name!r} can't handle {stored.type!r} at position "
+                f"{stored.position}: {error!r}",
+                hint="Correct the projection, raise its version, and run it again.",
+            ) from error
