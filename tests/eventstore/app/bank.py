@@ -185,9 +185,7 @@ class Balances:
 
     name = "balances"
     version = 1
-    tables = {
-        "balance": "account TEXT PRIMARY KEY, cents BIGINT NOT NULL, moves BIGINT NOT NULL"
-    }
+    tables = {"balance": "account TEXT PRIMARY KEY, cents BIGINT NOT NULL, moves BIGINT NOT NULL"}
 
     def on_moved(self, event: Deposited | Withdrawn, stored: StoredEvent, db: Rows) -> None:
         cents = event.cents if isinstance(event, Deposited) else -event.cents

@@ -191,7 +191,7 @@ class ProjectionContract:
         stop.set()
         for thread in threads:
             thread.join()
-        assert failures == []
+        assert failures == [], failures
         database = connect()
         self.runner(bank, database).catch_up()
         assert self.rows(database) == self.expected(bank, *names)

@@ -93,11 +93,9 @@ class ProjectionRunner:
         return self._move(is_rebuild=False)
 
     def _move(self, *, is_rebuild: bool) -> int:
-        for _ in self._store.read_all(limit=1, backwards=True, fresh=True):
-            pass  # the store knows the end of the log now
         while True:
             try:
-                return self._catch_up(self._store.position(), is_rebuild=is_rebuild)
+                return self._catch_up(is_rebuild=is_rebuild)
             except ProjectionFencedError:
                 _log.info("projection %s was moved by another runner", self._projection.name)
 
@@ -135,8 +133,12 @@ class ProjectionRunner:
 
     # --- generations -----------------------------------------------------------------------------
 
-    def _catch_up(self, end: int, *, is_rebuild: bool) -> int:
+    def _catch_up(self, *, is_rebuild: bool) -> int:
         generation = self._generation(is_rebuild=is_rebuild)
+        # In this order: another runner, whose store has read more, can have moved it.
+        for _ in self._store.read_all(limit=1, backwards=True, fresh=True):
+            pass
+        end = self._store.position()
         if generation.position > end:
             raise ProjectionAheadError(
                 f"projection {self._projection.name!r} is at position {generation.position}, the "
