@@ -5,13 +5,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from tests.eventstore.strategies import STREAMS
 from tidemill.eventstore.errors import (
     ConditionFailedError,
     ConflictError,
     IdConflictError,
     VersionConflictError,
 )
-from tidemill.eventstore.events import ANY, EXISTS, NONE, Condition, NewEvent, StreamAppend
+from tidemill.eventstore.events import (
+    ANY,
+    EXISTS,
+    NONE,
+    Condition,
+    Events,
+    NewEvent,
+    Query,
+    StreamAppend,
+)
 
 Places = tuple[list[int], dict[str, int]]
 
@@ -72,3 +82,31 @@ class Model:
             else self.version(each.stream)
             for each in appends
         }
+
+
+def check_reads(store: Events, model: Model, query: Query, after: int) -> None:
+    """Compare what each way of reading returns with the model."""
+    everything = list(store.read_all())
+    assert [(each.stream, each.id) for each in everything] == [
+        (stream, event.id) for stream, event in model.events
+    ]
+    assert [each.position for each in everything] == list(range(1, len(model.events) + 1))
+    for stream in STREAMS:
+        found = list(store.read(stream))
+        assert [each for each in everything if each.stream == stream] == found
+        assert [each.version for each in found] == list(range(1, store.version(stream) + 1))
+        part = [each for each in found if 1 < each.version <= 4]
+        assert list(store.read(stream, after=1, to=4)) == part
+        assert list(store.read(stream, after=1, to=4, backwards=True, limit=2)) == part[::-1][:2]
+    assert list(store.read_all(queries=[query])) == [
+        each for each in everything if query.matches(each.type, each.tags)
+    ]
+    behind = [each for each in everything if each.position > after]
+    assert list(store.read_all(after=after)) == behind
+    assert list(store.read_all(after=after, backwards=True, limit=3)) == behind[::-1][:3]
+    assert list(store.read_all(category="b")) == [
+        each for each in everything if each.stream in ("b", "b-1")
+    ]
+    assert list(store.follow(after=after, queries=[query], wait_s=0)) == [
+        each for each in behind if query.matches(each.type, each.tags)
+    ]

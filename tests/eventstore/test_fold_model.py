@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.eventstore.model import Model
-from tests.eventstore.strategies import STREAMS, commits, queries
+from tests.eventstore.model import Model, check_reads
+from tests.eventstore.strategies import commits, queries
 from tests.support.effort import examples
 from tidemill.eventstore import wire
 from tidemill.eventstore.errors import (
@@ -28,7 +28,7 @@ from tidemill.eventstore.memory_store import MemoryStore
 from tidemill.eventstore.state import GENESIS, State
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(80))
 @given(st.lists(commits(), max_size=25), queries, st.integers(0, 12))
 def test_a_store_in_memory_is_as_the_model(
     history: list[tuple[list[StreamAppend], list[object]]], query: Query, after: int
@@ -43,34 +43,6 @@ def test_a_store_in_memory_is_as_the_model(
             appended = store.commit(appends, conditions=conditions)  # type: ignore[arg-type]
             assert (list(appended.positions), dict(appended.versions)) == expected
     check_reads(store, model, query, after)
-
-
-def check_reads(store: MemoryStore, model: Model, query: Query, after: int) -> None:
-    """Compare what each way of reading returns with the model."""
-    everything = list(store.read_all())
-    assert [(each.stream, each.id) for each in everything] == [
-        (stream, event.id) for stream, event in model.events
-    ]
-    assert [each.position for each in everything] == list(range(1, len(model.events) + 1))
-    for stream in STREAMS:
-        found = list(store.read(stream))
-        assert [each for each in everything if each.stream == stream] == found
-        assert [each.version for each in found] == list(range(1, store.version(stream) + 1))
-        part = [each for each in found if 1 < each.version <= 4]
-        assert list(store.read(stream, after=1, to=4)) == part
-        assert list(store.read(stream, after=1, to=4, backwards=True, limit=2)) == part[::-1][:2]
-    assert list(store.read_all(queries=[query])) == [
-        each for each in everything if query.matches(each.type, each.tags)
-    ]
-    behind = [each for each in everything if each.position > after]
-    assert list(store.read_all(after=after)) == behind
-    assert list(store.read_all(after=after, backwards=True, limit=3)) == behind[::-1][:3]
-    assert list(store.read_all(category="b")) == [
-        each for each in everything if each.stream in ("b", "b-1")
-    ]
-    assert list(store.follow(after=after, queries=[query], wait_s=0)) == [
-        each for each in behind if query.matches(each.type, each.tags)
-    ]
 
 
 def folded(*commits: wire.Commit) -> tuple[State, list[object]]:

@@ -93,6 +93,13 @@ class IndexMismatchError(EventStoreError):
     """
 
 
+class IndexUnusableError(EventStoreError):
+    """The index can't be used: its folder is read-only or full, its file damaged, or it is in use.
+
+    The message says which.
+    """
+
+
 class NewerFoldError(EventStoreError):
     """The log asks for rules that this version does not have. The user upgrades this process."""
 

@@ -6,11 +6,12 @@ chunks, so a long stream needs no memory. Must not know: clients, SQLite, bytes 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from tidemill.eventstore.events import Query, StoredEvent
@@ -87,10 +88,9 @@ class Reader:
         def chunk(after: int, to: int, most: int) -> Chunk:
             return base.of_stream(stream, after, to, floor, backwards, most)
 
-        if backwards:
-            recent.reverse()
-            return _limited(_from_top(recent, chunk, after, last, _version, limit), limit)
-        return _limited(_from_bottom(recent, chunk, after, last, _version, limit), limit)
+        if recent:
+            last = recent[0].version - 1
+        return _events([stored(each) for each in recent], chunk, after, last, backwards, limit)
 
     def read_all(
         self,
@@ -108,16 +108,17 @@ class Reader:
         with self.changed:
             recent = self.state.recent(after, last)
             floor, base = self.state.floor, self.state.base
-        recent = [each for each in recent if wanted.matches(each.event)]
-        last = min(last, floor)
+            hidden = self.state.hidden()
 
         def chunk(after: int, to: int, most: int) -> Chunk:
-            return base.of_all(after, min(to, floor), wanted, backwards, most)
+            return visible(base.of_all(after, to, wanted, backwards, most), hidden)
 
-        if backwards:
-            recent.reverse()
-            return _limited(_from_top(recent, chunk, after, last, _position, limit), limit)
-        return _limited(_from_bottom(recent, chunk, after, last, _position, limit), limit)
+        chosen = [
+            stored(each)
+            for each in recent
+            if wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
+        ]
+        return _events(chosen, chunk, after, min(last, floor), backwards, limit)
 
     def follow(
         self, *, after: int, queries: Sequence[Query], category: str | None, wait_s: float | None
@@ -126,58 +127,47 @@ class Reader:
         return Following(self, after, Wanted(tuple(queries), category), wait_s)
 
 
-def _version(folded: Folded) -> int:
-    return folded.version
+def visible(chunk: Chunk, hidden: Mapping[str, int]) -> Chunk:
+    """Return a chunk without what was truncated."""
+    if not hidden:
+        return chunk
+    events = [each for each in chunk.events if each.version >= hidden.get(each.stream, 0)]
+    return Chunk(events, chunk.reached)
 
 
-def _position(folded: Folded) -> int:
-    return folded.position
+def _events(
+    recent: list[StoredEvent],
+    chunk: Callable[[int, int, int], Chunk],
+    after: int,
+    to: int,
+    backwards: bool,
+    limit: int | None,
+) -> Iterator[StoredEvent]:
+    """Yield the first of what the base has in a range, and of what is behind it.
+
+    Args:
+        chunk: returns what the base has in a range.
+    """
+    if limit is not None and limit <= 0:
+        return iter(())
+    most = min(limit or CHUNK, CHUNK)
+    found = itertools.chain.from_iterable(_chunks(chunk, after, to, backwards, most))
+    parts = (reversed(recent), found) if backwards else (found, recent)
+    return itertools.islice(itertools.chain(*parts), limit)
 
 
-_Chunks = Callable[[int, int, int], Chunk]
-_Number = Callable[[Folded], int]
-
-
-def _from_bottom(
-    recent: list[Folded], chunk: _Chunks, after: int, to: int, number: _Number, most: int | None
-) -> Iterator[Folded]:
-    """Yield what the base has, then what is behind it."""
-    most = min(most or CHUNK, CHUNK)
+def _chunks(
+    chunk: Callable[[int, int, int], Chunk], after: int, to: int, backwards: bool, most: int
+) -> Iterator[list[StoredEvent]]:
     while after < to:
         found = chunk(after, to, most)
-        yield from found.events
-        if found.is_last:
-            break
-        after = number(found.events[-1])
-    yield from recent
-
-
-def _from_top(
-    recent: list[Folded], chunk: _Chunks, after: int, to: int, number: _Number, most: int | None
-) -> Iterator[Folded]:
-    """Yield what is behind the base, newest first, then what the base has."""
-    most = min(most or CHUNK, CHUNK)
-    yield from recent
-    if recent:
-        to = min(to, number(recent[-1]) - 1)
-    while after < to:
-        found = chunk(after, to, most)
-        yield from found.events
-        if found.is_last:
-            break
-        to = number(found.events[-1]) - 1
-
-
-def _limited(events: Iterator[Folded], limit: int | None) -> Iterator[StoredEvent]:
-    """Yield at most so many events."""
-    if limit is None:
-        yield from map(stored, events)
-        return
-    if limit > 0:
-        for number, folded in enumerate(events, 1):
-            yield stored(folded)
-            if number >= limit:
-                return
+        yield found.events
+        if found.reached is None:
+            return
+        if backwards:
+            to = found.reached - 1
+        else:
+            after = found.reached
 
 
 class Following:
@@ -206,13 +196,18 @@ class Following:
         with self._reader.changed:
             floor = self._reader.state.floor
             recent = self._reader.state.recent(self.after, self.after + CHUNK)
+            hidden = self._reader.state.hidden()
         if self.after < floor:
             found = self._reader.state.base.of_all(self.after, floor, self._wanted, False, CHUNK)
-            self.after = floor if found.is_last else found.events[-1].position
-            return [stored(each) for each in found.events]
+            self.after = floor if found.reached is None else found.reached
+            return visible(found, hidden).events
         if recent:
             self.after = recent[-1].position
-        return [stored(each) for each in recent if self._wanted.matches(each.event)]
+        return [
+            stored(each)
+            for each in recent
+            if self._wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
+        ]
 
     def is_behind(self) -> bool:
         """Return whether there are events that were not looked at, or there is an error to raise.

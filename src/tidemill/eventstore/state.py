@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tidemill.eventstore.errors import NewerFoldError
-from tidemill.eventstore.events import Query
+from tidemill.eventstore.events import Query, StoredEvent
 from tidemill.eventstore.fold import FOLD_VERSION, Accepted, Outcome, Place, decide
 from tidemill.eventstore.wire import Commit, Event
 
@@ -75,11 +75,12 @@ class Chunk(NamedTuple):
     """Some of the events that were asked for; the first of them.
 
     Attributes:
-        is_last: whether there are no others.
+        reached: the version or the position behind which the next chunk begins; None if there is
+            nothing more.
     """
 
-    events: list[Folded]
-    is_last: bool
+    events: list[StoredEvent]
+    reached: int | None
 
 
 class Base(Protocol):
@@ -160,10 +161,15 @@ class Nothing:
     def of_stream(
         self, stream: str, after: int, to: int, at: int, backwards: bool, limit: int
     ) -> Chunk:
-        return Chunk([], is_last=True)
+        return Chunk([], None)
 
     def of_all(self, after: int, to: int, wanted: Wanted, backwards: bool, limit: int) -> Chunk:
-        return Chunk([], is_last=True)
+        return Chunk([], None)
+
+
+def fingerprint(value: bytes) -> bytes:
+    """Return the digest of a record's value, to recognize a log again."""
+    return hashlib.blake2b(value, digest_size=16).digest()
 
 
 class State:
@@ -255,7 +261,7 @@ class State:
             self.hash = hashlib.sha256(self.hash + value).digest()
         else:
             commit = None
-        digest = hashlib.blake2b(value, digest_size=16).digest()
+        digest = fingerprint(value)
         size = len(value) + 200
         self.steps.append(Step(offset, digest, self.position, self.hash, events, commit, size))
         self.size += size
@@ -282,8 +288,13 @@ class State:
         self.fold = max(self.fold, commit.fold)
         return new
 
-    def drop(self, offset: int) -> None:
-        """Drop what the base has meanwhile: records up to and with an offset."""
+    def drop(self, offset: int) -> Step | None:
+        """Drop what the base has meanwhile: records up to and with an offset.
+
+        Returns:
+            The last of them, if there are some.
+        """
+        step = None
         counts: Counter[str] = Counter()
         while self.steps and self.steps[0].offset <= offset:
             step = self.steps.popleft()
@@ -303,12 +314,17 @@ class State:
             del recent[:count]
             if not recent:
                 del self._streams[stream]
+        return step
 
     # Reading.
 
     def truncated(self, stream: str) -> int:
         """Return the version below which the events of a stream are not read."""
         return max(self._truncated.get(stream, 0), self.base.truncated(stream))
+
+    def hidden(self) -> dict[str, int]:
+        """Return what was truncated by records that are not known to be in the base."""
+        return dict(self._truncated)
 
     def recent_of(self, stream: str, after: int, to: int) -> list[Folded]:
         """Return the events of a stream that are behind ``floor``, with versions in a range."""

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Self
 
 from tidemill.confluent.clients import Kafka
@@ -35,9 +36,12 @@ from tidemill.eventstore.events import (
     Version,
 )
 from tidemill.eventstore.fold import Outcome, Void, decide
+from tidemill.eventstore.index import About, IndexFile, mismatch
+from tidemill.eventstore.index_files import index_path, remove
+from tidemill.eventstore.indexing import STEPS, Indexing
 from tidemill.eventstore.log import Log, Record
 from tidemill.eventstore.reading import Following, Reader
-from tidemill.eventstore.state import Head, State
+from tidemill.eventstore.state import Head, State, fingerprint
 
 TIMEOUT_S = 15.0
 """How long an append waits for its outcome by default."""
@@ -60,11 +64,15 @@ class Store:
         topic: the topic. It is created if it is missing.
         create: whether to create it.
         configs: further configs of the topic, if it is created.
+        folder: the folder of the index; by default one for each cluster below
+            ``~/.cache/tidemill/eventstore`` (or ``XDG_CACHE_HOME``). Processes share it.
         timeout_s: how long an append waits for its outcome, and how long the log may take to be
             read to its end at the start without any progress.
 
     Raises:
         UnsuitableTopicError: the topic can lose commits.
+        IndexMismatchError: the index belongs to another log, or to a longer one.
+        IndexUnusableError: the index can't be opened or created.
         UnreachableError: no broker answers.
     """
 
@@ -75,6 +83,7 @@ class Store:
         *,
         create: bool = True,
         configs: Mapping[str, str] | None = None,
+        folder: Path | str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.topic = topic
@@ -84,17 +93,29 @@ class Store:
         self._pending: dict[bytes, Answer] = {}
         self._log = Log(Kafka(kafka) if isinstance(kafka, str) else kafka, topic)
         self.identity = self._log.prepare(create=create, configs=dict(configs or {}))
-        self._state = State()
+        about = About(self.identity.cluster, topic, self.identity.topic_id)
+        self._index = IndexFile(index_path(self.identity.cluster, topic, folder), about)
+        self._indexed = self._index.indexed()
+        self._state = State(self._index, self._indexed.head)
         self._reader = Reader(self._state, self._changed)
-        self._read = 0
+        self._read = max(self._state.offset, 0)  # the last record is read again, to check it
+        self._indexing = Indexing(self._index, self._state, self._changed, self._fail)
         self._thread = threading.Thread(target=self._run, name=f"store {topic}", daemon=True)
-        self._log.tail(self._state.offset + 1)
-        self._thread.start()
         try:
-            self.catch_up()
+            self._start()
         except BaseException:
             self.close()
             raise
+
+    def _start(self) -> None:
+        """Read the log to its end, from the last record on that the index has."""
+        end, head = self._log.end(), self._indexed.head
+        if head.offset >= end:
+            raise mismatch(self._index.path, f"has offset {head.offset}, and the log ends at {end}")
+        self._log.tail(max(head.offset, 0))
+        self._indexing.start()
+        self._thread.start()
+        self.catch_up()
 
     # Writing.
 
@@ -276,7 +297,7 @@ class Store:
         """Read and fold the log until the store is closed, or can't be used any more."""
         try:
             while not self._reader.is_closed:
-                records = iter(self._log.poll(_POLL_S))
+                records = self._behind_index(self._log.poll(_POLL_S))
                 while batch := list(itertools.islice(records, _BATCH)):
                     self._fold(batch)
                 self._reach(self._log.read())
@@ -286,7 +307,21 @@ class Store:
             _log.exception("the tail of store %s failed", self.topic)
             self._fail(error)
 
+    def _behind_index(self, records: Iterator[Record]) -> Iterator[Record]:
+        """Yield the records behind the last one that the index had at the start. Check that one.
+
+        Raises:
+            IndexMismatchError: the log has another record there.
+        """
+        head = self._indexed.head
+        for record in records:
+            if record.offset > head.offset:
+                yield record
+            elif record.offset == head.offset and fingerprint(record.value) != self._indexed.digest:
+                raise mismatch(self._index.path, f"has another record at offset {head.offset}")
+
     def _fold(self, records: list[Record]) -> None:
+        self._wait_for_memory()
         answers = []
         with self._changed:
             for record in records:
@@ -300,6 +335,16 @@ class Store:
             self._reader.notify()
         for answer, found in answers:
             answer(found)
+
+    def _wait_for_memory(self) -> None:
+        """Wait as long as the memory of what the index lacks is full."""
+        if self._indexing.is_full or len(self._state.steps) >= STEPS:
+            self._indexing.wake()
+        with self._changed:
+            while self._indexing.is_full and not self._reader.is_closed:
+                self._check_failure()
+                self._changed.wait(_POLL_S)
+                self._indexing.wake()
 
     def _reach(self, offset: int) -> None:
         """Note that the log was read to an offset: behind the last record can be others' marks."""
@@ -337,10 +382,15 @@ class Store:
     def close(self) -> None:
         """End the tail and all that follows the store. What waits for an outcome is not told."""
         with self._changed:
+            if self._reader.is_closed:
+                return
             self._reader.is_closed = True
             self._reader.notify()
         if os.getpid() == self._pid:
-            self._thread.join()
+            if self._thread.is_alive():
+                self._thread.join()
+            self._indexing.close()
+            self._index.close()
             self._log.close()
         for commit_id in list(self._pending):
             self._answer(commit_id, OutcomeUnknownError("the store was closed"))
@@ -350,6 +400,29 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def rebuild(
+    kafka: Kafka | str,
+    topic: str,
+    *,
+    folder: Path | str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Head:
+    """Delete the index of a topic, and build it again from the log.
+
+    Returns:
+        The point up to which the log was read.
+
+    Raises:
+        IndexUnusableError: another process uses it.
+    """
+    kafka = Kafka(kafka) if isinstance(kafka, str) else kafka
+    with contextlib.closing(Log(kafka, topic)) as log:
+        identity = log.prepare(create=False)
+    remove(index_path(identity.cluster, topic, folder))
+    with Store(kafka, topic, create=False, folder=folder, timeout_s=timeout_s) as store:
+        return store.head()
 
 
 class _Waiter:

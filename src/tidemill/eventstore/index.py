@@ -1,0 +1,546 @@
+"""A local copy of a store in an SQLite file, derived from the log: the base of the state.
+
+It has the events themselves, because a request for each event of a short stream would be slow. It
+can be built again from the log at any time. ``IndexFile`` opens it, and reads it as of a position;
+``IndexWriter`` appends what was folded. Processes of one machine share the file, and one of them
+writes it. Must not know: clients, the rules of the fold.
+
+Rows of ``events`` are never removed, because ids, versions and append conditions need them. What is
+truncated or forgotten loses ``data`` and ``metadata``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+
+from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError
+from tidemill.eventstore.events import Query, StoredEvent
+from tidemill.eventstore.fold import Place
+from tidemill.eventstore.index_files import Lock, users_path
+from tidemill.eventstore.state import Chunk, Head, Step, Wanted, category_of
+
+K = TypeVar("K")
+V = TypeVar("V")
+FORMAT = 1
+CHUNK_BYTES = 4_194_304
+"""A chunk of events ends when their data have so many bytes."""
+_BUSY_S = 30.0
+_NAMES = 100_000
+"""Names of streams and types that are remembered."""
+_SCHEMA = """
+CREATE TABLE about (
+  format INTEGER, cluster TEXT, topic TEXT, topic_id TEXT,
+  position INTEGER, hash BLOB, read INTEGER, digest BLOB, fold INTEGER
+);
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE streams (
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, category INTEGER NOT NULL,
+  truncated INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE events (
+  position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, version INTEGER NOT NULL,
+  type INTEGER NOT NULL, category INTEGER NOT NULL, schema INTEGER NOT NULL,
+  time_ms INTEGER NOT NULL, id BLOB NOT NULL, digest BLOB NOT NULL, tags TEXT, data BLOB,
+  metadata BLOB
+);
+CREATE UNIQUE INDEX events_stream ON events (stream, version);
+CREATE UNIQUE INDEX events_id ON events (id);
+CREATE INDEX events_type ON events (type);
+CREATE INDEX events_category ON events (category);
+CREATE TABLE tags (tag INTEGER, position INTEGER, PRIMARY KEY (tag, position)) WITHOUT ROWID;
+CREATE TABLE forgotten (key TEXT PRIMARY KEY, read INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_COLUMNS = "type, data, id, metadata, tags, schema, stream, version, position, time_ms"
+_NO_TAGS: frozenset[str] = frozenset()
+
+
+class About(NamedTuple):
+    """The log that an index belongs to."""
+
+    cluster: str
+    topic: str
+    topic_id: str
+
+
+class Indexed(NamedTuple):
+    """The point up to which the index has the log: the head, and the digest of the last record."""
+
+    head: Head
+    digest: bytes
+
+
+class IndexFile:
+    """An index, opened. Threads can share it.
+
+    Args:
+        path: of the file. It is created, with its folder, if it is missing.
+        about: the log.
+
+    Raises:
+        IndexMismatchError: the index belongs to another log.
+        IndexUnusableError: the file can't be opened or created, or is damaged.
+    """
+
+    def __init__(self, path: Path, about: About) -> None:
+        self.path = path
+        self._users = Lock(users_path(path))
+        if not self._users.take(shared=True):
+            self._users.close()
+            raise IndexUnusableError(f"the index {path} is being deleted", hint="Try again.")
+        self._free: list[sqlite3.Connection] = []
+        self._is_closed = False
+        self._types: dict[int, str] = {}
+        self._stream_names: dict[int, str] = {}
+        self._stream_ids: dict[str, int] = {}
+        try:
+            with self.connection() as connection:
+                _create(connection, about)
+                _check(connection, about, path)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, sqlite3.Error):
+                raise _unusable(path, error) from error
+            raise
+
+    def connect(self) -> sqlite3.Connection:
+        """Return a new connection, in autocommit mode."""
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode = WAL")
+        # What the system loses when the power fails is read from the log again.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection."""
+        try:
+            connection = self._free.pop()
+        except IndexError:
+            try:
+                connection = self.connect()
+            except sqlite3.Error as error:
+                raise _unusable(self.path, error) from error
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+        finally:
+            if self._is_closed:
+                connection.close()
+            else:
+                self._free.append(connection)
+
+    def close(self) -> None:
+        """Close all connections that are not lent."""
+        self._is_closed = True
+        while self._free:
+            self._free.pop().close()
+        self._users.close()
+
+    def indexed(self) -> Indexed:
+        """Return the point up to which the index has the log."""
+        with self.connection() as connection:
+            return _indexed(connection)
+
+    # What the fold asks.
+
+    def version(self, stream: str, at: int) -> int:
+        """Return the number of events of a stream as of a position."""
+        with self.connection() as connection:
+            number = self._stream_id(connection, stream)
+            row = connection.execute(
+                "SELECT version FROM events WHERE stream = ? AND position <= ? "
+                "ORDER BY version DESC LIMIT 1",
+                (number, at),
+            ).fetchone()
+        return int(row[0]) if row else 0
+
+    def place(self, event_id: bytes, at: int) -> Place | None:
+        """Return where an event id is stored."""
+        with self.connection() as connection:
+            row = connection.execute(
+                "SELECT position, version, digest FROM events WHERE id = ?", (event_id,)
+            ).fetchone()
+        return Place(*row) if row and row[0] <= at else None
+
+    def first_match(self, query: Query, after: int, at: int) -> int | None:
+        """Return the position of the first event that a query selects."""
+        with self.connection() as connection:
+            found = self._positions(connection, query, None, after, at, False, 1)
+        return found[0] if found else None
+
+    def is_forgotten(self, key: str, offset: int) -> bool:
+        """Return whether a key was deleted by a record up to an offset."""
+        with self.connection() as connection:
+            row = connection.execute("SELECT read FROM forgotten WHERE key = ?", (key,)).fetchone()
+        return bool(row) and row[0] <= offset
+
+    def truncated(self, stream: str) -> int:
+        """Return the version below which the events of a stream are not read."""
+        with self.connection() as connection:
+            row = connection.execute(
+                "SELECT truncated FROM streams WHERE name = ?", (stream,)
+            ).fetchone()
+        return int(row[0]) if row else 0
+
+    def _stream_id(self, connection: sqlite3.Connection, stream: str) -> int:
+        """Return the number of a stream; -1 if it has no events."""
+        number = self._stream_ids.get(stream)
+        if number is None:
+            row = connection.execute("SELECT id FROM streams WHERE name = ?", (stream,)).fetchone()
+            if row is None:
+                return -1
+            number = int(row[0])
+            _remember(self._stream_ids, stream, number)
+        return number
+
+    # Reading.
+
+    def of_stream(
+        self, stream: str, after: int, to: int, at: int, backwards: bool, limit: int
+    ) -> Chunk:
+        """Return events of a stream: versions above ``after``, up to and with ``to``."""
+        with self.connection() as connection:
+            number = self._stream_id(connection, stream)
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM events WHERE stream = ? AND version > ? "
+                f"AND version <= ? AND position <= ? ORDER BY version {_way(backwards)} LIMIT ?",
+                (number, after, to, at, limit),
+            )
+            events, is_cut = self._events(connection, rows, lambda _: stream)
+        is_last = not is_cut and len(events) < limit
+        return Chunk(events, None if is_last else events[-1].version)
+
+    def of_all(self, after: int, to: int, wanted: Wanted, backwards: bool, limit: int) -> Chunk:
+        """Return events with positions above ``after``, up to and with ``to``."""
+        with self.connection() as connection:
+            positions = self._wanted(connection, wanted, after, to, backwards, limit)
+            if positions is None:
+                rows = connection.execute(
+                    f"SELECT {_COLUMNS} FROM events WHERE position > ? AND position <= ? "
+                    f"AND data IS NOT NULL ORDER BY position {_way(backwards)} LIMIT ?",
+                    (after, to, limit),
+                )
+            else:
+                rows = connection.execute(
+                    f"SELECT {_COLUMNS} FROM events WHERE position IN "
+                    "(SELECT value FROM json_each(?)) AND data IS NOT NULL "
+                    f"ORDER BY position {_way(backwards)}",
+                    (orjson.dumps(positions).decode(),),
+                )
+            events, is_cut = self._events(connection, rows, self._stream_name(connection))
+        if is_cut or (positions is None and len(events) >= limit):
+            return Chunk(events, events[-1].position)
+        return Chunk(events, positions[-1] if positions and len(positions) >= limit else None)
+
+    def _wanted(
+        self,
+        connection: sqlite3.Connection,
+        wanted: Wanted,
+        after: int,
+        to: int,
+        backwards: bool,
+        limit: int,
+    ) -> list[int] | None:
+        """Return the first positions of what is wanted; None if that is everything."""
+        if not wanted.queries and wanted.category is None:
+            return None
+        found: set[int] = set()
+        for query in wanted.queries or (Query(),):
+            found.update(
+                self._positions(connection, query, wanted.category, after, to, backwards, limit)
+            )
+        return sorted(found, reverse=backwards)[:limit]
+
+    def _positions(
+        self,
+        connection: sqlite3.Connection,
+        query: Query,
+        category: str | None,
+        after: int,
+        to: int,
+        backwards: bool,
+        limit: int,
+    ) -> list[int]:
+        """Return the first positions that a query selects."""
+        tags, types = self._ids(connection, query.tags), self._ids(connection, query.types)
+        if len(tags) < len(query.tags) or (query.types and not types):
+            return []
+        # The rows of the first tag are looked through, or the index of types or of categories.
+        tables = [f"tags t{number}" for number in range(len(tags))]
+        if not tags or types or category is not None:
+            tables.append("events e")
+        position = "t0.position" if tags else "e.position"
+        terms, values = [f"{position} > ?", f"{position} <= ?"], [after, to]
+        for number, tag in enumerate(tags):
+            terms.append(f"t{number}.tag = ? AND t{number}.position = t0.position")
+            values.append(tag)
+        if tags and len(tables) > len(tags):
+            terms.append("e.position = t0.position")
+        if types:
+            terms.append(f"e.type IN ({', '.join('?' * len(types))})")
+            values += types
+        if category is not None:
+            terms.append("e.category = ?")
+            values.append((self._ids(connection, {category or "-"}) or [-1])[0])
+        rows = connection.execute(
+            f"SELECT {position} FROM {' CROSS JOIN '.join(tables)} WHERE {' AND '.join(terms)} "
+            f"ORDER BY {position} {_way(backwards)} LIMIT ?",
+            (*values, limit),
+        )
+        return [row[0] for row in rows]
+
+    def _ids(self, connection: sqlite3.Connection, names: Iterable[str]) -> list[int]:
+        """Return the numbers of types, tags or categories. Those that never occurred have none."""
+        found = []
+        for name in sorted(names):
+            row = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
+            if row:
+                found.append(int(row[0]))
+        return found
+
+    def _events(
+        self,
+        connection: sqlite3.Connection,
+        rows: Iterator[Any],
+        stream_name: Callable[[int], str],
+    ) -> tuple[list[StoredEvent], bool]:
+        """Return rows as events, and whether there are more: the data have too many bytes."""
+        events: list[StoredEvent] = []
+        types = self._types
+        size = 0
+        for row in rows:
+            kind, data, event_id, metadata, tags, schema, stream, version, position, at = row
+            size += len(data or b"")
+            if size > CHUNK_BYTES and events:
+                return events, True
+            events.append(
+                StoredEvent(
+                    types.get(kind) or self._type_name(connection, kind),
+                    data or b"",
+                    _uuid(event_id),
+                    metadata or b"",
+                    frozenset(orjson.loads(tags)) if tags else _NO_TAGS,
+                    schema,
+                    stream_name(stream),
+                    version,
+                    position,
+                    at,
+                )
+            )
+        return events, False
+
+    def _type_name(self, connection: sqlite3.Connection, number: int) -> str:
+        (name,) = connection.execute("SELECT name FROM names WHERE id = ?", (number,)).fetchone()
+        return _remember(self._types, number, str(name))
+
+    def _stream_name(self, connection: sqlite3.Connection) -> Callable[[int], str]:
+        known = self._stream_names
+
+        def name_of(number: int) -> str:
+            name = known.get(number)
+            if name is None:
+                (name,) = connection.execute(
+                    "SELECT name FROM streams WHERE id = ?", (number,)
+                ).fetchone()
+                _remember(known, number, name)
+            return str(name)
+
+        return name_of
+
+
+def _uuid(value: bytes) -> uuid.UUID:
+    """Return a UUID of 16 bytes. The constructor takes five times as long."""
+    made = _new(uuid.UUID)
+    _set_int(made, int.from_bytes(value))
+    _set_safe(made, uuid.SafeUUID.unknown)
+    return made
+
+
+_new = object.__new__
+_set_int: Any = vars(uuid.UUID)["int"].__set__
+_set_safe: Any = vars(uuid.UUID)["is_safe"].__set__
+
+
+def _way(backwards: bool) -> str:
+    return "DESC" if backwards else "ASC"
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> V:
+    if len(known) >= _NAMES:
+        known.clear()
+    known[key] = value
+    return value
+
+
+def _unusable(path: Path, error: BaseException) -> IndexUnusableError:
+    return IndexUnusableError(
+        f"the index {path} can't be used: {error}",
+        hint="Check the folder and its free space. A damaged index can be deleted: it is built "
+        "again from the log.",
+    )
+
+
+def mismatch(path: Path, why: str) -> IndexMismatchError:
+    """Return the error of an index that belongs to another log."""
+    return IndexMismatchError(
+        f"the index {path} does not belong to the log: it {why}",
+        hint="Find out why the log was replaced or shortened. Then rebuild the index: "
+        "tidemill events rebuild",
+    )
+
+
+def _create(connection: sqlite3.Connection, about: About) -> None:
+    """Create the tables if the file is new. Another process may do that at the same time."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not connection.execute("PRAGMA user_version").fetchone()[0]:
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+            head = Head()
+            connection.execute(
+                "INSERT INTO about VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (FORMAT, *about, head.position, head.hash, head.offset, b"", head.fold),
+            )
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _check(connection: sqlite3.Connection, about: About, path: Path) -> None:
+    """Check that an index belongs to a log."""
+    (found,) = connection.execute("SELECT format, cluster, topic, topic_id FROM about")
+    if found != (FORMAT, *about):
+        raise mismatch(
+            path,
+            f"is of topic {found[2]!r} with the id {found[3]} of cluster {found[1]}, in format "
+            f"{found[0]}; the log is topic {about.topic!r} with the id {about.topic_id} of cluster "
+            f"{about.cluster}",
+        )
+
+
+def _indexed(connection: sqlite3.Connection) -> Indexed:
+    row = connection.execute("SELECT position, hash, read, fold, digest FROM about").fetchone()
+    return Indexed(Head(*row[:4]), row[4])
+
+
+class IndexWriter:
+    """Appends folded records to an index. Its caller holds the lock of the index.
+
+    Args:
+        index: the index.
+    """
+
+    def __init__(self, index: IndexFile) -> None:
+        self._index = index
+        self._connection = index.connect()
+        self._connection.execute("PRAGMA cache_size = -65536")
+        self._connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        self._names: dict[str, int] = {}
+        self._streams: dict[str, int] = {}
+
+    def write(self, steps: Sequence[Step]) -> Indexed:
+        """Append records in one transaction. Those that the index has already are left out.
+
+        Raises:
+            IndexMismatchError: the index was written from another log.
+            IndexUnusableError: the file can't be written.
+        """
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._write(steps)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                self._names.clear()  # numbers that were given are not valid
+                self._streams.clear()
+                raise
+            return _indexed(self._connection)
+        except sqlite3.Error as error:
+            raise _unusable(self._index.path, error) from error
+
+    def _write(self, steps: Sequence[Step]) -> None:
+        before = _indexed(self._connection).head
+        rows, tags = [], []
+        for step in steps:
+            if step.offset <= before.offset:
+                if step.offset == before.offset and step.hash != before.hash:
+                    raise mismatch(self._index.path, f"has another content at offset {step.offset}")
+                continue
+            for position, version, time_ms, event in step.events:
+                stream, category = self._stream(event.stream)
+                rows.append(
+                    (
+                        *(position, stream, version, self._name(event.type), category),
+                        *(event.schema, time_ms, event.id, event.digest),
+                        orjson.dumps(event.tags).decode() if event.tags else None,
+                        *(event.data, event.metadata or None),
+                    )
+                )
+                tags += [(self._name(tag), position) for tag in event.tags]
+        execute_many = self._connection.executemany
+        execute_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        execute_many("INSERT INTO tags VALUES (?, ?)", tags)
+        for step in steps:
+            if step.commit is not None and step.offset > before.offset:
+                self._apply(step)
+        last = steps[-1]
+        if last.offset > before.offset:
+            fold = max(before.fold, *(step.commit.fold for step in steps if step.commit), 1)
+            self._connection.execute(
+                "UPDATE about SET position = ?, hash = ?, read = ?, digest = ?, fold = ?",
+                (last.position, last.hash, last.offset, last.digest, fold),
+            )
+
+    def _apply(self, step: Step) -> None:
+        """Store what a commit changes besides its events."""
+        assert step.commit is not None
+        for name, below in step.commit.truncate:
+            self._connection.execute(
+                "UPDATE streams SET truncated = max(truncated, ?) WHERE id = ?",
+                (below, self._stream(name)[0]),
+            )
+            self._connection.execute(
+                "UPDATE events SET data = NULL, metadata = NULL WHERE stream = ? AND version < ?",
+                (self._stream(name)[0], below),
+            )
+        for key in step.commit.forget:
+            self._connection.execute(
+                "INSERT OR IGNORE INTO forgotten VALUES (?, ?)", (key, step.offset)
+            )
+
+    def _name(self, name: str) -> int:
+        """Return the number of a type, a tag or a category."""
+        return self._names.get(name) or self._number("names", self._names, name)
+
+    def _stream(self, name: str) -> tuple[int, int]:
+        category = self._name(category_of(name) or "-")
+        number = self._streams.get(name)
+        return number or self._number("streams", self._streams, name, category), category
+
+    def _number(self, table: str, known: dict[str, int], name: str, *more: int) -> int:
+        row = self._connection.execute(f"SELECT id FROM {table} WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            columns = "name, category" if more else "name"
+            row = self._connection.execute(
+                f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * (1 + len(more)))}) "
+                "RETURNING id",
+                (name, *more),
+            ).fetchone()
+        return _remember(known, name, int(row[0]))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,150 @@
+"""The index of a store: who writes it, what it belongs to, and what is in its way."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import poll_until
+from tidemill.confluent.clients import Kafka
+from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError
+from tidemill.eventstore.events import NewEvent
+from tidemill.eventstore.index import About, IndexFile
+from tidemill.eventstore.indexing import Indexing
+from tidemill.eventstore.store import Store, rebuild
+
+
+def new_event() -> list[NewEvent]:
+    return [NewEvent("e", b"data")]
+
+
+def indexed(folder: Path, topic: str) -> int:
+    """Return the position of the index."""
+    with closing(sqlite3.connect(folder / f"{topic}.sqlite")) as connection:
+        return int(connection.execute("SELECT position FROM about").fetchone()[0])
+
+
+def change(folder: Path, topic: str, statement: str) -> None:
+    with closing(sqlite3.connect(folder / f"{topic}.sqlite")) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def test_stores_share_an_index_and_another_one_writes_it_when_the_writer_ends(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with (
+        Store(kafka, topic, folder=tmp_path) as first,
+        Store(kafka, topic, folder=tmp_path) as second,
+    ):
+        second.append("s", new_event())
+        poll_until(lambda: indexed(tmp_path, topic) == 1, 30, "the first store writes the index")
+        poll_until(lambda: not second._state.steps, 30, "the second drops what the index has")
+        first.close()
+        second.append("s", new_event(), expected=1)
+        poll_until(lambda: indexed(tmp_path, topic) == 2, 30, "the second store writes the index")
+        assert [each.version for each in second.read("s")] == [1, 2]
+
+
+def test_a_store_that_is_opened_again_reads_only_what_the_index_lacks(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store(kafka, topic, folder=tmp_path) as store:
+        for _ in range(5):
+            store.append("s", new_event())
+        head = store.head()
+    folded: list[int] = []
+    monkeypatch.setattr(Store, "_fold", lambda _, records: folded.extend(records))
+    with Store(kafka, topic, folder=tmp_path) as store:
+        assert store.head() == head
+        assert [each.version for each in store.read("s")] == [1, 2, 3, 4, 5]
+    assert folded == []
+
+
+def test_an_index_of_another_log_is_an_error_until_it_is_rebuilt(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with Store(kafka, topic, folder=tmp_path) as store:
+        store.append("s", new_event())
+        store.append("s", new_event())
+    statements = {
+        "is of topic": "UPDATE about SET topic_id = 'other'",
+        "is of topic ": "UPDATE about SET cluster = 'other'",
+        "has offset 2, and the log ends at 2": "UPDATE about SET read = 2",
+        "has another record at offset 1": "UPDATE about SET digest = x'00'",
+    }
+    for why, statement in statements.items():
+        change(tmp_path, topic, statement)
+        with pytest.raises(IndexMismatchError, match=why):
+            Store(kafka, topic, folder=tmp_path)
+        assert rebuild(kafka, topic, folder=tmp_path).position == 2
+        with Store(kafka, topic, folder=tmp_path) as store:
+            assert [each.version for each in store.read("s")] == [1, 2]
+
+
+def test_a_replaced_topic_is_an_error(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    with Store(kafka, topic, folder=tmp_path) as store:
+        store.append("s", new_event())
+    kafka.delete_topics("tests", [topic])
+    poll_until(lambda: topic not in kafka.list_topics("tests"), 30, "the topic is deleted")
+    with pytest.raises(IndexMismatchError):
+        Store(kafka, topic, folder=tmp_path)
+
+
+def test_an_index_that_is_in_use_is_not_rebuilt(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    with Store(kafka, topic, folder=tmp_path), pytest.raises(IndexUnusableError, match="use"):
+        rebuild(kafka, topic, folder=tmp_path)
+
+
+def test_an_unusable_folder_or_file_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    about = About("c", "t", "i")
+    for path in (
+        tmp_path / "file" / "index",
+        Path("/proc/index"),
+        Path("/proc/new/index"),
+    ):
+        with pytest.raises(IndexUnusableError):
+            IndexFile(path, about)
+    (tmp_path / "damaged").write_bytes(b"no database" * 1000)
+    with pytest.raises(IndexUnusableError, match="damaged"):
+        IndexFile(tmp_path / "damaged", about)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IndexUnusableError):
+        IndexFile(tmp_path / "folder", about)
+
+
+def test_an_index_that_is_damaged_while_it_is_used_stops_the_store(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with Store(kafka, topic, folder=tmp_path) as store:
+        store.append("s", new_event())
+        poll_until(lambda: indexed(tmp_path, topic) == 1, 30, "the index is written")
+        change(tmp_path, topic, "DROP TABLE tags")
+        store.append("s", [NewEvent("e", tags=frozenset("x"))])
+        poll_until(lambda: store._reader.failure is not None, 30, "the store fails")
+        with pytest.raises(IndexUnusableError):
+            store.append("s", new_event())
+
+
+def test_the_fold_waits_when_the_memory_of_what_the_index_lacks_is_full(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.eventstore.indexing.MEMORY", 5000)
+    monkeypatch.setattr("tidemill.eventstore.indexing.PERIOD_S", 0.01)
+    sizes: list[int] = []
+    advance = Indexing.advance
+
+    def watch(self: Indexing) -> None:
+        sizes.append(self._state.size)
+        advance(self)
+
+    monkeypatch.setattr(Indexing, "advance", watch)
+    with Store(kafka, topic, folder=tmp_path) as store:
+        for _ in range(100):
+            store.append("s", [NewEvent("e", bytes(1000))])
+    assert indexed(tmp_path, topic) == 100
+    assert 1000 < max(sizes) < 8000
