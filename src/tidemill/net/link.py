@@ -436,14 +436,38 @@ class Link(asyncio.BufferedProtocol):
         self.last_receipt = self._owner.now()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.sends_files = transport is self._under and system.can_send_files()
-        self._session = self._owner.make_session(self)
         early, self._early, self._early_buffer = self._early, bytearray(), None
-        while early and self._session is not None and not self.is_closing:
+        try:
+            self._session = self._owner.make_session(self)
+        except TidemillError as error:
+            self.fail(error)
+            return
+        self._feed(early)
+
+    def hand_over(self, session: Session, rest: bytearray) -> None:
+        """Continue with another session, after a login.
+
+        Args:
+            rest: bytes that have arrived and that the first session has not used.
+        """
+        self._session = session
+        self._feed(rest)
+
+    def _feed(self, data: bytearray) -> None:
+        """Give the session bytes that arrived before it was there."""
+        while data and self._session is not None and not self.is_closing:
             buffer = self._session.get_buffer()
-            count = min(len(early), len(buffer))
-            buffer[:count] = early[:count]
-            del early[:count]
+            count = min(len(data), len(buffer))
+            buffer[:count] = data[:count]
+            del data[:count]
             self.buffer_updated(count)
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The certificate that the client has shown, as the module ``ssl`` has it."""
+        if self._transport is None:
+            return None
+        return self._transport.get_extra_info("peercert") or None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._session is not None and not self._is_broken and not self.is_closing:

@@ -26,6 +26,7 @@ log = structlog.get_logger("tidemill.listener")
 
 RELIEF_SECONDS = 0.1
 """How often clients are measured while memory is short."""
+WATCH_SECONDS = 5.0
 REPORT_SECONDS = 1.0
 """Shortest time between two reports of refused connections."""
 OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
@@ -37,7 +38,7 @@ class Listener:
 
     Args:
         settings: the broker's settings: the host to bind, and the limits.
-        section: those of the protocol: the port. Its key is the name for log lines.
+        section: those of the listener: the port. Its key or name is the name for log lines.
         make_session: called for each accepted connection.
         budget: memory of requests; several listeners can share one.
         tls: its certificate and key; None: plain text.
@@ -52,18 +53,21 @@ class Listener:
         budget: Budget | None = None,
         tls: ListenerTls | None = None,
     ) -> None:
-        self.name = section.key
+        self.name = section.entry_name or section.key
         self.limits = limits = settings.limits
         self.budget = budget or Budget(limits.total_inflight_bytes)
         self.responses = ResponseMemory(limits.total_inflight_bytes, self.relieve_later)
         self.tls = tls or ListenerTls(self.name, None, None)
-        self._address = (settings.host, section.port)
+        self.address = (section.bind_host(settings.host), section.port)
         self._context: ssl.SSLContext | None = None
         self._make_session = make_session
         self._links: set[Link] = set()
         self._relief: asyncio.TimerHandle | None = None
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self.watch_seconds = WATCH_SECONDS
+        """How often the files of the certificate are looked at."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refused = 0
         """Connections that were refused since the last report."""
@@ -99,7 +103,7 @@ class Listener:
         """
         self._loop = loop = asyncio.get_running_loop()
         self._context = self.tls.context()
-        host, port = self._address
+        host, port = self.address
         if port == 0:
             # Each address of a name would get a different free port.
             found = await loop.getaddrinfo(host, 0, type=1)
@@ -107,9 +111,11 @@ class Listener:
         server = await loop.create_server(self._accept, host, port, backlog=1024)
         self._servers = [server]
         bound = server.sockets[0].getsockname()
-        if self._address[0] in ("127.0.0.1", "localhost") and len(server.sockets) == 1:
+        if self.address[0] in ("127.0.0.1", "localhost") and len(server.sockets) == 1:
             await self._bind_too(OTHER_LOOPBACK[bound[0]], bound[1])
         self._sweeper = loop.create_task(self._sweep())
+        if self.tls.is_used:
+            self._watcher = loop.create_task(self._watch_files())
         return str(bound[0]), int(bound[1])
 
     async def _bind_too(self, host: str, port: int) -> None:
@@ -137,12 +143,20 @@ class Listener:
         """Read certificate and key again, for new connections. Invalid ones don't replace them."""
         self._context = self.tls.reloaded() or self._context
 
+    async def _watch_files(self) -> None:
+        """Read certificate and key again when their files have changed."""
+        while True:
+            await asyncio.sleep(self.watch_seconds)
+            if self.tls.has_changed():
+                self.reload_tls()
+
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more connections, wait up to ``grace_seconds`` for open requests, and close."""
         for server in self._servers:
             server.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for task in (self._sweeper, self._watcher):
+            if task is not None:
+                task.cancel()
         if self._relief is not None:
             self._relief.cancel()
         for link in list(self._links):

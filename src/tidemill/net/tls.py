@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from tidemill.errors import SettingsError
+from tidemill.settings.section import SecureSection
 
 log = structlog.get_logger("tidemill.listener")
 
@@ -29,12 +30,36 @@ class ListenerTls:
         section: the section of the settings that names them, for messages.
         certificate: PEM file with the certificate chain; None: plain text.
         key: PEM file with the private key; None if it is in ``certificate``.
+        client_auth: whether clients show a certificate: ``none``, ``requested`` or ``required``.
+        client_ca: PEM file with the authorities of clients' certificates.
     """
 
-    def __init__(self, section: str, certificate: Path | None, key: Path | None) -> None:
+    def __init__(
+        self,
+        section: str,
+        certificate: Path | None,
+        key: Path | None,
+        client_auth: str = "none",
+        client_ca: Path | None = None,
+    ) -> None:
         self._section = section
         self._certificate = certificate
         self._key = key
+        self._client_auth = client_auth
+        self._client_ca = client_ca
+        self._seen = self._stamps()
+        self._read = self._seen
+
+    @classmethod
+    def of(cls, section: SecureSection) -> ListenerTls:
+        """Return those that the settings of a listener name."""
+        return cls(
+            section.label,
+            section.tls_cert,
+            section.tls_key,
+            section.tls_client_auth,
+            section.tls_client_ca,
+        )
 
     @property
     def is_used(self) -> bool:
@@ -45,10 +70,15 @@ class ListenerTls:
         """Return a context for new connections; None for plain text.
 
         Raises:
-            SettingsError: see ``server_context``; or there is a key without a certificate.
+            SettingsError: see ``server_context``; or there is a key without a certificate, or one
+                of ``tls_client_auth`` and ``tls_client_ca`` without the other.
         """
+        self._check_clients()
         if self._certificate is not None:
-            return server_context(self._certificate, self._key, self._section)
+            context = server_context(self._certificate, self._key, self._section)
+            if self._client_ca is not None:
+                _ask_clients(context, self._client_auth, self._client_ca, self._section)
+            return context
         if self._key is not None:
             name = self._section
             raise SettingsError(
@@ -57,6 +87,39 @@ class ListenerTls:
                 hint=f"Set {name}.tls_cert too, or remove {name}.tls_key.",
             )
         return None
+
+    def _check_clients(self) -> None:
+        name, asks = self._section, self._client_auth != "none"
+        if asks and (self._certificate is None or self._client_ca is None):
+            missing = "tls_cert" if self._certificate is None else "tls_client_ca"
+            raise SettingsError(
+                f"{name}.tls_client_auth is set and {name}.{missing} is not",
+                hint=f"Set {name}.{missing}: clients show certificates within TLS, and one of the "
+                "authorities in tls_client_ca must have signed them.",
+            )
+        if self._client_ca is not None and not asks:
+            raise SettingsError(
+                f"{name}.tls_client_ca is set and {name}.tls_client_auth is not: no certificate "
+                "would be checked",
+                hint=f'Set {name}.tls_client_auth = "required", or "requested".',
+            )
+
+    def has_changed(self) -> bool:
+        """Return whether the files are others than those that were read last.
+
+        A change counts when two looks find the same, so that files which are being replaced one
+        after the other are not read in between.
+        """
+        seen, before = self._stamps(), self._seen
+        self._seen = seen
+        if seen != before or seen == self._read:
+            return False
+        self._read = seen
+        return True
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        """Return what changes when a file is replaced or written, for each file."""
+        return [_stamp(path) for path in (self._certificate, self._key, self._client_ca) if path]
 
     def reloaded(self) -> ssl.SSLContext | None:
         """Read certificate and key again; return None if there are none, or if they are invalid.
@@ -118,6 +181,29 @@ def server_context(certificate: Path, key: Path | None, section: str = "kafka") 
     except OSError as error:
         raise _unreadable("TLS certificate or key", certificate, error, section) from error
     return context
+
+
+def _ask_clients(context: ssl.SSLContext, how: str, authorities: Path, section: str) -> None:
+    """Let a context ask clients for a certificate that one of the authorities has signed."""
+    try:
+        with authorities.open("rb"):
+            context.load_verify_locations(authorities)
+    except ssl.SSLError as error:
+        raise SettingsError(
+            f"{authorities} has no certificates of authorities",
+            hint=f"{section}.tls_client_ca is a PEM file.",
+        ) from error
+    except OSError as error:
+        raise _unreadable("TLS authorities", authorities, error, section) from error
+    context.verify_mode = ssl.CERT_REQUIRED if how == "required" else ssl.CERT_OPTIONAL
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def fingerprint(certificate: Path) -> str:

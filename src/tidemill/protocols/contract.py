@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.net.budget import Budget
     from tidemill.net.listener import Listener
+    from tidemill.protocols.logins.logins import Logins
     from tidemill.settings import Settings
     from tidemill.settings.section import ListenerSection
 
@@ -74,6 +75,16 @@ class Protocol(abc.ABC):
         Raises:
             SettingsError: a setting can't be used.
         """
+
+    def servers(
+        self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
+    ) -> Sequence[Server]:
+        """Return the servers of all its listeners. The first is that of its own section.
+
+        Raises:
+            SettingsError: a setting can't be used.
+        """
+        return [self.server(engine, settings, budget)]
 
     def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
         """Return the address for the banner, and a note about it."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 
 from tidemill.protocols.contract import Protocol
+from tidemill.protocols.listeners import NamedListener
+from tidemill.protocols.logins.settings import LoginSettings, OauthSettings
+from tidemill.settings import Section
 
 PROTOCOLS = [
     "tidemill.protocols.kafka.protocol",
@@ -12,6 +15,10 @@ PROTOCOLS = [
     "tidemill.protocols.http.protocol",
 ]
 """Modules, each with the ``Protocol`` object ``PROTOCOL``. They are served in this order."""
+
+
+SECTIONS: list[type[Section]] = [NamedListener, LoginSettings, OauthSettings]
+"""Sections of the settings that several protocols have together."""
 
 
 def protocols() -> list[Protocol]:

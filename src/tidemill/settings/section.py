@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 INT, LONG = 2**31 - 1, 2**63 - 1
 """Upper limits of numbers: Kafka's int and long, which clients see them as."""
@@ -24,6 +24,8 @@ class Section(BaseModel):
     """The name of the table, where a protocol or a kind of worker declares it."""
     is_repeated: ClassVar[bool] = False
     """Whether the file has a list of these tables: ``[[key]]`` and not ``[key]``."""
+    is_named: ClassVar[bool] = False
+    """Whether the tables of the list have names: ``[key.NAME]`` and not ``[[key]]``."""
 
     @property
     def entry_name(self) -> str:
@@ -65,3 +67,51 @@ class ListenerSection(Section):
     """The settings of a protocol that listens. A subclass sets the default of its port."""
 
     port: ListenerPort
+
+    @property
+    def label(self) -> str:
+        """The name of its table, for errors."""
+        return self.key
+
+    def bind_host(self, default: str) -> str:
+        """Return the address to listen on. ``default`` is the setting ``host``."""
+        return default
+
+
+def _joined(value: object) -> object:
+    """Return a list of texts as one text, with commas."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
+    return value
+
+
+class SecureSection(ListenerSection):
+    """The settings of a listener whose clients can prove who they are."""
+
+    tls_cert: CertificateFile = None
+    tls_key: KeyFile = None
+    tls_client_auth: Literal["none", "requested", "required"] = Field(
+        "none",
+        description="Whether the listener asks clients for a certificate (ssl.client.auth).",
+    )
+    tls_client_ca: Path | None = Field(
+        None,
+        description="File with the PEM certificates of the authorities that sign the certificates "
+        "of clients.",
+    )
+    tls_principal_rules: str = Field(
+        "DEFAULT",
+        description="Rules that make a user of the name in a client's certificate, as in Kafka "
+        "(ssl.principal.mapping.rules): RULE:pattern/replacement/ with L or U, and DEFAULT, with "
+        "commas.",
+    )
+    mechanisms: Annotated[str, BeforeValidator(_joined)] = Field(
+        "",
+        description="Mechanisms of SASL, with commas, by which clients log in; empty: see the "
+        "guide about security (sasl.enabled.mechanisms).",
+    )
+
+    def mechanism_names(self) -> tuple[str, ...]:
+        """Return the mechanisms, in upper case."""
+        names = (each.strip().upper() for each in self.mechanisms.split(","))
+        return tuple(dict.fromkeys(each for each in names if each))

@@ -26,6 +26,7 @@ from tidemill.protocols.amqp.codec import hot, methods
 from tidemill.protocols.amqp.handshake import HEADER
 from tidemill.protocols.amqp.server import AmqpServer
 from tidemill.protocols.amqp.session import AmqpSession
+from tidemill.protocols.logins.settings import LoginSettings
 from tidemill.settings import Settings
 
 T = TypeVar("T")
@@ -51,7 +52,10 @@ class Broker:
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
         self.disk = HeldDisk()
-        settings = Settings(data_dir=Path("/tmp"))  # in memory
+        settings = Settings(
+            data_dir=Path("/tmp"),  # in memory
+            sections=(LoginSettings(failed_delay_ms=0),),
+        )
         self.engine = Engine(settings, ManualClock(1_700_000_000_000), self.disk)
         self.run(self.engine.start())
         self.server = self.server_with(settings)

@@ -15,6 +15,7 @@ from tidemill.protocols.amqp.codec import methods
 from tidemill.protocols.amqp.codec.frames import FRAME_MAX
 from tidemill.protocols.amqp.handshake import HEADER
 from tidemill.protocols.amqp.settings import AmqpListener
+from tidemill.protocols.logins.settings import LoginSettings
 from tidemill.settings import Limits, Settings
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -114,7 +115,9 @@ async def test_users_of_a_file_log_in_from_anywhere_and_guest_does_not(
 ) -> None:
     users = tmp_path / "users"
     users.write_text("# a comment\nann:secret:with:colons\n\nben:b\n")
-    server = broker.server_with(Settings(sections=(AmqpListener(users_file=users),)))
+    server = broker.server_with(
+        Settings(sections=(AmqpListener(users_file=users), LoginSettings(failed_delay_ms=0)))
+    )
     for response, expected in (
         (b"\0ann\0secret:with:colons", "Connection.Tune"),
         (b"\0ben\0b", "Connection.Tune"),

@@ -21,7 +21,7 @@ from tidemill.log.partition.partition import PartitionLog
 from tidemill.protocols.kafka.node import cluster_id_text
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Groups, Limits, Settings
+from tidemill.settings import Groups, Limits, Section, Settings
 
 
 def request_bytes(
@@ -156,12 +156,15 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serving(
-    kafka: KafkaListener | None = None, groups: Groups | None = None, **limits: int
+    kafka: KafkaListener | None = None,
+    groups: Groups | None = None,
+    sections: tuple[Section, ...] = (),
+    **limits: int,
 ) -> AsyncIterator[Serving]:
     """Serve on a free port of loopback."""
     settings = Settings(
         data_dir=Path("/tmp"),  # in memory
-        sections=(kafka or KafkaListener(port=0),),
+        sections=(kafka or KafkaListener(port=0), *sections),
         limits=Limits(**limits),
         groups=groups or Groups(initial_rebalance_delay_ms=0),
     )

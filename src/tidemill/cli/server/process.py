@@ -52,11 +52,21 @@ log = structlog.get_logger("tidemill.server")
 
 @dataclass(frozen=True)
 class Running:
-    """A protocol that the broker serves, and the address that it is bound to."""
+    """A listener of a protocol that the broker serves, and the address that it is bound to."""
 
     protocol: Protocol
     server: Server
     address: Address
+
+    @property
+    def name(self) -> str:
+        """The name of the listener."""
+        return self.server.listener.name
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the protocol's own listener, and not one by name."""
+        return self.name == self.protocol.name
 
 
 Ready = Callable[[Sequence[Running]], None]
@@ -90,7 +100,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     system.keep_spare_descriptors()
     engine = Engine(settings, SystemClock())
     servers = _servers(engine, settings)
-    encrypted = [each.listener for each in servers.values() if each.listener.tls.is_used]
+    encrypted = [server.listener for _, server in servers if server.listener.tls.is_used]
 
     def reload() -> None:
         for listener in encrypted:
@@ -104,7 +114,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
         try:
             running = [
                 Running(protocol, server, address)
-                for protocol, server in servers.items()
+                for protocol, server in servers
                 if (address := await _listen(protocol, server, settings)) is not None
             ]
             garbage.tune()
@@ -127,23 +137,28 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
                 await supervisor.stop()
                 await control.stop()
         finally:
-            await asyncio.gather(*(server.stop(GRACE_SECONDS) for server in servers.values()))
+            await asyncio.gather(*(server.stop(GRACE_SECONDS) for _, server in servers))
     finally:
         await engine.stop()
         if was_ready:
             log.info("stopped")
 
 
-def _servers(engine: Engine, settings: Settings) -> dict[Protocol, Server]:
-    """Return the server of each protocol that is switched on. They share the memory of requests."""
-    from tidemill.net.budget import Budget
+def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]]:
+    """Return the servers of the protocols that are switched on, in order.
 
-    budget = Budget(settings.limits.total_inflight_bytes)
-    servers: dict[Protocol, Server] = {}
+    They share the memory of requests, and what logins share.
+    """
+    from tidemill.net.budget import Budget
+    from tidemill.protocols.logins.logins import Logins
+
+    budget, logins = Budget(settings.limits.total_inflight_bytes), Logins(settings)
+    servers: list[tuple[Protocol, Server]] = []
     for protocol in protocols():
         if protocol.is_enabled(settings):
-            servers[protocol] = server = protocol.server(engine, settings, budget)
-            server.listener.tls.context()  # before anything is started
+            for server in protocol.servers(engine, settings, budget, logins):
+                servers.append((protocol, server))
+                server.listener.tls.context()  # before anything is started
     return servers
 
 
@@ -164,7 +179,8 @@ def client_settings(running: Sequence[Running], settings: Settings) -> dict[str,
     """Return the properties with which a Kafka client on this machine reaches the broker."""
     found: dict[str, str] = {}
     for each in running:
-        found.update(each.protocol.client_settings(settings, each.address))
+        if each.is_first:
+            found.update(each.protocol.client_settings(settings, each.address))
     return found
 
 
@@ -176,18 +192,18 @@ async def _listen(protocol: Protocol, server: Server, settings: Settings) -> Add
     try:
         return await server.start()
     except OSError as error:
-        port = settings.section(protocol.section).port
+        host, port = server.listener.address
         if error.errno == errno.EADDRINUSE and not protocol.is_needed:
             log.warning(
                 "listener.not_served",
                 listener=protocol.name,
-                host=settings.host,
+                host=host,
                 port=port,
                 why="another process listens there",
                 hint=f"Use another port: {protocol.free_port} picks a free one.",
             )
             return None
-        raise _bind_error(error, settings.host, port, protocol) from error
+        raise _bind_error(error, host, port, protocol) from error
 
 
 def _stop_on_signals(

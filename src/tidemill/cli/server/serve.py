@@ -85,7 +85,7 @@ def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:
         else:
             event = {
                 "event": "ready",
-                **{each.protocol.name: address_text(*each.address) for each in running},
+                **{each.name: address_text(*each.address) for each in running},
                 "data_dir": str(data_dir),
                 "pid": os.getpid(),
             }
@@ -126,8 +126,9 @@ def _greeting(loaded: LoadedSettings, running: Sequence[Running], *, hints: bool
     examples: list[str] = []
     for each in running:
         address, note = each.protocol.banner(loaded.settings, each.address)
-        lines.append(f"  {each.protocol.name:<8}  {bold(address)}{'   ' * bool(note)}{note}")
-        examples += each.protocol.examples(loaded.settings, each.address)
+        lines.append(f"  {each.name:<8}  {bold(address)}{'   ' * bool(note)}{note}")
+        if each.is_first:
+            examples += each.protocol.examples(loaded.settings, each.address)
     for name, url in filter(None, (kind.address(loaded.settings) for kind in KINDS)):
         lines.append(f"  {name:<8}  {bold(url)}")
     lines += [

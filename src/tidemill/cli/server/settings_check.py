@@ -176,7 +176,12 @@ def validated(
 
 
 def checked_entries(kind: type[S], tables: object, file: Path) -> list[S]:
-    """Return the entries of a list of tables, ``[[key]]``. Paths are relative to the file."""
+    """Return the entries of a list of tables, ``[[key]]``, or of named ones, ``[key.NAME]``.
+
+    Paths are relative to the file.
+    """
+    if kind.is_named:
+        tables = _with_names(kind, tables, file)
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         place = PlaceInFile(str(file), file.read_text("utf-8"), kind.key)
         raise SettingsError(
@@ -186,6 +191,8 @@ def checked_entries(kind: type[S], tables: object, file: Path) -> list[S]:
     entries: dict[str, S] = {}
     for number, table in enumerate(tables, 1):
         where = f"{file}, [[{kind.key}]] {number}"
+        if kind.is_named:
+            where = f"{file}, [{kind.key}.{table['name']}]"
         try:
             entry = kind.model_validate(table)
         except ValidationError as error:
@@ -200,6 +207,16 @@ def checked_entries(kind: type[S], tables: object, file: Path) -> list[S]:
             )
         entries[name] = entry.relative_to(file.parent)
     return list(entries.values())
+
+
+def _with_names(kind: type[Section], tables: object, file: Path) -> list[dict[str, object]]:
+    """Return tables with their names as keys of each."""
+    if isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values()):
+        return [{**table, "name": name} for name, table in tables.items()]
+    place = PlaceInFile(str(file), file.read_text("utf-8"), kind.key)
+    raise SettingsError(
+        f"{place}: {kind.key} is not a table of tables", hint=f"Begin each with [{kind.key}.NAME]."
+    )
 
 
 def _invalid_entry(kind: type[Section], place: str, error: ValidationError) -> SettingsError:

@@ -30,7 +30,7 @@ from tidemill.cli.server.settings_check import (
 )
 from tidemill.cli.server.worker_kinds import KINDS
 from tidemill.errors import SettingsError
-from tidemill.protocols.table import protocols
+from tidemill.protocols.table import SECTIONS, protocols
 from tidemill.settings import ENV_PREFIX, Section, SettingDef, Settings, definitions
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
@@ -83,7 +83,10 @@ class LoadedSettings:
         for section in self.settings.sections:
             if section.is_repeated:
                 given = section.model_dump(mode="json", exclude_unset=True, by_alias=True)
-                for key, value in _flatten(given, f"{section.key}[{section.entry_name}]."):
+                prefix = f"{section.key}[{section.entry_name}]."
+                if section.is_named:
+                    prefix = f"{section.key}.{given.pop('name')}."
+                for key, value in _flatten(given, prefix):
                     yield key, value, str(self.file)
 
 
@@ -95,7 +98,8 @@ def known_settings() -> dict[str, SettingDef]:
 
 def declared_sections() -> list[type[Section]]:
     """Return the sections of protocols and kinds of worker, in the order of ``config show``."""
-    return [*(protocol.section for protocol in protocols()), *(kind.section for kind in KINDS)]
+    own = (protocol.section for protocol in protocols())
+    return [*own, *SECTIONS, *(kind.section for kind in KINDS)]
 
 
 def load(

@@ -7,14 +7,16 @@ Source: amqp0-9-1.pdf, section 4.2.2 (version negotiation), and RabbitMQ's ``rab
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tidemill import __version__
 from tidemill.protocols.amqp.codec.frames import FRAME_MAX, FRAME_MIN
 from tidemill.protocols.amqp.codec.methods import Method, encode
 from tidemill.protocols.amqp.error_codes import VHOST
 from tidemill.protocols.amqp.errors import ConnectionClosedError
-from tidemill.protocols.amqp.users import MECHANISMS, Users
+from tidemill.protocols.amqp.users import Users
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 CHANNEL_MAX = 2047
@@ -64,11 +66,13 @@ class Handshake:
 
     Args:
         users: checks the login.
+        peer: ``host:port`` of the client.
+        host: its address.
     """
 
-    def __init__(self, users: Users, host: str) -> None:
+    def __init__(self, users: Users, peer: str, host: str) -> None:
         self._users = users
-        self._host = host
+        self._peer, self._host = peer, host
         self._expected = "header"
         self.result = Negotiated()
 
@@ -88,16 +92,18 @@ class Handshake:
             version_major=0,
             version_minor=9,
             server_properties=server_properties(),
-            mechanisms=MECHANISMS,
+            mechanisms=" ".join(self._users.mechanisms).encode(),
             locales=b"en_US",
         )
 
+    @property
+    def expects_login(self) -> bool:
+        """Whether the next method is that of the login: ``log_in`` takes it."""
+        return self._expected == "start"
+
     def handle(self, method: Method) -> bytes:
-        """Take a method, and return what to send."""
-        if _STEPS.get(method.name) != self._expected:
-            raise ConnectionClosedError(503, f"unexpected method {method.name} in the handshake")
-        if self._expected == "start":
-            return self._login(method)
+        """Take a method after the login, and return what to send."""
+        self._check_step(method)
         if self._expected == "tune":
             return self._tune(method)
         vhost = method.text("virtual_host")
@@ -106,15 +112,27 @@ class Handshake:
         self._expected = "done"
         return encode(0, "connection.open-ok")
 
-    def _login(self, method: Method) -> bytes:
+    def _check_step(self, method: Method) -> None:
+        if _STEPS.get(method.name) != self._expected:
+            raise ConnectionClosedError(503, f"unexpected method {method.name} in the handshake")
+
+    async def log_in(self, method: Method, certificate: Mapping[str, Any] | None) -> bytes:
+        """Take connection.start-ok, and return what to send. No other method comes meanwhile.
+
+        Args:
+            certificate: what the client has shown within TLS.
+        """
+        self._check_step(method)
         mechanism = method.text("mechanism")
         capabilities = method.table("client_properties").get("capabilities")
         known = capabilities if isinstance(capabilities, dict) else {}
-        if mechanism not in MECHANISMS.decode().split():
+        if mechanism not in self._users.mechanisms:
+            use = " or ".join(self._users.mechanisms)
             raise ConnectionClosedError(
-                530, f"unsupported authentication mechanism '{mechanism}': use PLAIN"
+                530, f"unsupported authentication mechanism '{mechanism}': use {use}"
             )
-        user = self._users.login(mechanism, method.data("response"), self._host)
+        response = method.data("response")
+        user = await self._users.login(mechanism, response, self._peer, self._host, certificate)
         if user is None:
             kind = ConnectionClosedError
             if not known.get("authentication_failure_close"):

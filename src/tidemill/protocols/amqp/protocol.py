@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.contract import Address, Protocol, address_text
+from tidemill.protocols.listeners import AMQP_PROTOCOLS, NamedListener
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.net.budget import Budget
     from tidemill.protocols.amqp.server import AmqpServer
+    from tidemill.protocols.logins.logins import Logins
     from tidemill.settings import Settings
 
 
@@ -28,6 +30,20 @@ class AmqpProtocol(Protocol):
         from tidemill.protocols.amqp.server import AmqpServer
 
         return AmqpServer(engine, settings, budget=budget)
+
+    def servers(
+        self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
+    ) -> list[AmqpServer]:
+        """Return the servers of ``[amqp]`` and of the listeners for AMQP clients."""
+        from tidemill.protocols.amqp.server import AmqpServer
+
+        first = AmqpServer(engine, settings, budget=budget, logins=logins)
+        shared: dict[str, Any] = {"budget": budget, "logins": logins, "beside": first}
+        return [first] + [
+            AmqpServer(engine, settings, section=section, **shared)
+            for section in settings.entries(NamedListener)
+            if section.protocol in AMQP_PROTOCOLS
+        ]
 
     def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
         """Return the URL for clients, without the passwords of a file."""

@@ -5,6 +5,7 @@ Sockets, limits and back-pressure belong to ``net.listener``; what methods do, t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.engine.queues.api import MAX_BODY_BYTES
@@ -16,8 +17,11 @@ from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
 from tidemill.protocols.amqp.session import AmqpSession
 from tidemill.protocols.amqp.settings import AmqpListener
-from tidemill.protocols.amqp.users import Users, read_users
+from tidemill.protocols.amqp.users import AMQP_MECHANISMS, Users
 from tidemill.protocols.amqp.wire import Shared
+from tidemill.protocols.logins.logins import Entrance, Logins
+from tidemill.protocols.logins.users_file import FileUsers, read_users
+from tidemill.settings.section import SecureSection
 
 if TYPE_CHECKING:
     from tidemill.engine.authorize import Principal
@@ -27,28 +31,51 @@ if TYPE_CHECKING:
 
 
 class AmqpServer:
-    """Serves an engine to AMQP clients.
+    """Serves an engine to AMQP clients on one listener.
 
     Usage: ``host, port = await server.start()`` ... ``await server.stop()``.
+
+    Args:
+        section: the settings of the listener; None: those of ``[amqp]``.
+        logins: what all listeners share about logins.
+        beside: a server of the same broker, with which this one shares turns and memory.
+
+    Raises:
+        SettingsError: a mechanism is not known, or ``amqp.users_file`` can't be used.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, *, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        *,
+        budget: Budget | None = None,
+        section: SecureSection | None = None,
+        logins: Logins | None = None,
+        beside: AmqpServer | None = None,
+    ) -> None:
         """Prepare to serve."""
         self.engine = engine
         self.settings = settings
         amqp = settings.section(AmqpListener)
+        section, logins = section or amqp, logins or Logins(settings)
         self.listener = Listener(
-            settings,
-            amqp,
-            self._make_session,
-            budget=budget,
-            tls=ListenerTls("amqp", amqp.tls_cert, amqp.tls_key),
+            settings, section, self._make_session, budget=budget, tls=ListenerTls.of(section)
         )
+        own = FileUsers(read_users(amqp.users_file, "amqp.users_file"))
+        users = Users(
+            Entrance(section.label, section, logins, AMQP_MECHANISMS),
+            logins.credentials.beside(own),
+        )
+        self.shared: Shared
+        if beside is not None:
+            self.shared = replace(beside.shared, listener=self.listener, users=users)
+            return
         self.shared = Shared(
             queues_for=self._queues_for,
             listener=self.listener,
             alarm=Alarm(self.listener.budget),
-            users=Users(read_users(amqp.users_file)),
+            users=users,
             max_message=min(settings.limits.request_bytes, MAX_BODY_BYTES),
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
             consumer_timeout_ms=amqp.consumer_timeout_ms,

@@ -63,7 +63,8 @@ class AmqpSession:
             shared.max_message,
             shared.listener.limits.connection_inflight_bytes,
         )
-        self._handshake = Handshake(shared.users, link.host)
+        self._handshake = Handshake(shared.users, link.peer, link.host)
+        self._pending = shared.users.entrance.logins.pending
         self.owner = Owner(link.peer)
         self._queues: Queues | None = None
         self._channels: dict[int, Channel] = {}
@@ -81,6 +82,7 @@ class AmqpSession:
         self._heartbeat: Heartbeat | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = loop.call_later(HANDSHAKE_SECONDS, self._expire)
+        self._pending.add(self, link.host, lambda: loop.call_soon(self._crowd_out))
 
     # --- as channels see it ----------------------------------------------------------------------
 
@@ -181,6 +183,7 @@ class AmqpSession:
     def closed(self) -> None:
         """Release everything: the connection is gone."""
         self._is_closing = True
+        self._pending.remove(self, self._link.host)
         if self._timer is not None:
             self._timer.cancel()
         if self._heartbeat is not None:
@@ -359,6 +362,8 @@ class AmqpSession:
         if method.name == "connection.close":
             self._end_channels()
             self._run(self._close_for_client(), 0, 0)
+        elif self._handshake.expects_login:
+            self._run(self._log_in(method), 0, 0)
         elif not self._handshake.is_open:
             reply = self._handshake.handle(method)
             if reply:
@@ -371,6 +376,12 @@ class AmqpSession:
             self.method(0, "connection.update-secret-ok")
         elif method.name != "connection.close-ok":
             raise ConnectionClosedError(503, f"unexpected method {method.name} on channel 0")
+
+    async def _log_in(self, method: Method) -> None:
+        reply = await self._handshake.log_in(method, self._link.certificate)
+        self._pending.remove(self, self._link.host)
+        if not self._is_closing:
+            self._link.write([reply])
 
     def _opened(self) -> None:
         if self._timer is not None:
@@ -483,6 +494,10 @@ class AmqpSession:
                 self._link.write([methods.encode(0, "connection.close-ok")])
             if name in ("connection.close", "connection.close-ok"):
                 self._link.close()
+
+    def _crowd_out(self) -> None:
+        log.warning("connection.closed", peer=self._link.peer, why="too many logins are under way")
+        self._link.abort()
 
     def _expire(self) -> None:  # no handshake in time
         log.warning("connection.closed", peer=self._link.peer, why="no handshake in time")

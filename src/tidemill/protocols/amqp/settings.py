@@ -8,14 +8,12 @@ from pydantic import Field
 
 from tidemill.settings.section import (
     INT,
-    CertificateFile,
-    KeyFile,
     ListenerPort,
-    ListenerSection,
+    SecureSection,
 )
 
 
-class AmqpListener(ListenerSection):
+class AmqpListener(SecureSection):
     """The listener of AMQP 0-9-1, for queues."""
 
     key = "amqp"
@@ -35,5 +33,3 @@ class AmqpListener(ListenerSection):
         "After it, the channel is closed and the message returns to its queue. 0 switches that "
         "off.",
     )
-    tls_cert: CertificateFile = None
-    tls_key: KeyFile = None

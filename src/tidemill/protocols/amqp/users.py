@@ -1,98 +1,112 @@
-"""Users and their passwords, and the mechanisms PLAIN and AMQPLAIN.
+"""Logins of AMQP: the mechanisms PLAIN, AMQPLAIN and EXTERNAL, over the users of all protocols.
 
-Without users in the settings there is one, guest with the password guest, for clients on this
+As long as there are no users, there is one, guest with the password guest, for clients on this
 machine only, as in RabbitMQ. Knows no connection.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
-from tidemill.errors import SettingsError
 from tidemill.protocols.amqp.codec.tables import decode_table
 from tidemill.protocols.amqp.errors import MalformedError
+from tidemill.protocols.logins.contract import (
+    AMQPLAIN,
+    EXTERNAL,
+    PLAIN,
+    Credentials,
+    LoginFailedError,
+)
+from tidemill.protocols.logins.logins import AllUsers, Entrance
+from tidemill.protocols.logins.plain import Plain
+from tidemill.protocols.logins.users_file import FileUsers
 
-MECHANISMS = b"AMQPLAIN PLAIN"
-_GUEST = {"guest": "guest"}
-
-
-def read_users(path: Path | None) -> dict[str, str]:
-    """Read passwords by name from a file; without a file there are none.
-
-    Raises:
-        SettingsError: the file can't be read, or a line is not ``name:password``.
-    """
-    if path is None:
-        return {}
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"can't read amqp.users_file {path}: {error}",
-            hint="Write a file with a user in each line: name, colon, password.",
-        ) from error
-    users: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, colon, password = line.partition(":")
-        if not name or not colon or name in users:
-            raise SettingsError(
-                f"amqp.users_file {path}, line {number}: expected name:password, each name once",
-                hint="Lines that begin with # are comments.",
-            )
-        users[name] = password
-    if not users:
-        raise SettingsError(
-            f"amqp.users_file {path} has no users", hint="Remove the setting, or add a user."
-        )
-    return users
+AMQP_MECHANISMS = (AMQPLAIN, PLAIN, EXTERNAL)
+"""The mechanisms that a listener can have."""
+_DEFAULT = (AMQPLAIN, PLAIN)
+_GUEST = "guest"
 
 
 class Users:
-    """Checks names and passwords.
+    """Checks logins of one listener.
 
     Args:
-        passwords: by name; empty for guest on the loopback address.
+        credentials: all users.
+
+    Attributes:
+        mechanisms: those that clients can use.
     """
 
-    def __init__(self, passwords: Mapping[str, str]) -> None:
-        self._passwords = dict(passwords) or _GUEST
-        self._only_loopback = not passwords
+    def __init__(self, entrance: Entrance, credentials: Credentials) -> None:
+        self.entrance = entrance
+        self.mechanisms = entrance.mechanisms or _DEFAULT
+        self._credentials = credentials
+        self._guest = AllUsers([FileUsers({_GUEST: _GUEST})])
 
-    def login(self, mechanism: str, response: bytes, host: str) -> str | None:
+    async def login(
+        self,
+        mechanism: str,
+        response: bytes,
+        peer: str,
+        host: str,
+        certificate: Mapping[str, Any] | None = None,
+    ) -> str | None:
         """Return the name of the user; None if the response is not accepted.
 
         Args:
+            mechanism: one of ``mechanisms``.
             response: as in connection.start-ok.
+            peer: ``host:port`` of the client, for log lines.
+            certificate: what the client has shown within TLS.
         """
-        name, password = _credentials(mechanism, response)
-        expected = self._passwords.get(name)
-        # The comparison takes the same time for unknown names.
-        same = hmac.compare_digest((expected or "").encode(), password)
-        if expected is None or not same or (self._only_loopback and not _is_loopback(host)):
+        try:
+            self.entrance.check_may_try(host)
+            if mechanism == EXTERNAL:
+                return self._of_certificate(certificate)
+            return await self._of_password(mechanism, response, host)
+        except LoginFailedError as error:
+            await self.entrance.refuse(error, peer, host, mechanism)
             return None
+
+    def _of_certificate(self, certificate: Mapping[str, Any] | None) -> str:
+        name = self.entrance.certified(certificate)
+        if name is None:
+            raise LoginFailedError("the client has shown no certificate")
         return name
 
+    async def _of_password(self, mechanism: str, response: bytes, host: str) -> str:
+        is_open = not self._credentials.has_users()
+        login = Plain(self._guest if is_open else self._credentials)
+        if mechanism == PLAIN:
+            await login.step(response)
+        else:
+            await login.verify(*_amqplain(response))
+        if login.proved is None:
+            raise LoginFailedError("the login is not complete")
+        if is_open and not _is_loopback(host):
+            raise LoginFailedError(
+                "guest can log in from this machine only",
+                _GUEST,
+                hint="Add users: logins.users_file, or tidemill user create.",
+            )
+        return login.proved.user
 
-def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
-    if mechanism == "PLAIN":
-        parts = response.split(b"\0")
-        if len(parts) != 3:
-            return "", b""
-        return parts[1].decode("utf-8", "replace"), parts[2]
+
+def _amqplain(response: bytes) -> tuple[str, str]:
+    """Return name and password of the table that AMQPLAIN sends."""
     try:
         table, _ = decode_table(len(response).to_bytes(4, "big") + response, 0, len(response) + 4)
     except MalformedError:
-        return "", b""
+        raise LoginFailedError("the table of AMQPLAIN is malformed") from None
     name, password = table.get("LOGIN"), table.get("PASSWORD")
-    if isinstance(password, str):
-        password = password.encode()
-    if not isinstance(name, str) or not isinstance(password, bytes):
-        return "", b""
+    if isinstance(password, bytes):
+        password = password.decode("utf-8", "replace")
+    if isinstance(name, bytes):
+        name = name.decode("utf-8", "replace")
+    if not isinstance(name, str) or not isinstance(password, str):
+        raise LoginFailedError("AMQPLAIN needs LOGIN and PASSWORD")
     return name, password
 
 

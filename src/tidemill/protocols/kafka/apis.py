@@ -65,6 +65,7 @@ from tidemill.protocols.kafka.share_sessions import ShareSessions
 if TYPE_CHECKING:
     from tidemill.engine.door import Door
     from tidemill.protocols.kafka.node import Node
+    from tidemill.protocols.kafka.sasl import Sasl
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -86,6 +87,7 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     14: ("SyncGroup", 0, 5),
     15: ("DescribeGroups", 0, 6),
     16: ("ListGroups", 0, 5),
+    17: ("SaslHandshake", 0, 1),
     18: ("ApiVersions", 0, 4),
     19: ("CreateTopics", 2, 7),
     20: ("DeleteTopics", 1, 6),
@@ -104,6 +106,7 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     33: ("AlterConfigs", 0, 2),
     34: ("AlterReplicaLogDirs", 1, 2),
     35: ("DescribeLogDirs", 1, 5),
+    36: ("SaslAuthenticate", 0, 2),
     37: ("CreatePartitions", 0, 3),
     42: ("DeleteGroups", 0, 2),
     43: ("ElectLeaders", 0, 2),
@@ -221,6 +224,9 @@ class ConnectionState:
 
     sends_files: bool = False
     """Whether ranges of files can be parts of a response."""
+
+    sasl: Sasl | None = None
+    """The login of the connection; None where none is needed."""
 
     hold: Callable[[int, Callable[[], bool]], None] = lambda _ms, _must: None
     """Start no more requests of this client for so many milliseconds, as long as it must wait."""

@@ -11,6 +11,7 @@ from tidemill.engine import errors as engine
 from tidemill.kafka_codec.fields import cached
 from tidemill.log import errors as log
 from tidemill.protocols.kafka import errors as kafka
+from tidemill.protocols.logins import contract as logins
 from tidemill.state import errors as state
 from tidemill.state.security import errors as security
 
@@ -52,6 +53,8 @@ CODES: dict[type[errors.TidemillError], int] = {
     engine.ClusterAuthorizationError: 31,
     log.InvalidTimestampError: 32,
     security.UnsupportedMechanismError: 33,
+    logins.UnknownMechanismError: 33,
+    logins.LoginStateError: 34,
     kafka.UnsupportedVersionError: 35,
     state.MemberEpochsNotSupportedError: 35,
     errors.TopicExistsError: 36,
@@ -76,6 +79,7 @@ CODES: dict[type[errors.TidemillError], int] = {
     engine.OperationNotAttemptedError: 55,
     log.StorageError: 56,
     kafka.LogDirNotFoundError: 57,
+    logins.LoginFailedError: 58,
     log.UnknownProducerIdError: 59,
     state.NonEmptyGroupError: 68,
     state.GroupIdNotFoundError: 69,

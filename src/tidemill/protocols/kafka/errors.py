@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.errors import TidemillError
+from tidemill.errors import ProtocolError, TidemillError
 
 
 class UnsupportedVersionError(TidemillError):
@@ -11,6 +11,10 @@ class UnsupportedVersionError(TidemillError):
 
 class ResourceNotFoundError(TidemillError):
     """A named resource (a user, a client-metrics subscription) does not exist."""
+
+
+class LoginExpiredError(ProtocolError):
+    """The login of the connection has expired, and the client did not renew it (KIP-368)."""
 
 
 class SecurityDisabledError(TidemillError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.protocols.listeners import NamedListener
 from tidemill.settings import Settings
 
 
@@ -28,11 +29,10 @@ class Node:
     port: int
 
     @classmethod
-    def of(cls, settings: Settings) -> Node:
-        """Return the node with the address of the settings, before the server listens."""
-        kafka = settings.section(KafkaListener)
-        host = kafka.advertised_host or settings.host
-        return cls(settings.node_id, host, kafka.advertised_port or kafka.port)
+    def of(cls, settings: Settings, listener: KafkaListener | NamedListener) -> Node:
+        """Return the node with the address of a listener, before the server listens."""
+        host = listener.advertised_host or listener.bind_host(settings.host)
+        return cls(settings.node_id, host, listener.advertised_port or listener.port)
 
 
 def cluster_id_text(cluster_id: UUID) -> str:

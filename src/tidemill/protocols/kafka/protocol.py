@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemill.protocols.contract import Address, Protocol, address_text
 from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.protocols.listeners import KAFKA_PROTOCOLS, NamedListener
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
     from tidemill.net.budget import Budget
     from tidemill.protocols.kafka.server import KafkaServer
+    from tidemill.protocols.logins.logins import Logins
     from tidemill.settings import Settings
 
 DEFAULT_ADDRESS = "localhost:9092"
@@ -28,6 +30,20 @@ class KafkaProtocol(Protocol):
         from tidemill.protocols.kafka.server import KafkaServer
 
         return KafkaServer(engine, settings, budget=budget)
+
+    def servers(
+        self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
+    ) -> list[KafkaServer]:
+        """Return the servers of ``[kafka]`` and of the listeners for Kafka clients."""
+        from tidemill.protocols.kafka.server import KafkaServer
+
+        first = KafkaServer(engine, settings, budget=budget, logins=logins)
+        shared: dict[str, Any] = {"budget": budget, "logins": logins, "beside": first}
+        return [first] + [
+            KafkaServer(engine, settings, section=section, **shared)
+            for section in settings.entries(NamedListener)
+            if section.protocol in KAFKA_PROTOCOLS
+        ]
 
     def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
         """Return the address, and that it is ``bootstrap.servers``."""

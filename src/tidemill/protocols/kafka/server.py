@@ -6,18 +6,24 @@ Sockets, limits and back-pressure belong to ``net.listener``; what requests do, 
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tidemill.engine.authorize import ANONYMOUS, Principal
 from tidemill.net.budget import Budget
-from tidemill.net.link import Link
+from tidemill.net.link import Link, Session
 from tidemill.net.listener import Listener
 from tidemill.net.tls import ListenerTls
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import SCRATCH_BYTES, BufferPool
+from tidemill.protocols.kafka.login import LoginSession
 from tidemill.protocols.kafka.node import Node
+from tidemill.protocols.kafka.sasl import Sasl
 from tidemill.protocols.kafka.session import KafkaSession
 from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.protocols.kafka.slots import Shared
+from tidemill.protocols.listeners import NamedListener
+from tidemill.protocols.logins.logins import KAFKA_MECHANISMS, Entrance, Logins
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
@@ -27,23 +33,43 @@ WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
 class KafkaServer:
-    """Serves an engine to Kafka clients.
+    """Serves an engine to Kafka clients on one listener.
 
     Usage: ``host, port = await server.start()`` ... ``await server.stop()``.
+
+    Args:
+        section: the settings of the listener; None: those of ``[kafka]``.
+        logins: what all listeners share about logins.
+        beside: a server of the same broker, with which this one shares turns and sessions.
+
+    Raises:
+        SettingsError: a mechanism is not known, or lacks what it needs.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, *, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        *,
+        budget: Budget | None = None,
+        section: KafkaListener | NamedListener | None = None,
+        logins: Logins | None = None,
+        beside: KafkaServer | None = None,
+    ) -> None:
         self.engine = engine
-        self.node = Node.of(settings)
         self.settings = settings
-        kafka = settings.section(KafkaListener)
-        self.listener = Listener(
-            settings,
-            kafka,
-            self._make_session,
-            budget=budget,
-            tls=ListenerTls("kafka", kafka.tls_cert, kafka.tls_key),
+        self._section = section = section or settings.section(KafkaListener)
+        self.node = Node.of(settings, section)
+        self.entrance = Entrance(
+            section.label, section, logins or Logins(settings), KAFKA_MECHANISMS
         )
+        self.listener = Listener(
+            settings, section, self._make_session, budget=budget, tls=ListenerTls.of(section)
+        )
+        self.shared: Shared
+        if beside is not None:
+            self.shared = replace(beside.shared, node=self.node, listener=self.listener)
+            return
         self.shared = Shared(
             engine=engine,
             node=self.node,
@@ -54,15 +80,23 @@ class KafkaServer:
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
         )
 
-    def _make_session(self, link: Link) -> KafkaSession:
-        return KafkaSession(self.shared, link)
+    def _make_session(self, link: Link) -> Session:
+        if self.entrance.mechanisms:
+            return LoginSession(self.shared, link, self.entrance, self._logged_in)
+        name = self.entrance.certified(link.certificate)
+        return KafkaSession(self.shared, link, ANONYMOUS if name is None else Principal(name))
+
+    def _logged_in(self, link: Link, sasl: Sasl) -> Session:
+        assert sasl.proved is not None
+        return KafkaSession(self.shared, link, Principal(sasl.proved.user), sasl)
 
     async def start(self) -> tuple[str, int]:
         """Bind the socket, and set the address that clients get; see ``Listener.start``."""
-        kafka = self.settings.section(KafkaListener)
+        section = self._section
         host, port = await self.listener.start()
-        self.node.host = kafka.advertised_host or _reachable(self.settings.host)
-        self.node.port = kafka.advertised_port or port
+        bound = section.bind_host(self.settings.host)
+        self.node.host = section.advertised_host or _reachable(bound)
+        self.node.port = section.advertised_port or port
         return host, port
 
     async def stop(self, grace_seconds: float = 10.0) -> None:

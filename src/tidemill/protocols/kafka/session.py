@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from tidemill.engine.authorize import ANONYMOUS, Principal
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka_codec.declared import PRODUCE
 from tidemill.kafka_codec.headers import parse_header, peek_header
@@ -28,7 +29,9 @@ from tidemill.parts import Part
 from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide, refuse_version
 from tidemill.protocols.kafka.apis import PARKED, Api, ConnectionState, RequestContext, is_urgent
 from tidemill.protocols.kafka.connection import Frame, FrameReader, kept
+from tidemill.protocols.kafka.login import Expired
 from tidemill.protocols.kafka.produce_runs import Run, Runs
+from tidemill.protocols.kafka.sasl import Sasl
 from tidemill.protocols.kafka.slots import Shared, Slot
 
 log = structlog.get_logger("tidemill.kafka")
@@ -44,18 +47,33 @@ SMALL_REQUEST = 1024
 _NO_FRAME = Frame(memoryview(b""), None)
 RUN_REQUESTS, TURN_REQUESTS = 64, 16
 """Most produce requests that are started together, and those of a connection in its turn."""
+_REFUSED_SECONDS = 1.0
+"""How long a connection stays open after its login could not be renewed."""
 FRAME_OVERHEAD = 512
 """Bytes that an unanswered request counts for besides its own."""
 
 
 class KafkaSession:
-    """One connection. Implements ``net.listener.Session``."""
+    """One connection. Implements ``net.listener.Session``.
 
-    def __init__(self, shared: Shared, link: Link) -> None:
+    Args:
+        principal: who the client is.
+        sasl: its login; None where none is needed.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        link: Link,
+        principal: Principal = ANONYMOUS,
+        sasl: Sasl | None = None,
+    ) -> None:
         self._shared = shared
         self._link = link
-        self._door = shared.engine.door()
-        self._reader = FrameReader(shared.max_frame, shared.scratch, shared.pool)
+        self._door = shared.engine.door(principal)
+        self._reader: FrameReader | Expired = FrameReader(
+            shared.max_frame, shared.scratch, shared.pool
+        )
         self._state = ConnectionState(
             peer=link.peer,
             client_host=link.host,
@@ -64,6 +82,7 @@ class KafkaSession:
             share_sessions=shared.share_sessions,
             turns=Work(shared.turns),
             hold=Pause(link).hold,
+            sasl=sasl,
         )
         self._turns = shared.turns
         self._run_ctx = RequestContext(self._door, shared.node, PRODUCE, 0, 0, "", self._state)
@@ -76,6 +95,34 @@ class KafkaSession:
         self._waits_for_turn = False
         self._reading_paused = False
         self._sends_at_end = False
+        self._expiry: asyncio.TimerHandle | None = None
+        if sasl is not None:
+            sasl.on_proved, sasl.on_refused = self._renew_login, self._refuse_login
+            self._renew_login()
+
+    # --- logins ----------------------------------------------------------------------------------
+
+    def _renew_login(self) -> None:
+        """Take requests until the login expires. A connection without a login has no timer."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if isinstance(self._reader, Expired):
+            self._reader = self._reader.reader
+        lifetime_s = self._state.sasl.lifetime_s if self._state.sasl is not None else None
+        if lifetime_s is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(lifetime_s, self._expire_login)
+
+    def _expire_login(self) -> None:
+        if isinstance(self._reader, FrameReader):
+            self._reader = Expired(self._reader)
+
+    def _refuse_login(self) -> None:
+        """Take no more requests. The client gets the answer, and should close."""
+        self._expire_login()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self._link.close)
 
     # --- called by the listener ------------------------------------------------------------------
 
@@ -152,6 +199,8 @@ class KafkaSession:
         self._state.closed = self._state.turns.is_gone = True
         for function in list(self._state.on_close.values()):
             function()
+        if self._expiry is not None:
+            self._expiry.cancel()
         self._slots.clear()
         self._queue.clear()
         self._reader.close()

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tidemill.settings.section import HOST, CertificateFile, KeyFile, ListenerPort, ListenerSection
+from tidemill.settings.section import HOST, ListenerPort, SecureSection
 
 
-class KafkaListener(ListenerSection):
+class KafkaListener(SecureSection):
     """The listener of the Kafka protocol."""
 
     key = "kafka"
@@ -24,5 +24,3 @@ class KafkaListener(ListenerSection):
         le=65535,
         description="Port that clients connect to; default: the port it listens on.",
     )
-    tls_cert: CertificateFile = None
-    tls_key: KeyFile = None

@@ -40,6 +40,8 @@ class Shared:
     """Decides when requests start, so that no client takes the event loop for itself."""
     tasks: set[asyncio.Task[list[Part]]] = field(default_factory=set)
     """Requests that wait. The event loop has weak references only, so they are kept here."""
+    logins: set[asyncio.Task[None]] = field(default_factory=set)
+    """Logins that wait, likewise."""
 
 
 class Slot:

@@ -1,0 +1,6 @@
+"""How clients prove who they are, for every protocol: mechanisms of SASL, certificates, users.
+
+``contract`` has what a mechanism and a store of users are, ``plain``, ``scram`` and ``oauthbearer``
+are the mechanisms without I/O, ``certificates`` makes names of certificates, ``users_file`` is the
+simple store, ``failures`` limits who guesses, and ``logins`` puts them together for a listener.
+"""

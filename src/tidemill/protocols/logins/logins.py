@@ -1,0 +1,212 @@
+"""Logins of a broker and of each of its listeners: mechanisms, users, limits.
+
+A protocol takes an ``Entrance`` for each listener, and an ``Exchange`` for each login. Must not
+know: a protocol, sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from tidemill.errors import SettingsError
+from tidemill.protocols.logins.certificates import PrincipalRules, distinguished_name
+from tidemill.protocols.logins.contract import (
+    OAUTHBEARER,
+    PLAIN,
+    SCRAM,
+    Exchange,
+    LoginFailedError,
+    ScramKeys,
+    UnknownMechanismError,
+    UserStore,
+)
+from tidemill.protocols.logins.failures import Failures, Pending
+from tidemill.protocols.logins.oauthbearer import OAuthBearer
+from tidemill.protocols.logins.plain import Plain
+from tidemill.protocols.logins.scram import Scram, decoy
+from tidemill.protocols.logins.settings import LoginSettings, OauthSettings
+from tidemill.protocols.logins.tokens import Tokens
+from tidemill.protocols.logins.users_file import FileUsers, check_mode, read_users
+from tidemill.settings import Settings
+from tidemill.settings.section import SecureSection
+
+log = structlog.get_logger("tidemill.logins")
+
+
+class AllUsers:
+    """The users of files, and those that the broker stores. Implements ``Credentials``.
+
+    All are asked each time, so that the time does not say which of them has a user.
+
+    Args:
+        store: returns the broker's users; None: there are only files.
+    """
+
+    def __init__(
+        self, files: Sequence[FileUsers], store: Callable[[], UserStore] | None = None
+    ) -> None:
+        self.files = [each for each in files if each.has_users]
+        self.store = store
+        self._secret = secrets.token_bytes(32)
+
+    def has_users(self) -> bool:
+        """Return whether there is any user at all."""
+        return bool(self.files) or (self.store is not None and self.store().has_users)
+
+    async def keys(self, user: str, mechanism: str) -> tuple[ScramKeys, bool]:
+        """Return the keys of a user, and whether there is such a user with such keys."""
+        if self.store is None:
+            unknown: ScramKeys = decoy(self._secret, user, mechanism)
+        else:
+            unknown = self.store().decoy(user, mechanism)
+        found: list[ScramKeys | None] = [
+            await file.keys(user, mechanism, unknown.salt) for file in self.files
+        ]
+        if self.store is not None:
+            found.append(self.store().credentials(user, mechanism))
+        known = next((each for each in found if each is not None), None)
+        return known or unknown, known is not None
+
+    async def verify(self, user: str, password: str) -> bool:
+        """Return whether a password is that of a user."""
+        found = [file.verify(user, password) for file in self.files]
+        if self.store is not None:
+            found.append(await self.store().verify_plain(user, password))
+        return any(found)
+
+    def beside(self, file: FileUsers) -> AllUsers:
+        """Return these users and those of another file."""
+        return AllUsers([file, *self.files], self.store)
+
+
+class Logins:
+    """What the logins of all listeners of a broker share.
+
+    Args:
+        store: returns the users that the broker stores; None: there are only those of the file.
+
+    Attributes:
+        credentials: all users.
+        failures: failed logins of each address.
+        pending: connections whose logins are not complete.
+
+    Raises:
+        SettingsError: ``logins.users_file`` can't be used.
+    """
+
+    def __init__(self, settings: Settings, store: Callable[[], UserStore] | None = None) -> None:
+        section = settings.section(LoginSettings)
+        check_mode(section.users_file)
+        self.credentials = AllUsers([FileUsers(read_users(section.users_file))], store)
+        self.failures = Failures(time.monotonic)
+        self.pending = Pending(settings.limits.connections // 2)
+        self.delay_s = section.failed_delay_ms / 1000
+        self.max_session_s = section.max_session_seconds
+        self._oauth = settings.section(OauthSettings)
+        self._tokens: Tokens | None = None
+
+    def tokens(self) -> Tokens:
+        """Return what checks tokens.
+
+        Raises:
+            SettingsError: the section ``[oauth]`` is incomplete.
+            TidemillError: joserfc is not installed.
+        """
+        if self._tokens is None:
+            self._tokens = Tokens(self._oauth)
+        return self._tokens
+
+    def exchange(self, mechanism: str) -> Exchange:
+        """Return a new login by a mechanism."""
+        if mechanism in SCRAM:
+            return Scram(mechanism, self.credentials)
+        if mechanism == OAUTHBEARER:
+            return OAuthBearer(self.tokens())
+        return Plain(self.credentials)
+
+
+KAFKA_MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
+"""The mechanisms that a Kafka listener can have."""
+
+
+class Entrance:
+    """How clients of one listener come in.
+
+    Args:
+        name: the listener's, for log lines.
+        known: the mechanisms that its protocol has.
+
+    Attributes:
+        mechanisms: those that clients can use; empty: no login is needed.
+
+    Raises:
+        SettingsError: a mechanism is not known, or lacks what it needs.
+    """
+
+    def __init__(
+        self, name: str, section: SecureSection, logins: Logins, known: Sequence[str]
+    ) -> None:
+        self.name = name
+        self.logins = logins
+        self.mechanisms = section.mechanism_names()
+        self._rules: PrincipalRules | None = None
+        if section.tls_client_auth != "none":
+            self._rules = PrincipalRules(section.tls_principal_rules, f"{name}.tls_principal_rules")
+        for each in self.mechanisms:
+            if each not in known:
+                raise SettingsError(
+                    f"unknown mechanism {each!r} in {name}.mechanisms",
+                    hint=f"Use some of {', '.join(known)}.",
+                )
+        if OAUTHBEARER in self.mechanisms:
+            logins.tokens()
+
+    def exchange(self, mechanism: str) -> Exchange:
+        """Return a new login.
+
+        Raises:
+            UnknownMechanismError: the listener does not have the mechanism.
+        """
+        if mechanism not in self.mechanisms:
+            raise UnknownMechanismError(f"unsupported mechanism {mechanism[:64]!r}")
+        return self.logins.exchange(mechanism)
+
+    def certified(self, certificate: Mapping[str, Any] | None) -> str | None:
+        """Return the name of the principal of a certificate; None without one.
+
+        Raises:
+            LoginFailedError: no rule matches.
+        """
+        if self._rules is None or not certificate:
+            return None
+        return self._rules.principal(distinguished_name(certificate))
+
+    def check_may_try(self, address: str) -> None:
+        """Check that an address has not failed too often.
+
+        Raises:
+            LoginFailedError: it has.
+        """
+        if not self.logins.failures.may_try(address):
+            raise LoginFailedError("too many failed logins from this address")
+
+    async def refuse(self, error: LoginFailedError, peer: str, address: str, how: str) -> None:
+        """Count and log a failed login, and wait before it is answered."""
+        if self.logins.failures.may_try(address):  # others would fill the log
+            log.warning(
+                "login.failed",
+                listener=self.name,
+                peer=peer,
+                mechanism=how[:64],
+                user=error.user,
+                why=str(error),
+            )
+        self.logins.failures.failed(address)
+        if self.logins.delay_s:
+            await asyncio.sleep(self.logins.delay_s)

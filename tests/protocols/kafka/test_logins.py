@@ -1,0 +1,289 @@
+"""Logins over the wire: what is served before one, how it is refused, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.protocols.kafka.test_server import fetch
+from tests.protocols.kafka.wire import Client, Serving, eventually, request, serving
+from tidemill.kafka_client.sasl import Scram
+from tidemill.protocols.kafka import login
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.protocols.logins.failures import MOST_FAILURES
+from tidemill.protocols.logins.settings import LoginSettings
+
+HANDSHAKE, API_VERSIONS, AUTHENTICATE, METADATA = 17, 18, 36, 3
+PLAIN = b"\0alice\0secret"
+TOPICS = {"topics": [], "allow_auto_topic_creation": False}
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text("alice:secret\nbob:builder\n")
+    path.chmod(0o600)
+    return path
+
+
+@contextlib.asynccontextmanager
+async def guarded(users: Path, *, limits: int = 1000, **logins: int) -> AsyncIterator[Serving]:
+    kafka = KafkaListener(port=0, mechanisms="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512")
+    section = LoginSettings(users_file=users, **{"failed_delay_ms": 0} | logins)
+    async with serving(kafka, None, (section,), connections=limits) as s:
+        yield s
+
+
+async def handshake(client: Client, mechanism: str = "PLAIN", version: int = 1) -> dict[str, Any]:
+    return await client.call(HANDSHAKE, version, {"mechanism": mechanism})
+
+
+async def authenticate(client: Client, message: bytes, version: int = 2) -> dict[str, Any]:
+    return await client.call(AUTHENTICATE, version, {"auth_bytes": message})
+
+
+async def logged_in(s: Serving, message: bytes = PLAIN) -> Client:
+    client = await s.client()
+    assert (await handshake(client))["error_code"] == 0
+    assert (await authenticate(client, message))["error_code"] == 0
+    return client
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_after_a_login_requests_are_served_as_the_user(users: Path, version: int) -> None:
+    async with guarded(users) as s:
+        principals = []
+        door = s.engine.door
+        s.engine.door = lambda *about: (principals.append(about), door(*about))[1]  # type: ignore
+        client = await s.client()
+        answer = await client.call(API_VERSIONS, 0, {})
+        offered = {each["api_key"] for each in answer["api_keys"]}
+        assert {HANDSHAKE, AUTHENTICATE} <= offered
+        answer = await handshake(client)
+        assert answer["mechanisms"] == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        answer = await authenticate(client, PLAIN, version)
+        assert answer.get("session_lifetime", 0) == 0
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        assert [str(each[0]) for each in principals if each] == ["User:alice"]
+        client.close()
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_scram_logs_in(users: Path, mechanism: str) -> None:
+    async with guarded(users) as s:
+        client = await s.client()
+        await handshake(client, mechanism)
+        scram = Scram(mechanism[6:].lower().replace("-", ""), "alice", "secret")
+        first = await authenticate(client, scram.first())
+        answer = await authenticate(client, scram.final(first["auth_bytes"]))
+        scram.check(answer["auth_bytes"])
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        client.close()
+
+
+async def test_version_0_of_the_handshake_is_followed_by_messages_without_headers(
+    users: Path,
+) -> None:
+    async with guarded(users) as s:
+        client = await s.client()
+        await handshake(client, version=0)
+        client.writer.write(struct.pack(">i", len(PLAIN)) + PLAIN)
+        assert await client.raw_response() == b""
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        client.close()
+        client = await s.client()
+        await handshake(client, version=0)
+        client.writer.write(struct.pack(">i", 8) + b"\0alice\0x")
+        assert await client.is_closed()
+
+
+async def test_a_request_that_comes_with_the_login_is_answered_after_it(users: Path) -> None:
+    async with guarded(users) as s:
+        client = await s.client()
+        await handshake(client)
+        client.send(AUTHENTICATE, 2, {"auth_bytes": PLAIN})
+        client.send(METADATA, 5, TOPICS)
+        assert (await client.response(AUTHENTICATE, 2))[1]["error_code"] == 0
+        assert (await client.response(METADATA, 5))[1]["brokers"]
+        client.close()
+
+
+@pytest.mark.parametrize("key", [0, 1, 3, 19, 22, 36, 68])
+async def test_nothing_else_is_served_before_the_login(users: Path, key: int) -> None:
+    async with guarded(users) as s:
+        client = await s.client()
+        body = request(key, 0, {"auth_bytes": b""}) if key == 36 else b""
+        body = body or struct.pack(">ihhih", 10, key, 1, 1, -1)
+        with capture_logs() as logs:
+            client.writer.write(body)
+            assert await client.is_closed()
+        assert "before the login" in logs[-1]["error"]
+
+
+async def test_a_produce_run_before_the_login_is_not_appended(users: Path) -> None:
+    async with guarded(users) as s:
+        await s.make_topic("t")
+        client = await s.client()
+        client.writer.write(request(1, 11, fetch("t")) * 3)
+        assert await client.is_closed()
+
+
+async def test_an_unknown_mechanism_gets_the_list_and_the_connection_ends(users: Path) -> None:
+    async with guarded(users) as s:
+        client = await s.client()
+        answer = await handshake(client, "GSSAPI")
+        assert answer["error_code"] == 33
+        assert answer["mechanisms"] == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        assert await client.is_closed()
+
+
+async def test_an_open_listener_answers_that_it_needs_no_login() -> None:
+    async with serving() as s:
+        client = await s.client()
+        assert (await handshake(client))["error_code"] == 34
+        assert (await authenticate(client, PLAIN))["error_code"] == 34
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        client.close()
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+async def test_a_failed_login_says_nothing_about_the_user(users: Path) -> None:
+    async with guarded(users) as s:
+        answers = []
+        for message in (b"\0alice\0wrong", b"\0nobody\0wrong", b"malformed"):
+            client = await s.client()
+            await handshake(client)
+            with capture_logs() as logs:
+                answers.append(await authenticate(client, message))
+                assert await client.is_closed()
+            assert [each["event"] for each in logs] == ["login.failed"]
+            assert "wrong" not in str(logs[0]["user"])
+        assert answers[0] == answers[1] == answers[2]
+        assert answers[0]["error_code"] == 58
+        assert "invalid credentials" in answers[0]["error_message"]
+
+
+async def test_a_failed_login_is_answered_after_the_delay_and_holds_nobody_back(
+    users: Path,
+) -> None:
+    async with guarded(users, failed_delay_ms=400) as s:
+        failing = await s.client()
+        await handshake(failing)
+        began = time.monotonic()
+        failing.send(AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0wrong"})
+        other = await logged_in(s)
+        assert time.monotonic() - began < 0.4
+        assert (await failing.response(AUTHENTICATE, 2))[1]["error_code"] == 58
+        assert time.monotonic() - began >= 0.4
+        other.close()
+
+
+async def test_an_address_that_fails_too_often_is_not_checked_any_more(users: Path) -> None:
+    async with guarded(users) as s:
+        failures = s.server.entrance.logins.failures
+        for _ in range(MOST_FAILURES):
+            failures.failed("127.0.0.1")
+        client = await s.client()
+        await handshake(client)
+        answer = await authenticate(client, PLAIN)
+        assert answer["error_code"] == 58
+        assert await client.is_closed()
+        failures._buckets.clear()
+        (await logged_in(s)).close()
+
+
+async def test_clients_that_never_log_in_are_bounded_and_keep_out_nobody(users: Path) -> None:
+    async with guarded(users, limits=20) as s:
+        idle = [await s.client() for _ in range(10)]
+        await eventually(lambda: len(s.server.entrance.logins.pending) == 10)
+        client = await logged_in(s)
+        assert await idle[0].is_closed()
+        assert len(s.server.entrance.logins.pending) == 9
+        for each in [*idle, client]:
+            each.close()
+        await eventually(lambda: not len(s.server.entrance.logins.pending))
+
+
+async def test_a_client_that_does_not_log_in_is_closed_in_time(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "LOGIN_SECONDS", 0.05)
+    async with guarded(users) as s:
+        client = await s.client()
+        assert await client.is_closed()
+
+
+async def test_a_large_request_before_the_login_takes_no_memory(users: Path) -> None:
+    async with guarded(users) as s:
+        for size in (login.MOST_BYTES + 1, 2**31 - 1, -1):
+            client = await s.client()
+            client.writer.write(struct.pack(">i", size) + bytes(100))
+            assert await client.is_closed()
+
+
+# --- the end of a login --------------------------------------------------------------------------
+
+
+async def test_a_login_is_renewed_by_the_same_user_and_mechanism(users: Path) -> None:
+    async with guarded(users, max_session_seconds=3600) as s:
+        client = await s.client()
+        await handshake(client)
+        answer = await authenticate(client, PLAIN)
+        assert 3_590_000 < answer["session_lifetime"] <= 3_600_000
+        session = next(iter(s.server.listener._links))._session
+        session._expire_login()  # type: ignore[union-attr]
+        assert (await handshake(client))["error_code"] == 0
+        assert (await authenticate(client, PLAIN))["session_lifetime"] > 3_590_000
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        assert (await handshake(client, "SCRAM-SHA-256"))["error_code"] == 34
+        assert (await handshake(client, version=0))["error_code"] == 34
+        assert (await handshake(client))["error_code"] == 0
+        assert (await authenticate(client, b"\0bob\0builder"))["error_code"] == 58
+        client.close()
+
+
+async def test_an_expired_login_ends_the_connection_at_the_next_request(users: Path) -> None:
+    async with guarded(users, max_session_seconds=1) as s:
+        client = await logged_in(s)
+        session = next(iter(s.server.listener._links))._session
+        await eventually(lambda: isinstance(session._reader, login.Expired))  # type: ignore
+        with capture_logs() as logs:
+            client.send(METADATA, 5, TOPICS)
+            assert await client.is_closed()
+        assert logs[-1]["error"] == "the login has expired"
+
+
+async def test_a_failed_renewal_ends_the_connection(users: Path) -> None:
+    async with guarded(users, max_session_seconds=3600) as s:
+        client = await logged_in(s)
+        await handshake(client)
+        assert (await authenticate(client, b"\0alice\0wrong"))["error_code"] == 58
+        client.send(METADATA, 5, TOPICS)
+        assert await client.is_closed()
+
+
+async def test_a_thousand_logins_at_once_leave_nothing_behind(users: Path) -> None:
+    async with guarded(users, limits=2500) as s:
+        s.server.entrance.logins.failures.may_try = lambda _: True  # type: ignore[method-assign]
+
+        async def once(number: int) -> None:
+            client = await s.client()
+            await handshake(client)
+            message = PLAIN if number % 2 else b"\0alice\0wrong"
+            answer = await authenticate(client, message)
+            assert answer["error_code"] == (0 if number % 2 else 58)
+            client.close()
+
+        await asyncio.gather(*map(once, range(1000)))
+        await eventually(lambda: s.server.listener.connections == 0)
+        assert not s.server.shared.logins
