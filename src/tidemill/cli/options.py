@@ -78,6 +78,10 @@ Port = Annotated[
 Host = Annotated[
     str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
 ]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Serve other machines, too, without logins: not by accident."),
+]
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -32,13 +32,19 @@ variable counts as not set. In a variable or after `--set`, a table is a JSON ob
 
 ```toml
 data_dir = "/var/lib/tidemill"
-host = "0.0.0.0"
+host = "127.0.0.1"
 
 [kafka]
 port = 9092
 
 [log.topic_defaults]
 "retention.ms" = 86400000
+
+[listeners.outside]
+protocol = "SASL_SSL"
+host = "0.0.0.0"
+port = 9093
+tls_cert = "broker.pem"
 
 [[source]]
 name = "shop"
@@ -49,8 +55,9 @@ database.path = "shop.db"
 file = "flights.py"
 ```
 
-`[[source]]` and `[[pipeline]]` are in the file only. Each is an entry of a list: write as many as
-you need. See [One file for a deployment](operations.md#one-file-for-a-deployment).
+`[[source]]`, `[[pipeline]]` and `[listeners.NAME]` are in the file only. Each is an entry of a
+list: write as many as you need. See
+[One file for a deployment](operations.md#one-file-for-a-deployment).
 """
 
 TOPIC_CONFIGS_INTRODUCTION = """
@@ -105,7 +112,8 @@ def _entries_tables() -> Iterator[str]:
     for kind in declared_sections():
         if not kind.is_repeated:
             continue
-        yield from ("", f"## `[[{kind.key}]]`", "", " ".join((kind.__doc__ or "").split()), "")
+        title = f"[{kind.key}.NAME]" if kind.is_named else f"[[{kind.key}]]"
+        yield from ("", f"## `{title}`", "", " ".join((kind.__doc__ or "").split()), "")
         yield from ("| key | default | what it does |", "|---|---|---|")
         for name, field in kind.model_fields.items():
             default = "required" if field.is_required() else _default(field.default)

@@ -86,6 +86,10 @@ class Protocol(abc.ABC):
         """
         return [self.server(engine, settings, budget)]
 
+    def unguarded(self, settings: Settings) -> Sequence[tuple[str, str, int]]:
+        """Return name, host and port of each listener whose clients need no login."""
+        return ()
+
     def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
         """Return the address for the banner, and a note about it."""
         return address_text(*at), ""

@@ -22,7 +22,7 @@ class NamedListener(SecureSection):
     is_named = True
 
     name: str = Field(
-        pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$",
         description="The name, as in [listeners.NAME].",
     )
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL", "AMQP", "AMQPS"] = Field(

@@ -60,6 +60,11 @@ class Settings(Section):
 
     data_dir: Path = Field(Path("tidemill-data"), description="The data folder.")
     host: Annotated[str, HOST] = Field("127.0.0.1", description="Address to listen on.")
+    insecure: bool = Field(
+        False,
+        description="Whether clients on other machines are served without a login. By default the "
+        "broker does not start then.",
+    )
     node_id: int = Field(1, ge=0, le=2**31 - 1, description="The broker's id (node.id).")
     auto_create_topics: bool = Field(
         True,

@@ -111,6 +111,11 @@ class SecureSection(ListenerSection):
         "guide about security (sasl.enabled.mechanisms).",
     )
 
+    def security_protocol(self) -> str:
+        """Return what Kafka clients call the protocol: ``security.protocol``."""
+        inner = "PLAINTEXT" if self.tls_cert is None else "SSL"
+        return f"SASL_{inner}" if self.mechanism_names() else inner
+
     def mechanism_names(self) -> tuple[str, ...]:
         """Return the mechanisms, in upper case."""
         names = (each.strip().upper() for each in self.mechanisms.split(","))

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -28,10 +29,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from structlog.testing import capture_logs
 
 from tests.net.test_tls import make
+from tests.support import environment
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import StartFailedError, poll_until
 from tidemill import system
 from tidemill.cli.server import start_checks
+from tidemill.errors import SettingsError
 from tidemill.settings import Limits
 
 LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {1})); "
@@ -81,20 +84,28 @@ def test_an_existing_folder_is_left_as_it_is_with_a_warning(tmp_path: Path) -> N
 # --- address -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
 def test_a_loopback_address_needs_no_warning(host: str) -> None:
     with capture_logs() as logs:
-        start_checks.check_address(host, 9092)
+        start_checks.check_addresses([("kafka", host, 9092)], insecure=False)
     assert logs == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "fe80::1%eth0", "broker"])
-def test_other_addresses_are_told_to_be_open(host: str) -> None:
+def test_other_addresses_are_refused_with_the_lines_that_help(host: str) -> None:
+    with pytest.raises(SettingsError, match="needs no login") as refused:
+        start_checks.check_addresses([("listeners.out", host, 9092)], insecure=False)
+    lines = refused.value.hint.splitlines()
+    assert [line.partition("=")[0].strip() for line in lines[1:4]] == [
+        "[listeners.out]",
+        "tls_cert",
+        "mechanisms",
+    ]
     with capture_logs() as logs:
-        start_checks.check_address(host, 9092)
+        start_checks.check_addresses([("kafka", host, 9092)], insecure=True)
     (line,) = logs
     assert (line["event"], line["log_level"]) == ("address.open", "warning")
-    assert "no authentication" in line["why"]
+    assert "need no login" in line["why"]
 
 
 def test_a_development_broker_says_so_too(tmp_path: Path) -> None:
@@ -104,8 +115,26 @@ def test_a_development_broker_says_so_too(tmp_path: Path) -> None:
     program = "import sys; sys.argv[sys.argv.index('127.0.0.1')] = '0.0.0.0'; "
     program += "from tidemill.cli.main import main; main()"
     command = (sys.executable, "-c", program)
-    with BrokerProcess(tmp_path / "open", command=command) as broker:
-        assert "event=address.open host=0.0.0.0" in broker.log()
+    with BrokerProcess(tmp_path / "open", command=command, settings={"insecure": "true"}) as broker:
+        assert "event=address.open" in broker.log()
+        assert "host=0.0.0.0" in broker.log()
+
+
+@pytest.mark.parametrize("verb", ["serve", "dev"])
+def test_a_broker_that_is_open_to_others_does_not_start_by_accident(
+    verb: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemill", verb, "--host", "0.0.0.0", "--kafka-port", "0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment.without_settings(),
+    )
+    assert done.returncode == 2
+    assert "the listener kafka on 0.0.0.0:0 needs no login" in done.stderr
+    assert 'mechanisms = "SCRAM-SHA-256"' in done.stderr
+    assert not (tmp_path / "tidemill-data").exists()
 
 
 # --- open files ----------------------------------------------------------------------------------

@@ -274,7 +274,7 @@ async def test_a_failed_renewal_ends_the_connection(users: Path) -> None:
 
 async def test_a_thousand_logins_at_once_leave_nothing_behind(users: Path) -> None:
     async with guarded(users, limits=2500) as s:
-        s.server.entrance.logins.failures.may_try = lambda _: True  # type: ignore[method-assign]
+        s.server.entrance.logins.failures.may_try = lambda address: True  # type: ignore[method-assign]
 
         async def once(number: int) -> None:
             client = await s.client()

@@ -186,7 +186,7 @@ async def serving(
 @contextlib.asynccontextmanager
 async def talking(**limits: int) -> AsyncIterator[tuple[Serving, Client]]:
     """Serve a topic ``t`` of two partitions, and connect a client."""
-    async with serving(None, None, **limits) as s:
+    async with serving(None, None, (), **limits) as s:
         await s.make_topic("t", 2)
         client = await s.client()
         yield s, client

@@ -19,6 +19,8 @@ def load_settings(
     port: int | None = None,
     host: str | None = None,
     settings: list[str] | None = None,
+    *,
+    insecure: bool = False,
 ) -> LoadedSettings:
     """Read the settings from flags, environment, file and defaults.
 
@@ -35,6 +37,7 @@ def load_settings(
     own_flags: dict[str, tuple[str, object]] = {
         "data_dir": ("--data-dir", data_dir),
         "host": ("--host", host),
+        "insecure": ("--insecure", insecure or None),
     }
     for protocol in protocols():
         if protocol.port_flag:

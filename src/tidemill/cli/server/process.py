@@ -98,6 +98,8 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     limits = start_checks.fit_open_files(settings.limits)
     settings = settings.model_copy(update={"limits": limits})
     system.keep_spare_descriptors()
+    for protocol in protocols():
+        start_checks.check_addresses(protocol.unguarded(settings), insecure=settings.insecure)
     engine = Engine(settings, SystemClock())
     servers = _servers(engine, settings)
     encrypted = [server.listener for _, server in servers if server.listener.tls.is_used]
@@ -120,7 +122,6 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = running[0].address
-            start_checks.check_address(host, port)
             supervisor = _supervisor(loaded, engine, client_settings(running, settings))
             control = ControlSocket(supervisor, settings.data_dir)
             await control.start()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.cli import output
-from tidemill.cli.options import Config, DataDir, Host, Port, Set
+from tidemill.cli.options import Config, DataDir, Host, Insecure, Port, Set
 from tidemill.cli.server.config import load_settings
 from tidemill.errors import SettingsError
 
@@ -26,13 +26,14 @@ def dev(
     host: Host = None,
     config: Config = None,
     settings: Set = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run a broker for development on the loopback address.
 
     Prints the address, the folder and commands to try. Ctrl-C stops it cleanly, a second Ctrl-C
     immediately.
     """
-    loaded = load_settings(config, data_dir, port, host, settings)
+    loaded = load_settings(config, data_dir, port, host, settings, insecure=insecure)
     _run(loaded, level="warning", hints=True)
 
 
@@ -42,12 +43,14 @@ def serve(
     port: Port = None,
     host: Host = None,
     settings: Set = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run a broker with the settings of tidemill.toml.
 
     Ctrl-C or SIGTERM stops it cleanly, a second one immediately.
     """
-    _run(load_settings(config, data_dir, port, host, settings), level="info", hints=False)
+    loaded = load_settings(config, data_dir, port, host, settings, insecure=insecure)
+    _run(loaded, level="info", hints=False)
 
 
 def _run(loaded: LoadedSettings, *, level: str, hints: bool) -> None:

@@ -1,16 +1,19 @@
-"""Checks this machine at the start: limits, rights and the address. Problems are logged.
+"""Checks this machine at the start: limits, rights and addresses. Problems are logged.
 
-Nothing here ends the start. ``doctor`` checks some of it before.
+Only an address that is open to other machines ends the start. ``doctor`` checks some of it before.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
 from tidemill import system
+from tidemill.errors import SettingsError
 from tidemill.settings import Limits
 
 OTHER_FILES = 128
@@ -72,21 +75,50 @@ def check_folder(data_dir: Path) -> None:
         )
 
 
-def check_address(host: str, port: int) -> None:
-    """Warn if other machines can connect, because there is no authentication."""
-    if not _is_loopback(host):
+def check_addresses(unguarded: Sequence[tuple[str, str, int]], *, insecure: bool) -> None:
+    """Refuse to serve clients on other machines that need no login.
+
+    Args:
+        unguarded: name, host and port of each listener whose clients need no login.
+        insecure: whether that is wanted; then it is a warning.
+
+    Raises:
+        SettingsError: other machines can connect to one of them.
+    """
+    for name, host, port in unguarded:
+        if _is_loopback(host):
+            continue
+        if not insecure:
+            raise SettingsError(
+                f"the listener {name} on {host}:{port} needs no login: every machine that can "
+                "reach this address could read, write and delete all data",
+                hint=f"""Set what logins need, in tidemill.toml:
+  [{name}]
+  tls_cert = "broker.pem"             # with its key in the file, or in tls_key
+  mechanisms = "SCRAM-SHA-256"
+and make the first user: tidemill user create. --host 127.0.0.1 serves this machine only, and
+--insecure serves everyone.""",
+            )
         log.warning(
             "address.open",
+            listener=name,
             host=host,
             port=port,
-            why="there is no authentication: every machine that can reach this address can read, "
+            why="clients need no login: every machine that can reach this address can read, "
             "write and delete all data",
-            hint="Use --host 127.0.0.1, or restrict access with a firewall or a private network.",
+            hint="Set mechanisms and tls_cert, use --host 127.0.0.1, or restrict access with a "
+            "firewall or a private network.",
         )
 
 
 def _is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host: an address or a name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
-        return False
+        pass
+    try:
+        found = {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False  # binding it fails, too
+    return all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)

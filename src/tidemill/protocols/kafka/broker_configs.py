@@ -138,7 +138,7 @@ def entries(settings: Settings, node: Node, layers: BrokerLayers) -> list[Config
         layers: the layers of the broker's configs.
     """
     kafka = settings.section(KafkaListener)
-    scheme = "PLAINTEXT" if kafka.tls_cert is None else "SSL"
+    scheme = kafka.security_protocol()
     static = static_values(
         settings,
         node_id=node.node_id,

@@ -40,9 +40,15 @@ class KafkaProtocol(Protocol):
         first = KafkaServer(engine, settings, budget=budget, logins=logins)
         shared: dict[str, Any] = {"budget": budget, "logins": logins, "beside": first}
         return [first] + [
-            KafkaServer(engine, settings, section=section, **shared)
-            for section in settings.entries(NamedListener)
-            if section.protocol in KAFKA_PROTOCOLS
+            KafkaServer(engine, settings, section=section, **shared) for section in _named(settings)
+        ]
+
+    def unguarded(self, settings: Settings) -> list[tuple[str, str, int]]:
+        """Return the listeners with neither mechanisms nor certificates that clients must have."""
+        return [
+            (each.label, each.bind_host(settings.host), each.port)
+            for each in (settings.section(KafkaListener), *_named(settings))
+            if not each.mechanism_names() and each.tls_client_auth != "required"
         ]
 
     def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
@@ -68,6 +74,10 @@ class KafkaProtocol(Protocol):
             found["ssl.ca.location"] = str(certificate)
             found["ssl.endpoint.identification.algorithm"] = "none"
         return found
+
+
+def _named(settings: Settings) -> list[NamedListener]:
+    return [each for each in settings.entries(NamedListener) if each.protocol in KAFKA_PROTOCOLS]
 
 
 def _shown(at: Address) -> str:

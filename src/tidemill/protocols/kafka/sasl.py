@@ -54,7 +54,7 @@ class Sasl:
 
     @property
     def lifetime_s(self) -> float | None:
-        """How long the login holds from now on, in seconds; None: for ever."""
+        """The time for which the login holds from now on, in seconds; None: for ever."""
         limits: list[float] = []
         if self._entrance.logins.max_session_s:
             limits.append(self._entrance.logins.max_session_s)

@@ -1,4 +1,4 @@
-"""How clients prove who they are, for every protocol: mechanisms of SASL, certificates, users.
+"""Logins of clients, for every protocol: mechanisms of SASL, certificates, users.
 
 ``contract`` has what a mechanism and a store of users are, ``plain``, ``scram`` and ``oauthbearer``
 are the mechanisms without I/O, ``certificates`` makes names of certificates, ``users_file`` is the

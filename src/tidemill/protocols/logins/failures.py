@@ -49,7 +49,7 @@ class Pending:
 
     Args:
         most: Above this number, the oldest of the address with the most is closed, so that a
-            client which never completes its logins keeps out nobody but itself.
+            client which never completes its logins keeps out no other address.
     """
 
     def __init__(self, most: int) -> None:

@@ -86,7 +86,7 @@ class AllUsers:
 
 
 class Logins:
-    """What the logins of all listeners of a broker share.
+    """Users and limits that the logins of all listeners of a broker share.
 
     Args:
         store: returns the users that the broker stores; None: there are only those of the file.
@@ -136,7 +136,7 @@ KAFKA_MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
 
 
 class Entrance:
-    """How clients of one listener come in.
+    """The logins of one listener: its mechanisms, and its rules for certificates.
 
     Args:
         name: the listener's, for log lines.

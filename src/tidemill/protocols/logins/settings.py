@@ -10,7 +10,7 @@ from tidemill.settings.section import INT, Section
 
 
 class LoginSettings(Section):
-    """How clients of listeners with `mechanisms` log in."""
+    """Logins of clients, on listeners with `mechanisms`."""
 
     key = "logins"
 

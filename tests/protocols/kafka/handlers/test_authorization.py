@@ -38,8 +38,8 @@ EXPECTED: dict[int, int] = {
 FILTERED = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
 """API key -> the list in its answer, which leaves out what the principal can't describe."""
 
-OPEN = {API_VERSIONS, 29, 30, 31, 46, 48, 60, LIST_RESOURCES}
-"""Versions, the cluster, and what does not exist here: nothing to protect."""
+OPEN = {17, API_VERSIONS, 29, 30, 31, 36, 46, 48, 60, LIST_RESOURCES}
+"""Logins, versions, the cluster, and what does not exist here: nothing to protect."""
 
 TOPIC_ID = UUID(int=7)
 

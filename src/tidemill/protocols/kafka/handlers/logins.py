@@ -24,7 +24,7 @@ def handle_handshake(ctx: RequestContext, request: Any) -> Tree:
         if sasl.proved is None or ctx.api_version > 0:
             sasl.begin(request.mechanism)
             return {"error_code": NONE, "mechanisms": names}
-        # Messages without a header can't be told from requests.
+        # Messages without a header look like requests.
         error: Exception = LoginStateError("a login is renewed with version 1")
     except (LoginStateError, UnknownMechanismError) as refusal:
         error = refusal
