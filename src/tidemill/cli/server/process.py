@@ -153,7 +153,10 @@ def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]
     from tidemill.net.budget import Budget
     from tidemill.protocols.logins.logins import Logins
 
-    budget, logins = Budget(settings.limits.total_inflight_bytes), Logins(settings)
+    budget, logins = (
+        Budget(settings.limits.total_inflight_bytes),
+        Logins(settings, lambda: engine.logins),
+    )
     servers: list[tuple[Protocol, Server]] = []
     for protocol in protocols():
         if protocol.is_enabled(settings):

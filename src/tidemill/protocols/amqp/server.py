@@ -58,7 +58,7 @@ class AmqpServer:
         self.engine = engine
         self.settings = settings
         amqp = settings.section(AmqpListener)
-        section, logins = section or amqp, logins or Logins(settings)
+        section, logins = section or amqp, logins or Logins(settings, lambda: engine.logins)
         self.listener = Listener(
             settings, section, self._make_session, budget=budget, tls=ListenerTls.of(section)
         )
@@ -81,8 +81,8 @@ class AmqpServer:
             consumer_timeout_ms=amqp.consumer_timeout_ms,
         )
 
-    def _queues_for(self, principal: Principal) -> Queues:
-        return self.engine.door(principal).queues
+    def _queues_for(self, principal: Principal, host: str) -> Queues:
+        return self.engine.door(principal, host).queues
 
     def _make_session(self, link: Link) -> AmqpSession:
         return AmqpSession(self.shared, link)

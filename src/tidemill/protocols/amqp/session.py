@@ -386,7 +386,7 @@ class AmqpSession:
     def _opened(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._queues = self.shared.queues_for(Principal(self.user))
+        self._queues = self.shared.queues_for(Principal(self.user), self._link.host)
         self._watch_consumers()
         seconds = self._handshake.result.heartbeat
         if seconds:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Shared:
     """The parts of a server that all of its connections use."""
 
-    queues_for: Callable[[Principal], Queues]
-    """Returns the engine's queues for a user."""
+    queues_for: Callable[[Principal, str], Queues]
+    """Returns the engine's queues for a user at an address."""
     listener: Listener
     alarm: Alarm
     users: Users

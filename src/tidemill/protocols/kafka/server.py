@@ -61,7 +61,10 @@ class KafkaServer:
         self._section = section = section or settings.section(KafkaListener)
         self.node = Node.of(settings, section)
         self.entrance = Entrance(
-            section.label, section, logins or Logins(settings), KAFKA_MECHANISMS
+            section.label,
+            section,
+            logins or Logins(settings, lambda: engine.logins),
+            KAFKA_MECHANISMS,
         )
         self.listener = Listener(
             settings, section, self._make_session, budget=budget, tls=ListenerTls.of(section)

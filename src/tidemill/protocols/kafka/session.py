@@ -70,7 +70,7 @@ class KafkaSession:
     ) -> None:
         self._shared = shared
         self._link = link
-        self._door = shared.engine.door(principal)
+        self._door = shared.engine.door(principal, link.host)
         self._reader: FrameReader | Expired = FrameReader(
             shared.max_frame, shared.scratch, shared.pool
         )

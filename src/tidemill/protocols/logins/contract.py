@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemill.errors import TidemillError
+from tidemill.state.security.types import ScramMechanism
 
 PLAIN, AMQPLAIN, EXTERNAL, OAUTHBEARER = "PLAIN", "AMQPLAIN", "EXTERNAL", "OAUTHBEARER"
 SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -81,10 +82,10 @@ class UserStore(Protocol):
     def has_users(self) -> bool:
         """Whether there is any user."""
 
-    def credentials(self, user: str, mechanism: str) -> ScramKeys | None:
+    def credentials(self, user: str, mechanism: ScramMechanism) -> ScramKeys | None:
         """Return the keys of a user; None if there are none for the mechanism."""
 
-    def decoy(self, user: str, mechanism: str) -> ScramKeys:
+    def decoy(self, user: str, mechanism: ScramMechanism) -> ScramKeys:
         """Return keys that fit no password, the same each time."""
 
     async def verify_plain(self, user: str, password: str) -> bool:

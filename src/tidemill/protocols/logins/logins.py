@@ -35,6 +35,7 @@ from tidemill.protocols.logins.tokens import Tokens
 from tidemill.protocols.logins.users_file import FileUsers, check_mode, read_users
 from tidemill.settings import Settings
 from tidemill.settings.section import SecureSection
+from tidemill.state.security.types import ScramMechanism
 
 log = structlog.get_logger("tidemill.logins")
 
@@ -64,12 +65,12 @@ class AllUsers:
         if self.store is None:
             unknown: ScramKeys = decoy(self._secret, user, mechanism)
         else:
-            unknown = self.store().decoy(user, mechanism)
+            unknown = self.store().decoy(user, ScramMechanism(mechanism))
         found: list[ScramKeys | None] = [
             await file.keys(user, mechanism, unknown.salt) for file in self.files
         ]
         if self.store is not None:
-            found.append(self.store().credentials(user, mechanism))
+            found.append(self.store().credentials(user, ScramMechanism(mechanism)))
         known = next((each for each in found if each is not None), None)
         return known or unknown, known is not None
 
