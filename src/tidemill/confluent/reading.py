@@ -265,15 +265,34 @@ def read_to_end(
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield (key, value) of each record up to the end that the topic has now.
 
+    The arguments and errors are those of ``messages_to_end``.
+    """
+    for message in messages_to_end(kafka, client, topic, committed=committed, starts=starts):
+        yield message.key() or b"", message.value()
+
+
+def messages_to_end(
+    kafka: Kafka,
+    client: str,
+    topic: str,
+    *,
+    committed: bool = True,
+    starts: Mapping[Partition, int] | None = None,
+    ends: Mapping[Partition, int] | None = None,
+) -> Iterator[Message]:
+    """Yield each record up to the end that the topic has now.
+
     With ``committed``, it waits until open transactions below that end are decided.
 
     Args:
         starts: the first offset of partitions; default: the beginning.
+        ends: the end of each partition that has records, if it is known.
 
     Raises:
         UnreachableError: the topic can't be read to its end.
+        TidemillError: it can't be read.
     """
-    ends = end_offsets(kafka, client, topic)
+    ends = end_offsets(kafka, client, topic) if ends is None else ends
     if not ends:
         return
     isolation = "read_committed" if committed else "read_uncommitted"
@@ -290,7 +309,7 @@ def read_to_end(
             try:
                 for message in follower.poll(0.05):
                     deadline = time.monotonic() + READ_S
-                    yield message.key() or b"", message.value()
+                    yield message
             except KafkaException as error:
                 raise kafka.translate(error.args[0], f"read topic {topic}") from error
 

@@ -8,19 +8,16 @@ concurrent requests with one id wait for the first of them. Must not know: HTTP,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Message
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.reading import READ_S, Follower, Partition, end_offsets
-from tidemill.errors import UnreachableError
+from tidemill.confluent.reading import Partition, end_offsets, messages_to_end
 
 _CLIENT = "tidemill-gateway-ids"
 READ_MOST = 1_000_000
@@ -148,7 +145,7 @@ def rebuild(
     header: str,
     *,
     now_ms: int,
-    isolation: str = "read_committed",
+    committed: bool = True,
     digest: Callable[[Message], bytes] = lambda _: b"",
 ) -> int:
     """Fill a window with the ids in the last records of a topic. It blocks: call it in a thread.
@@ -161,8 +158,8 @@ def rebuild(
         topic: The topic; if it does not exist, nothing is read.
         header: The name of the header whose value is the id. Only its first occurrence counts.
         now_ms: The wall-clock time, which the timestamps of records are compared with.
-        isolation: ``read_committed`` leaves out what aborted transactions wrote, and waits until
-            open ones are decided. ``read_uncommitted`` waits for nothing.
+        committed: whether to leave out what aborted transactions wrote, and to wait until open
+            ones are decided.
         digest: Returns ``Stored.digest`` for a record.
 
     Returns:
@@ -173,29 +170,13 @@ def rebuild(
         TidemillError: the topic can't be read.
     """
     ends, starts = _range(kafka, topic, now_ms - window.age_ms, window.most)
-    consumer = kafka.consumer(
-        _CLIENT,
-        isolation_level=isolation,
-        enable_partition_eof=True,
-        auto_offset_reset="earliest",
-        fetch_wait_max_ms=50,
-    )
     newest: list[tuple[int, int, int, bytes, Stored]] = []
-    read, deadline = 0, time.monotonic() + READ_S
-    with contextlib.closing(Follower(consumer, starts)) as follower:
-        while follower.behind(ends):
-            if time.monotonic() > deadline:
-                raise UnreachableError(
-                    f"topic {topic} can't be read to its end within {READ_S:g} s",
-                    hint="A transaction that is still open holds readers back: tidemill "
-                    "transaction find",
-                )
-            try:
-                for message in follower.poll(0.05):
-                    read, deadline = read + 1, time.monotonic() + READ_S
-                    _note(newest, window.most, message, header, digest)
-            except KafkaException as error:
-                raise kafka.translate(error.args[0], f"read topic {topic}") from error
+    read = 0
+    for message in messages_to_end(
+        kafka, _CLIENT, topic, committed=committed, starts=starts, ends=ends
+    ):
+        read += 1
+        _note(newest, window.most, message, header, digest)
     for *_, id_, stored in sorted(newest, key=lambda each: each[:3]):
         window.add(id_, stored, now_ms)
     return read

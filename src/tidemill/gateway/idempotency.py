@@ -14,8 +14,6 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from confluent_kafka import Message
-
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.dedup import Once, Stored, Window, rebuild
 from tidemill.gateway.errors import HttpError, invalid
@@ -120,8 +118,8 @@ class Keys:
             name,
             HEADER,
             now_ms=_now_ms(),
-            isolation="read_uncommitted",
-            digest=_digest_of,
+            committed=False,
+            digest=lambda message: _digest(message.key(), message.value()),
         )
 
     def _forget_one(self) -> None:
@@ -142,7 +140,3 @@ def _digest(key: bytes | None, value: bytes | None) -> bytes:
     for part in (key, value):
         found.update(b"-" if part is None else b"%d:" % len(part) + part)
     return found.digest()
-
-
-def _digest_of(message: Message) -> bytes:
-    return _digest(message.key(), message.value())

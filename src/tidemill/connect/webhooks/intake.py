@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -351,31 +351,18 @@ def commit_start(kafka: Kafka, webhook: Webhook) -> None:
         WebhookError: the topic does not exist.
         TidemillError: the positions can't be committed.
     """
-    topic_id = topic_identity(kafka, webhook.topic)
+    metadata = Position(0, topic_id=topic_identity(kafka, webhook.topic)).metadata()
     client = group_id(webhook.name)
-    consumer = kafka.consumer(client)
+    places = kafka.partitions(client, webhook.topic)
+    at_end = webhook.start_at == "end"
+    offsets = (kafka.end_offsets if at_end else kafka.start_offsets)(client, places)
+    starts = [TopicPartition(*place, offset, metadata) for place, offset in offsets.items()]
+    admin: Any = kafka.admin(client)  # a client that is collected gets no answers
+    wanted = ConsumerGroupTopicPartitions(client, starts)
     try:
-        numbers = consumer.list_topics(webhook.topic, REQUEST_S).topics[webhook.topic].partitions
-        places = [TopicPartition(webhook.topic, each) for each in numbers]
-        index = 1 if webhook.start_at == "end" else 0
-        metadata = Position(0, topic_id=topic_id).metadata()
-        offsets = [
-            TopicPartition(
-                each.topic,
-                each.partition,
-                consumer.get_watermark_offsets(each, REQUEST_S)[index],
-                metadata,
-            )
-            for each in places
-        ]
-        admin: Any = kafka.admin(client)
-        wanted = [ConsumerGroupTopicPartitions(client, offsets)]
-        done: Callable[[], Any] = admin.alter_consumer_group_offsets(wanted)[client].result
-        done()
+        admin.alter_consumer_group_offsets([wanted])[client].result(2 * REQUEST_S)
     except KafkaException as error:
         raise kafka.translate(error.args[0], f"commit the start of {webhook.name}") from error
-    finally:
-        consumer.close()
 
 
 def event_of(message: Message) -> Event:

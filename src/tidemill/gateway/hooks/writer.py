@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 import structlog
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tidemill.clock import SteadyClock, SystemClock
-from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.errors import (
     ProducerFencedError,
     RecordRefusedError,
@@ -280,7 +278,7 @@ class Writer:
         """Fence other gateways, then read the ids in the topic. It blocks."""
         entry, kafka = self._entry, self._kafka
         kafka.create_topics(_CLIENT, {entry.topic: (entry.partitions, {})})
-        most_bytes = _max_message_bytes(kafka, entry.topic)
+        most_bytes = int(kafka.topic_configs(_CLIENT, entry.topic)["max.message.bytes"])
         properties = {
             **kafka.properties,
             "transaction.timeout.ms": str(TRANSACTION_S * 1000),
@@ -314,17 +312,6 @@ class Writer:
 def _fail(waiting: _Waiting, error: TidemillError) -> None:
     if not waiting.future.done():
         waiting.future.set_exception(error)
-
-
-def _max_message_bytes(kafka: Kafka, topic: str) -> int:
-    """Return the largest batch that a topic takes."""
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    admin = kafka.admin(_CLIENT)  # a client that is collected gets no answers
-    answers = admin.describe_configs([resource], request_timeout=REQUEST_S)
-    try:
-        return int(answers[resource].result(2 * REQUEST_S)["max.message.bytes"].value)
-    except KafkaException as error:
-        raise kafka.translate(error.args[0], f"describe topic {topic}") from error
 
 
 async def _in_thread(work: Callable[[], Result]) -> Result:
