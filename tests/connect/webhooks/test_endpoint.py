@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.effort import examples
 from tidemill.clock import ManualClock
-from tidemill.connect.webhooks.endpoint import Endpoint, Rules
+from tidemill.connect.webhooks.definition import Webhook, parse
+from tidemill.connect.webhooks.endpoint import MAX_BYTES, Endpoint
 from tidemill.connect.webhooks.lanes import Delivery, Event
 from tidemill.connect.webhooks.limits import Breaker, Rate
 from tidemill.connect.webhooks.marks import Marks
@@ -27,8 +28,12 @@ def event(offset: int, key: str | None = None, due_ms: int = 0) -> Event:
     return Event(0, offset, NOW, key.encode() if key else None, b"{}", due_ms=due_ms)
 
 
-def endpoint(**rules: object) -> Endpoint:
-    return Endpoint(Rules(**rules), lambda: 0.0)  # type: ignore[arg-type]
+def webhook(**more: object) -> Webhook:
+    return parse({"name": "a", "topic": "t", "url": "https://a", "signed": False, **more})
+
+
+def endpoint(**more: object) -> Endpoint:
+    return Endpoint(webhook(**more), lambda: 0.0)
 
 
 def drain(it: Endpoint, now: int) -> list[Delivery]:
@@ -49,14 +54,14 @@ class DeliveryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock(NOW)
-        rules = Rules(
-            ordered=self.ORDERED,
+        definition = webhook(
+            order="key" if self.ORDERED else "none",
             batch=self.BATCH,
             concurrency=self.CONCURRENCY,
-            schedule_s=(1.0, 10.0),
-            disable_after_ms=365 * DAY,
+            retries_s=[1.0, 10.0],
+            disable_after_s=365 * DAY / 1000,
         )
-        self.it = Endpoint(rules, lambda: 0.5)
+        self.it = Endpoint(definition, lambda: 0.5)
         self.marks = Marks(0, 0)
         self.flying: list[Delivery] = []
         self.added: list[Event] = []
@@ -299,7 +304,7 @@ def test_retry_after_makes_a_pause_longer_and_never_shorter() -> None:
 
 
 def test_an_endpoint_that_throttles_for_long_uses_up_no_attempt() -> None:
-    it = endpoint(schedule_s=(1.0,))
+    it = endpoint(retries_s=[1.0])
     it.add(event(0))
     now = NOW
     for asked in [None, 1000] * 50:
@@ -353,7 +358,7 @@ def test_a_success_starts_the_five_days_again() -> None:
 
 
 def test_the_breaker_opens_probes_and_closes() -> None:
-    it = endpoint(concurrency=5, schedule_s=(3600.0,) * 9)
+    it = endpoint(concurrency=5, retries_s=[3600.0] * 9)
     for offset in range(20):
         it.add(event(offset))
     for each in drain(it, NOW):
@@ -410,6 +415,6 @@ def test_reading_stops_at_the_bounds() -> None:
     assert not it.is_full
     it.add(event(1))
     assert it.is_full
-    it = endpoint(max_bytes=500)
-    it.add(Event(0, 0, NOW, None, b"x" * 400))
+    it = endpoint()
+    it.add(Event(0, 0, NOW, None, b"x" * MAX_BYTES))
     assert it.is_full

@@ -7,7 +7,7 @@ when a broker starts, so it imports others where they are used. Must not know: K
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -18,9 +18,6 @@ from tidemill.connect.webhooks.errors import DefinitionError, ExpressionError
 from tidemill.connect.webhooks.retries import STANDARD_S
 from tidemill.connect.webhooks.topics import dead_letters_topic
 from tidemill.settings.section import Section
-
-if TYPE_CHECKING:
-    from tidemill.connect.webhooks.endpoint import Rules
 
 DAY_S = 86_400.0
 _LONGEST_S = 10 * DAY_S
@@ -209,20 +206,6 @@ class Webhook(Section):
         """Whether a record has to be JSON. Others are dead-lettered."""
         fields = self.types and not self.event_type.startswith("$")
         return bool(fields or self.filter or self.template is not None or self.batch > 1)
-
-    def rules(self) -> Rules:
-        """Return the rules of its endpoint."""
-        from tidemill.connect.webhooks.endpoint import Rules
-
-        return Rules(
-            ordered=self.order == "key",
-            batch=self.batch,
-            concurrency=self.concurrency,
-            per_s=self.rate,
-            schedule_s=tuple(self.retries_s),
-            disable_after_ms=int(1000 * self.disable_after_s),
-            max_waiting=self.max_waiting,
-        )
 
     def with_secret(self, reference: str, keep: int = 1) -> Webhook:
         """Return the definition with a new secret, and so many of the old ones behind it."""

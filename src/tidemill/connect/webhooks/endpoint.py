@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tidemill.connect.webhooks.definition import DAY_S, Webhook
 from tidemill.connect.webhooks.lanes import Delivery, Event, Lanes
 from tidemill.connect.webhooks.limits import Breaker, Rate
-from tidemill.connect.webhooks.retries import STANDARD_S, Verdict, pause_ms
+from tidemill.connect.webhooks.retries import Verdict, pause_ms
 
 HURRY_MS = 5000
 """When the endpoint works again, what waits for a retry is sent within this time."""
+MAX_BYTES = 64 << 20
+"""Most bytes of events in memory; above that, no more are read."""
 
 Outcome = Literal["delivered", "retry", "dead", "gone"]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules of an endpoint. Times are in milliseconds.
-
-    Attributes:
-        ordered: whether events with the same key keep their order.
-        batch: most events of one request.
-        concurrency: most requests at a time.
-        per_s: most requests per second; None: no limit.
-        schedule_s: pauses between attempts, in seconds.
-        disable_after_ms: an endpoint that fails for so long is disabled.
-        max_waiting: most events in memory; above that, no more are read.
-        max_bytes: most bytes in memory, likewise.
-    """
-
-    ordered: bool = True
-    batch: int = 1
-    concurrency: int = 16
-    per_s: float | None = None
-    schedule_s: Sequence[float] = STANDARD_S
-    disable_after_ms: int = 5 * 24 * 3_600_000
-    max_waiting: int = 10_000
-    max_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +39,7 @@ class Endpoint:
     """An endpoint with the events that wait for it.
 
     Args:
-        rules: of the endpoint.
+        webhook: its definition, with the limits.
         chance: returns random numbers from 0 to 1.
         failing_since_ms: as an earlier process knew it.
 
@@ -72,13 +50,13 @@ class Endpoint:
     """
 
     def __init__(
-        self, rules: Rules, chance: Callable[[], float], failing_since_ms: int = 0
+        self, webhook: Webhook, chance: Callable[[], float], failing_since_ms: int = 0
     ) -> None:
-        self._rules = rules
+        self._webhook = webhook
         self._chance = chance
-        self.lanes = Lanes(ordered=rules.ordered, batch=rules.batch)
+        self.lanes = Lanes(ordered=webhook.order == "key", batch=webhook.batch)
         self.breaker = Breaker()
-        self._rate = Rate(rules.per_s)
+        self._rate = Rate(webhook.rate)
         self.failing_since_ms = failing_since_ms
         self.in_flight = 0
         self.is_disabled = False
@@ -87,13 +65,13 @@ class Endpoint:
     def add(self, event: Event) -> None:
         """Take an event."""
         self.lanes.add(event)
-        lanes, rules = self.lanes, self._rules
-        if lanes.count >= rules.max_waiting or lanes.bytes >= rules.max_bytes:
+        lanes = self.lanes
+        if lanes.count >= self._webhook.max_waiting or lanes.bytes >= MAX_BYTES:
             self.is_full = True
 
     def next(self, now_ms: int) -> Delivery | None:
         """Return a delivery to send now, or None. Call ``done`` when it was answered."""
-        if self.is_disabled or self.in_flight >= self._rules.concurrency:
+        if self.is_disabled or self.in_flight >= self._webhook.concurrency:
             return None
         if not self.breaker.allows(now_ms) or self._rate.wait_ms(now_ms):
             return None
@@ -107,7 +85,7 @@ class Endpoint:
     def wake_ms(self, now_ms: int) -> int | None:
         """Return when ``next`` is to be called again, if nothing else happens; None: never."""
         due = self.lanes.next_due_ms
-        if due is None or self.is_disabled or self.in_flight >= self._rules.concurrency:
+        if due is None or self.is_disabled or self.in_flight >= self._webhook.concurrency:
             return None
         if not self.breaker.allows(now_ms):
             if self.breaker.state != "open":
@@ -135,8 +113,8 @@ class Endpoint:
 
     def make_room(self) -> None:
         """Note that events may have been removed."""
-        lanes, rules = self.lanes, self._rules
-        if lanes.count <= rules.max_waiting // 2 and lanes.bytes <= rules.max_bytes // 2:
+        lanes = self.lanes
+        if lanes.count <= self._webhook.max_waiting // 2 and lanes.bytes <= MAX_BYTES // 2:
             self.is_full = False
 
     def _decide(
@@ -155,14 +133,14 @@ class Endpoint:
             self.breaker.failed(now_ms, self._chance())
         else:
             self.breaker.throttled(now_ms, retry_after_ms, self._chance())
-        if now_ms - self.failing_since_ms >= self._rules.disable_after_ms:
-            days = self._rules.disable_after_ms / 86_400_000
+        if now_ms - self.failing_since_ms >= 1000 * self._webhook.disable_after_s:
+            days = self._webhook.disable_after_s / DAY_S
             return self._disable("retry", f"every attempt failed for {days:g} days")
         if verdict is Verdict.THROTTLED:
             due = self.breaker.open_until_ms if retry_after_ms is None else now_ms + retry_after_ms
         else:
             delivery.steps += 1
-            pause = pause_ms(self._rules.schedule_s, delivery.steps, self._chance())
+            pause = pause_ms(self._webhook.retries_s, delivery.steps, self._chance())
             if pause is None:
                 self.lanes.finish(delivery)
                 return Decision("dead")

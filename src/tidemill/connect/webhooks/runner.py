@@ -67,7 +67,7 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._outbox = Outbox(webhook, recorder, self._written, self.fail)
-        self._endpoint = Endpoint(webhook.rules(), random.random)
+        self._endpoint = Endpoint(webhook, random.random)
         self._marks: dict[int, Marks] = {}
         self._restored = Restored()
         self._jobs: dict[str, Job] = {}
@@ -108,8 +108,7 @@ class Run:
             await self._ended
         finally:
             self._is_sending = False
-            for job in self._jobs.values():
-                job.stop()
+            await asyncio.gather(*(job.stop() for job in self._jobs.values()))
             await self._settle()
             ticks.cancel()
             self._publish()
@@ -302,7 +301,7 @@ class Run:
         """Take over that an attempt is on disk."""
         for each in events if is_finished else ():
             if each.job:
-                self._jobs[each.job].finish(each)
+                self._jobs[each.job].finish()
             else:
                 self._marks[each.partition].finish(each.offset)
         if self._outbox.unwritten < MAX_UNWRITTEN and not self._sends:
@@ -328,7 +327,7 @@ class Run:
     def _start_job(self, job: Job) -> None:
         done = self._restored.redelivered.get(job.id)
         floor = self._outbox.end if done is None else self._restored.start
-        job.start(self._kafka, self._webhook, done or set(), self._take_job, floor)
+        job.start(self._kafka, self._webhook, done or set(), self._take_again, floor)
 
     def finished_jobs(self) -> list[Job]:
         """Return the jobs that have ended. ``forget`` each when its command is deleted."""
@@ -338,21 +337,16 @@ class Run:
         """Forget a job. Until then, a new worker would find what it has finished."""
         self._jobs.pop(job, None)
 
-    def _take_job(self, job: Job, events: list[Event]) -> None:
-        """Take over records of a job, in its thread."""
-
-        def admit() -> None:
-            if self._messages is None or not self._is_sending:
+    def _take_again(self, event: Event) -> None:
+        """Take over a record of a job."""
+        messages = self._messages
+        assert messages is not None
+        with contextlib.suppress(MessageError):  # it is a dead letter already
+            if messages.accepts(event):
+                self._endpoint.add(event)
+                self._pump()
                 return
-            for event in events:
-                with contextlib.suppress(MessageError):  # it is a dead letter already
-                    if self._messages.accepts(event):
-                        self._endpoint.add(event)
-                        continue
-                job.finish(event)
-            self._pump()
-
-        self._loop.call_soon_threadsafe(admit)
+        self._jobs[event.job].finish()
 
     # --- what others see ----------------------------------------------------------------------
 
