@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tidemill.gateway.errors import DeliveryIdError
 from tidemill.gateway.hooks.cloudevents import read_events
-from tidemill.gateway.hooks.mapping import Delivery, Record, Select, encode, selector
+from tidemill.gateway.hooks.mapping import Delivery, Record, encode, selector
 from tidemill.gateway.hooks.settings import HookEntry
-from tidemill.gateway.hooks.verifiers import Verifier, make_verifier
+from tidemill.gateway.hooks.verifiers import make_verifier
 
 MAX_ID = 512
 """Bytes of a delivery id. It is kept in memory."""
@@ -38,10 +38,9 @@ class Hook:
 
     def __init__(self, entry: HookEntry) -> None:
         self.entry = entry
-        self._verifier: Verifier = make_verifier(entry)
+        self._verifier = make_verifier(entry)
         self._key = selector(entry.key_from) if entry.key_from else None
         self._headers = [(name, selector(text)) for name, text in entry.headers.items()]
-        self._id: Select | None = selector(entry.delivery_id) if entry.delivery_id else None
         self._parameters = [each.strip("{}") for each in entry.path.split("/")[1:]]
 
     def parameters(self, segments: list[str]) -> dict[str, str] | None:
@@ -79,8 +78,6 @@ class Hook:
                 )
                 for event in read_events(delivery)
             ]
-        if self._id is not None:
-            found = self._id(delivery)
         given = ((name, delivery.headers.get(name)) for name in _KEPT)
         kept = tuple((name, text.encode("latin-1", "replace")) for name, text in given if text)
         return [Record(_bytes(key), delivery.body, (*kept, *headers), self._identity(found))]

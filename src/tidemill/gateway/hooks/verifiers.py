@@ -1,4 +1,4 @@
-"""Verify requests of senders: one class per way to sign, and a table of the senders that use it.
+"""Verify requests of senders: one class per way to sign, and what each sender has as settings.
 
 The bytes of the body are verified as they arrived. A header that is missing, malformed, too long or
 wrong is a ``SignatureError``, and no other exception. Must not know: what is stored, the clock.
@@ -10,9 +10,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlsplit
 
 from tidemill.connect.base.secrets import Secret, resolve
@@ -25,16 +23,55 @@ from tidemill.connect.webhooks.signatures import (
     header,
 )
 from tidemill.errors import SettingsError
-from tidemill.gateway.hooks.mapping import Delivery, Select, selector
+from tidemill.gateway.hooks.mapping import Delivery, selector
 from tidemill.gateway.hooks.settings import HookEntry
 
 MAX_FIELDS = 1000
 """Fields of a form that are verified. Twilio signs them one by one."""
 _BODY, _TIMESTAMP = "{body}", "{timestamp}"
+_PLAIN = {"prefix": "", "encoding": "hex", "digest": "sha256"}
+SENDERS: dict[str, dict[str, str]] = {
+    # https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries
+    "github": {
+        **_PLAIN,
+        "header": "x-hub-signature-256",
+        "prefix": "sha256=",
+        "delivery_id": "header:x-github-delivery",
+    },
+    # https://docs.slack.dev/authentication/verifying-requests-from-slack
+    "slack": {
+        **_PLAIN,
+        "header": "x-slack-signature",
+        "prefix": "v0=",
+        "signed": "v0:{timestamp}:{body}",
+        "timestamp_header": "x-slack-request-timestamp",
+        "delivery_id": "json:event_id",
+    },
+    # https://shopify.dev/docs/apps/build/webhooks/verify-deliveries
+    "shopify": {
+        **_PLAIN,
+        "header": "x-shopify-hmac-sha256",
+        "encoding": "base64",
+        "delivery_id": "header:x-shopify-webhook-id",
+    },
+    "stripe": {"delivery_id": "json:id"},
+    "twilio": {"delivery_id": "header:i-twilio-idempotency-token"},
+}
+"""What senders have as settings of their hook. An id that the user sets is used instead."""
 
 
-class Verifier(Protocol):
-    """Verifies the requests of one sender."""
+class Verifier:
+    """Verifies the requests of one sender.
+
+    Args:
+        entry: the settings of the hook, with those that its sender has.
+        secrets: the keys; one of them has signed.
+    """
+
+    def __init__(self, entry: HookEntry, secrets: Sequence[bytes]) -> None:
+        self.entry = entry
+        self.secrets = secrets
+        self._id = selector(entry.delivery_id) if entry.delivery_id else None
 
     def verify(self, delivery: Delivery, now_s: float) -> str | None:
         """Check a request.
@@ -43,91 +80,63 @@ class Verifier(Protocol):
             now_s: the time in seconds since 1970.
 
         Returns:
-            What identifies the delivery, if the sender has something for it.
+            What identifies the delivery, if there is something.
 
         Raises:
             SignatureError: the request must not be accepted.
         """
-        ...
+        signed = self.check(delivery, now_s)
+        return signed if self._id is None else self._id(delivery)
+
+    def check(self, delivery: Delivery, now_s: float) -> str | None:
+        """Check a request, and return its id if that is signed. This one accepts all: ``none``."""
+        return None
 
 
-@dataclass(frozen=True)
-class Hmac:
-    """HMAC of the body, in a header.
+class Hmac(Verifier):
+    """HMAC of the body, in a header with the signatures, separated by commas or spaces."""
 
-    Attributes:
-        secrets: the keys; one of them has signed.
-        header: the header with the signatures, separated by commas or spaces.
-        prefix: what is before each signature.
-        encoding: ``hex`` or ``base64``.
-        digest: the name of the hash function.
-        signed: what is signed, with ``{body}`` and ``{timestamp}``.
-        timestamp_header: the header with the signed time, or empty.
-        delivery_id: takes the id from a request, which is the sender's but not always signed.
-    """
-
-    secrets: Sequence[bytes] = field(repr=False)
-    header: str
-    prefix: str = ""
-    encoding: str = "hex"
-    digest: str = "sha256"
-    signed: str = _BODY
-    timestamp_header: str = ""
-    tolerance_s: int = signatures.TOLERANCE_S
-    delivery_id: Select = lambda _: None
-
-    def verify(self, delivery: Delivery, now_s: float) -> str | None:
+    def check(self, delivery: Delivery, now_s: float) -> str | None:
         """Check a request (see ``Verifier``)."""
-        given = _decode_all(header(delivery.headers, self.header), self.prefix, self.encoding)
+        entry = self.entry
+        given = _decode_all(header(delivery.headers, entry.header), entry.prefix, entry.encoding)
         timestamp = ""
-        if self.timestamp_header:
-            timestamp = header(delivery.headers, self.timestamp_header)
-            check_time(timestamp, now_s, self.tolerance_s)
-        before, _, after = self.signed.partition(_BODY)
-        signed = b"".join(
-            (
-                before.replace(_TIMESTAMP, timestamp).encode(),
-                delivery.body,
-                after.replace(_TIMESTAMP, timestamp).encode(),
-            )
-        )
-        _match(self.secrets, [signed], given, self.digest)
-        return self.delivery_id(delivery)
+        if entry.timestamp_header:
+            timestamp = header(delivery.headers, entry.timestamp_header)
+            check_time(timestamp, now_s, entry.tolerance_s)
+        default = f"{_TIMESTAMP}.{_BODY}" if entry.timestamp_header else _BODY
+        parts = (entry.signed or default).replace(_TIMESTAMP, timestamp).encode()
+        before, _, after = parts.partition(_BODY.encode())
+        _match(self.secrets, [before + delivery.body + after], given, entry.digest)
+        return None
 
 
-@dataclass(frozen=True)
-class Stripe:
+class Stripe(Verifier):
     """Stripe: the time and the signatures are in one header, ``t=…,v1=…,v1=…``.
 
     Source: https://docs.stripe.com/webhooks/signature
     """
 
-    secrets: Sequence[bytes] = field(repr=False)
-    tolerance_s: int = signatures.TOLERANCE_S
-
-    def verify(self, delivery: Delivery, now_s: float) -> str | None:
-        """Check a request (see ``Verifier``). The id is that of the event."""
+    def check(self, delivery: Delivery, now_s: float) -> str | None:
+        """Check a request (see ``Verifier``)."""
         parts = header(delivery.headers, "stripe-signature").split(",")
         pairs = [part.strip().partition("=") for part in parts]
         times = [value for name, _, value in pairs if name == "t"]
         if len(times) != 1:
             raise SignatureError("the header stripe-signature needs one time t=")
-        check_time(times[0], now_s, self.tolerance_s)
+        check_time(times[0], now_s, self.entry.tolerance_s)
         given = _decode([value for name, _, value in pairs if name == "v1"], "hex")
         _match(self.secrets, [b"%s.%s" % (times[0].encode(), delivery.body)], given, "sha256")
-        return selector("json:id")(delivery)
+        return None
 
 
-@dataclass(frozen=True)
-class Twilio:
+class Twilio(Verifier):
     """Twilio: the URL and the fields of the form are signed; with JSON, a digest in the URL.
 
     Source: https://www.twilio.com/docs/usage/webhooks/webhooks-security
     """
 
-    secrets: Sequence[bytes] = field(repr=False)
-
-    def verify(self, delivery: Delivery, now_s: float) -> str | None:
+    def check(self, delivery: Delivery, now_s: float) -> str | None:
         """Check a request (see ``Verifier``). Twilio signs no time."""
         given = _decode_all(header(delivery.headers, "x-twilio-signature"), "", "base64")
         digest = self._digest(delivery.headers.get("x-twilio-webhooks-signature-settings", ""))
@@ -136,7 +145,7 @@ class Twilio:
         urls = {delivery.url, _with_port(delivery.url), _without_port(delivery.url)}
         signed = [(url + fields).encode("utf-8", "replace") for url in sorted(urls)]
         _match(self.secrets, signed, given, digest)
-        return delivery.headers.get("i-twilio-idempotency-token")
+        return None
 
     def _digest(self, settings: str) -> str:
         """Return the hash function: SHA-1, or that of the key which a header describes."""
@@ -174,108 +183,46 @@ class Twilio:
         return "".join(name + value for name, value in sorted(set(pairs)))
 
 
-@dataclass(frozen=True)
-class Standard:
-    """Standard Webhooks, with its headers or with those of Svix."""
+class Standard(Verifier):
+    """Standard Webhooks, with its headers or with those of Svix. The id is signed."""
 
-    verifier: signatures.Verifier
-    tolerance_s: int = signatures.TOLERANCE_S
+    def __init__(self, entry: HookEntry, secrets: Sequence[bytes]) -> None:
+        super().__init__(entry, secrets)
+        self._verifier = signatures.Verifier([each.decode() for each in secrets])
 
-    def verify(self, delivery: Delivery, now_s: float) -> str | None:
-        """Check a request (see ``Verifier``). The id is signed."""
+    def check(self, delivery: Delivery, now_s: float) -> str | None:
+        """Check a request (see ``Verifier``)."""
         prefix = "webhook-" if signatures.SIGNATURE in delivery.headers else "svix-"
-        return self.verifier.verify(
-            delivery.headers, delivery.body, now_s, self.tolerance_s, prefix
+        return self._verifier.verify(
+            delivery.headers, delivery.body, now_s, self.entry.tolerance_s, prefix
         )
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(Verifier):
     """A secret in a header, e.g. GitLab's ``X-Gitlab-Token``. It signs nothing."""
 
-    secrets: Sequence[bytes] = field(repr=False)
-    header: str
-    prefix: str = ""
-
-    def verify(self, delivery: Delivery, now_s: float) -> str | None:
+    def check(self, delivery: Delivery, now_s: float) -> str | None:
         """Check a request (see ``Verifier``)."""
-        given = header(delivery.headers, self.header)
-        if not given.lower().startswith(self.prefix.lower()):
-            raise SignatureError(f"the header {self.header} is malformed")
-        token = given[len(self.prefix) :].strip().encode("latin-1", "replace")
+        name, prefix = self.entry.header, self.entry.prefix
+        given = header(delivery.headers, name)
+        if not given.lower().startswith(prefix.lower()):
+            raise SignatureError(f"the header {name} is malformed")
+        token = given[len(prefix) :].strip().encode("latin-1", "replace")
         found = [hmac.compare_digest(secret, token) for secret in self.secrets]
         if not any(found):
             raise SignatureError("the token is wrong")
         return None
 
 
-class Unverified:
-    """Accepts each request: the verifier ``none``."""
-
-    def verify(self, delivery: Delivery, now_s: float) -> str | None:
-        """Accept a request."""
-        return None
-
-
-def _hmac(scheme: Hmac) -> Callable[[HookEntry, list[bytes]], Verifier]:
-    """Return what makes the verifier of a sender that signs the body."""
-    return lambda entry, secrets: replace(scheme, secrets=secrets, tolerance_s=entry.tolerance_s)
-
-
-def _generic(entry: HookEntry, secrets: list[bytes]) -> Verifier:
-    default = f"{_TIMESTAMP}.{_BODY}" if entry.timestamp_header else _BODY
-    return Hmac(
-        secrets,
-        entry.header,
-        entry.prefix,
-        entry.encoding,
-        entry.digest,
-        entry.signed or default,
-        entry.timestamp_header,
-        entry.tolerance_s,
-    )
-
-
-VERIFIERS: dict[str, Callable[[HookEntry, list[bytes]], Verifier]] = {
-    # https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries
-    "github": _hmac(
-        Hmac(
-            (),
-            header="x-hub-signature-256",
-            prefix="sha256=",
-            delivery_id=selector("header:x-github-delivery"),
-        )
-    ),
-    # https://docs.slack.dev/authentication/verifying-requests-from-slack
-    "slack": _hmac(
-        Hmac(
-            (),
-            header="x-slack-signature",
-            prefix="v0=",
-            signed="v0:{timestamp}:{body}",
-            timestamp_header="x-slack-request-timestamp",
-            delivery_id=selector("json:event_id"),
-        )
-    ),
-    # https://shopify.dev/docs/apps/build/webhooks/verify-deliveries
-    "shopify": _hmac(
-        Hmac(
-            (),
-            header="x-shopify-hmac-sha256",
-            encoding="base64",
-            delivery_id=selector("header:x-shopify-webhook-id"),
-        )
-    ),
-    "stripe": lambda entry, secrets: Stripe(secrets, entry.tolerance_s),
-    "twilio": lambda entry, secrets: Twilio(secrets),
-    "standard": lambda entry, secrets: Standard(
-        signatures.Verifier([each.decode() for each in secrets]), entry.tolerance_s
-    ),
-    "hmac": _generic,
-    "token": lambda entry, secrets: Token(secrets, entry.header, entry.prefix),
-    "none": lambda entry, secrets: Unverified(),
+VERIFIERS: dict[str, type[Verifier]] = {
+    **dict.fromkeys(("github", "slack", "shopify", "hmac"), Hmac),
+    "stripe": Stripe,
+    "twilio": Twilio,
+    "standard": Standard,
+    "token": Token,
+    "none": Verifier,
 }
-"""By the name in the settings, what makes a verifier."""
+"""By the name in the settings, what verifies."""
 
 
 def make_verifier(entry: HookEntry) -> Verifier:
@@ -286,7 +233,9 @@ def make_verifier(entry: HookEntry) -> Verifier:
     """
     try:
         secrets = [_secret(each) for each in entry.secrets]
-        return VERIFIERS[entry.verifier](entry, secrets)
+        known = SENDERS.get(entry.verifier, {})
+        own = {"delivery_id": entry.delivery_id} if entry.delivery_id else {}
+        return VERIFIERS[entry.verifier](entry.model_copy(update={**known, **own}), secrets)
     except SettingsError as error:
         raise SettingsError(f"hook {entry.name}: {error}", hint=error.hint) from error
 
