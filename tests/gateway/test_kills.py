@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 from tests.gateway.test_posting import stored
-from tests.support import effort
 from tests.support.broker_process import BrokerProcess
+from tests.support.effort import rounds
 from tests.support.gateway_process import GatewayProcess
 from tidemill.confluent.clients import Kafka
 
 pytestmark = pytest.mark.crash
 
-KILLS = 100 if effort.IS_NIGHTLY else 10
+KILLS = rounds("GATEWAY_KILLS", 10, 100)
 CLIENTS, LIST = 6, 3
 Victim = BrokerProcess | GatewayProcess
 VICTIMS: list[Callable[[GatewayProcess, BrokerProcess], list[Victim]]] = [
