@@ -207,8 +207,11 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(
         kafka.create_topics("tests", {topic: (1, {})})
         produce(kafka, topic, 12, first=50, partition=0)
         # Until the gateway sees it, the new topic's records at these offsets look like the next.
-        reset = next(each for each in events if each.kind == "reset")
-        found = take(events, 12)
+        reset = next(each for each in events if each.kind in ("reset", "end"))
+        found = take(events, 12) if reset.kind == "reset" else []
+    if reset.kind == "end":  # it was seen that the topic was not there for a moment
+        with source.events() as events:
+            reset, *found = take(events, 13)
     assert reset.json == {"reason": "the topic was created again"}
     assert numbers(found) == list(range(50, 62))
     with source.events() as events:
