@@ -43,7 +43,7 @@ log = structlog.get_logger("tidemill.logins")
 class AllUsers:
     """The users of files, and those that the broker stores. Implements ``Credentials``.
 
-    All are asked each time, so that the time does not say which of them has a user.
+    All that have users are asked each time, so that the time does not say which of them has one.
 
     Args:
         store: returns the broker's users; None: there are only files.
@@ -77,7 +77,7 @@ class AllUsers:
     async def verify(self, user: str, password: str) -> bool:
         """Return whether a password is that of a user."""
         found = [file.verify(user, password) for file in self.files]
-        if self.store is not None:
+        if self.store is not None and self.store().has_users:
             found.append(await self.store().verify_plain(user, password))
         return any(found)
 
