@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 
 import pytest
 from hypothesis import given, settings
@@ -154,7 +153,7 @@ def test_truncated_events_are_not_read_and_still_count() -> None:
         [StreamAppend("s", (NewEvent("e", "text"),))],  # type: ignore[arg-type]
         [StreamAppend("s", (NewEvent("e"),)), StreamAppend("s", ())],
         [StreamAppend("s", (NewEvent("e"),), -1)],
-        [StreamAppend("s", tuple(NewEvent("e", id=uuid.UUID(int=1)) for _ in range(100_001)))],
+        [StreamAppend("s", (NewEvent("e"),) * 100_001)],
     ],
 )
 def test_a_commit_that_breaks_a_rule_is_refused_by_its_writer(invalid: list[StreamAppend]) -> None:

@@ -96,7 +96,7 @@ class Log:
         topic = self.topic
         if create:
             self._kafka.create_topics(_CLIENT, {topic: (1, {**_CONFIGS, **(configs or {})})})
-        partitions = self._kafka.partitions(_CLIENT, topic)
+        partitions = self._kafka.partitions(_CLIENT, topic, self._admin)
         if len(partitions) != 1:
             raise UnsuitableTopicError(
                 f"topic {topic!r} has {len(partitions)} partitions, and a store has one",
@@ -110,16 +110,11 @@ class Log:
                     f"and must be {wanted}",
                     hint=f"tidemill topic alter {topic} --config {name}={wanted}",
                 )
-        admin = self._kafka.admin(_CLIENT)
         try:
-            cluster = str(admin.list_topics(topic, timeout=REQUEST_S).cluster_id)
+            cluster = str(self._admin.list_topics(topic, timeout=REQUEST_S).cluster_id)
         except KafkaException as error:
             raise self._kafka.translate(error.args[0], f"describe topic {topic}") from error
-        return Identity(cluster, self._kafka.topic_id(_CLIENT, topic, admin) or topic)
-
-    def start(self) -> int:
-        """Return the first offset that the log still has."""
-        return self._kafka.start_offsets(_CLIENT, [(self.topic, 0)])[self.topic, 0]
+        return Identity(cluster, self._kafka.topic_id(_CLIENT, topic, self._admin) or topic)
 
     def end(self) -> int:
         """Return the offset behind the last record.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from tidemill.eventstore import wire
-from tidemill.eventstore.errors import CommitTooLargeError
+from tidemill.eventstore.errors import CommitTooLargeError, InvalidCommitError
 from tidemill.eventstore.events import (
     ANY,
     Appended,
@@ -23,8 +23,8 @@ from tidemill.eventstore.events import (
     StreamAppend,
     Version,
 )
-from tidemill.eventstore.fold import Void
-from tidemill.eventstore.reading import Following, Reader
+from tidemill.eventstore.fold import Outcome
+from tidemill.eventstore.reading import Answer, Following, Reader, answered
 from tidemill.eventstore.state import State
 
 MAX_BYTES = 1_048_576
@@ -44,6 +44,7 @@ class MemoryStore:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         max_bytes: int = MAX_BYTES,
     ) -> None:
+        self.timeout_s = 0.0
         self._clock = clock
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
@@ -68,6 +69,14 @@ class MemoryStore:
         self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
     ) -> Appended:
         """Store events of several streams, all or none; see ``Events.commit``."""
+        outcomes: list[Outcome | BaseException] = []
+        self.propose(appends, conditions, outcomes.append)
+        return answered(outcomes[0], 0)
+
+    def propose(
+        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
+    ) -> bytes:
+        """Store events, and hand over the outcome; see ``Store.propose``."""
         with self._changed:
             seen = (self._state.position, self._state.hash)
             value = wire.encode(wire.propose(os.urandom(16), appends, conditions, seen))
@@ -75,11 +84,15 @@ class MemoryStore:
                 raise CommitTooLargeError(f"a commit of {len(value)} bytes")
             outcome = self._state.step(len(self.log), value, wire.decode(value), self._clock())
             self.log.append(value)
-            assert outcome is not None
-            if isinstance(outcome, Void):
-                raise outcome.error
             self._reader.notify()
-            return outcome.appended
+        answer(outcome or InvalidCommitError("the commit can't be decoded"))
+        return b""
+
+    def abandon(self, commit_id: bytes) -> None:
+        """Do nothing: a commit has its outcome immediately."""
+
+    def catch_up(self) -> None:
+        """Do nothing: all is folded."""
 
     def read(
         self,

@@ -14,12 +14,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
-from tidemill.eventstore.events import Query, StoredEvent
+from tidemill.eventstore.errors import OutcomeUnknownError
+from tidemill.eventstore.events import Appended, Query, StoredEvent
+from tidemill.eventstore.fold import Outcome, Void
 from tidemill.eventstore.state import Chunk, Folded, State, Wanted
 
 CHUNK = 1000
 """The most events of one chunk."""
 _END = 2**63 - 1
+
+Answer = Callable[[Outcome | BaseException], None]
+"""Gets the outcome of a commit, in the thread that folds. It must not block."""
 _NO_TAGS: frozenset[str] = frozenset()
 
 
@@ -186,6 +191,7 @@ class Following:
         self._wait_s = wait_s
         self._ready: deque[StoredEvent] = deque()
         self._is_closed = False
+        self._listener: Callable[[], None] | None = None
         self.after = after
 
     def take(self) -> list[StoredEvent]:
@@ -208,6 +214,16 @@ class Following:
             for each in recent
             if self._wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
         ]
+
+    def is_in_memory(self) -> bool:
+        """Return whether ``take`` needs no file."""
+        return self.after >= self._reader.state.floor
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call a function, which must not block, when something came or the store is closed."""
+        with self._reader.changed:
+            self._listener = listener
+            self._reader.listeners.add(listener)
 
     def is_behind(self) -> bool:
         """Return whether there are events that were not looked at, or there is an error to raise.
@@ -252,9 +268,25 @@ class Following:
         with self._reader.changed:
             self._is_closed = True
             self._reader.notify()
+            if self._listener is not None:
+                self._reader.listeners.discard(self._listener)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def answered(outcome: Outcome | BaseException | None, timeout_s: float) -> Appended:
+    """Return what a writer gets, or raise it."""
+    if outcome is None:
+        raise OutcomeUnknownError(
+            f"the commit did not come back within {timeout_s:g} s",
+            hint="Append the same events, with the same ids, again: they are stored once.",
+        )
+    if isinstance(outcome, BaseException):
+        raise outcome
+    if isinstance(outcome, Void):
+        raise outcome.error
+    return outcome.appended

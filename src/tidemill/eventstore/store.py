@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import TidemillError
@@ -40,7 +40,7 @@ from tidemill.eventstore.index import About, IndexFile, mismatch
 from tidemill.eventstore.index_files import index_path, remove
 from tidemill.eventstore.indexing import STEPS, Indexing
 from tidemill.eventstore.log import Log, Record
-from tidemill.eventstore.reading import Following, Reader
+from tidemill.eventstore.reading import Answer, Following, Reader, answered
 from tidemill.eventstore.state import Head, State, fingerprint
 
 TIMEOUT_S = 15.0
@@ -51,9 +51,6 @@ _BATCH = 64
 """Records that are folded while writers and readers wait."""
 
 _log = logging.getLogger("tidemill.eventstore")
-
-Answer = Callable[[Outcome | BaseException], None]
-"""Gets the outcome of a commit, in the thread of the tail. It must not block."""
 
 
 class Store:
@@ -68,6 +65,9 @@ class Store:
             ``~/.cache/tidemill/eventstore`` (or ``XDG_CACHE_HOME``). Processes share it.
         timeout_s: how long an append waits for its outcome, and how long the log may take to be
             read to its end at the start without any progress.
+
+    Attributes:
+        timeout_s: how long an append waits for its outcome.
 
     Raises:
         UnsuitableTopicError: the topic can lose commits.
@@ -87,7 +87,7 @@ class Store:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.topic = topic
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._pending: dict[bytes, Answer] = {}
@@ -143,12 +143,18 @@ class Store:
     ) -> Appended:
         """Store events of several streams, all or none; see ``Events.commit``."""
         waiter = _Waiter()
-        commit_id = self.propose(appends, conditions, waiter)
         try:
-            outcome = waiter.wait(self._timeout_s)
+            commit_id = self.propose(appends, conditions, waiter)
+        except VersionConflictError as error:
+            if not may_be_behind(appends, error):
+                raise
+            self.catch_up()
+            commit_id = self.propose(appends, conditions, waiter)
+        try:
+            outcome = waiter.wait(self.timeout_s)
         finally:
-            self._pending.pop(commit_id, None)
-        return answered(outcome, self._timeout_s)
+            self.abandon(commit_id)
+        return answered(outcome, self.timeout_s)
 
     def propose(
         self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
@@ -164,36 +170,35 @@ class Store:
         Raises:
             ConflictError: what is folded already excludes it. Nothing was sent.
         """
+        return self._send(appends, conditions, answer)
+
+    def _send(
+        self,
+        appends: Sequence[StreamAppend],
+        conditions: Sequence[Condition],
+        answer: Answer,
+        **more: Any,
+    ) -> bytes:
         self._check_usable()
         with self._changed:
             seen = (self._state.position, self._state.hash)
-        commit = wire.propose(os.urandom(16), appends, conditions, seen)
-        self._check_locally(commit)
+        commit = wire.propose(os.urandom(16), appends, conditions, seen, **more)
+        with self._changed:
+            outcome = decide(self._state, commit)
+        if isinstance(outcome, Void):  # it would be void in the log, too
+            raise outcome.error
         value = wire.encode(commit)
         self._pending[commit.id] = answer
         try:
             self._log.send(value, lambda error: self._answer(commit.id, error))
         except BaseException:
-            self._pending.pop(commit.id, None)
+            self.abandon(commit.id)
             raise
         return commit.id
 
-    def _check_locally(self, commit: wire.Commit) -> None:
-        """Raise the conflict that a commit has with what is folded: it would be void in the log.
-
-        A caller that expects more events than are folded may know of them from another process:
-        then the log is read to its end first.
-        """
-        with self._changed:
-            outcome = decide(self._state, commit)
-        if isinstance(outcome, Void) and isinstance(outcome.error, VersionConflictError):
-            expected = dict(commit.streams)[outcome.error.stream]
-            if not isinstance(expected, int) or expected > outcome.error.actual:
-                self.catch_up()
-                with self._changed:
-                    outcome = decide(self._state, commit)
-        if isinstance(outcome, Void):
-            raise outcome.error
+    def abandon(self, commit_id: bytes) -> None:
+        """Don't wait for the outcome of a commit any more. It may be stored nevertheless."""
+        self._pending.pop(commit_id, None)
 
     # Reading.
 
@@ -280,12 +285,12 @@ class Store:
         with self._changed:
             while self._read < end:
                 before = self._read
-                self._changed.wait_for(self._has_progress(before), self._timeout_s)
+                self._changed.wait_for(self._has_progress(before), self.timeout_s)
                 self._check_failure()
                 if self._read == before:
                     raise OutcomeUnknownError(
                         f"topic {self.topic!r} can't be read to its end: nothing came for "
-                        f"{self._timeout_s:g} s at offset {before} of {end}"
+                        f"{self.timeout_s:g} s at offset {before} of {end}"
                     )
 
     def _has_progress(self, before: int) -> Callable[[], bool]:
@@ -402,6 +407,15 @@ class Store:
         self.close()
 
 
+def may_be_behind(appends: Sequence[StreamAppend], error: VersionConflictError) -> bool:
+    """Return whether a conflict may vanish when the log is read to its end.
+
+    A caller that expects more events than are folded may know of them from another process.
+    """
+    expected = {each.stream: each.expected for each in appends}.get(error.stream)
+    return not isinstance(expected, int) or expected > error.actual
+
+
 def rebuild(
     kafka: Kafka | str,
     topic: str,
@@ -444,17 +458,3 @@ class _Waiter:
         """Return the outcome; None if there is none in time."""
         self._gate.acquire(timeout=timeout_s)
         return self._outcome
-
-
-def answered(outcome: Outcome | BaseException | None, timeout_s: float) -> Appended:
-    """Return what a writer gets, or raise it."""
-    if outcome is None:
-        raise OutcomeUnknownError(
-            f"the commit did not come back within {timeout_s:g} s",
-            hint="Append the same events, with the same ids, again: they are stored once.",
-        )
-    if isinstance(outcome, BaseException):
-        raise outcome
-    if isinstance(outcome, Void):
-        raise outcome.error
-    return outcome.appended
