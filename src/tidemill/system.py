@@ -18,7 +18,7 @@ import socket
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -445,3 +445,45 @@ def set_process_name(name: str) -> None:
     """
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write(name)
+
+
+class ProcessUsage(NamedTuple):
+    """The resources that a process uses. None: the system does not say.
+
+    Attributes:
+        cpu_seconds: processor time in user and system mode.
+        resident_bytes: memory in RAM; where only the highest value is known, that.
+        started: when the process was started, in seconds since the epoch.
+    """
+
+    cpu_seconds: float
+    resident_bytes: int
+    virtual_bytes: int | None = None
+    open_files: int | None = None
+    most_files: int | None = None
+    started: float | None = None
+
+
+def process_usage() -> ProcessUsage:
+    """Return what this process uses."""
+    import resource
+    import time
+
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = usage.ru_utime + usage.ru_stime
+    most: int | None = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most == resource.RLIM_INFINITY:
+        most = None
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            virtual, resident = map(int, file.read().split()[:2])
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        files = len(os.listdir("/proc/self/fd")) - 1  # without the one that lists them
+        uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, ValueError, AttributeError):
+        kilo = 1 if sys.platform == "darwin" else 1024
+        return ProcessUsage(cpu, usage.ru_maxrss * kilo, most_files=most)
+    page = os.sysconf("SC_PAGE_SIZE")
+    started = time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+    return ProcessUsage(cpu, resident * page, virtual * page, files, most, started)

@@ -70,8 +70,8 @@ def is_discarded(fs: FaultyFileSystem) -> bool:
 
 
 def journaling_of(engine: Engine) -> Journaling:
-    assert engine._flusher._journaling is not None
-    return engine._flusher._journaling
+    assert engine._flusher.journaling is not None
+    return engine._flusher.journaling
 
 
 async def until(condition: Callable[[], bool]) -> None:

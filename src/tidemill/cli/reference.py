@@ -1,4 +1,4 @@
-"""Generates docs/settings.md and docs/cli.md from the code, so that they are always current.
+"""Generates docs/settings.md, cli.md and metrics.md from the code, so that they are current.
 
 ``python -m tidemill.cli.reference docs`` writes them. With ``--check`` it only checks whether they
 are current (exit code 1 if they are not).
@@ -7,6 +7,7 @@ are current (exit code 1 if they are not).
 from __future__ import annotations
 
 import enum
+import importlib
 import sys
 import typing
 from collections.abc import Iterator
@@ -254,6 +255,68 @@ def _option_default(option: Any) -> str:
     return "`on`" if default is True else f"`{_choice(default)}`"
 
 
+# --- metrics -------------------------------------------------------------------------------------
+
+METRICS = (
+    ("The process", "tidemill.metrics.process"),
+    ("Requests of the Kafka protocol", "tidemill.protocols.kafka.metrics"),
+    ("Errors", "tidemill.metrics.errors"),
+    ("Connections and memory", "tidemill.net.metrics"),
+    ("Topics and disk", "tidemill.engine.metrics.logs"),
+    ("Syncs", "tidemill.engine.journaling"),
+    ("Groups and transactions", "tidemill.engine.metrics.groups"),
+    ("Queues", "tidemill.engine.metrics.queues"),
+)
+"""Titles, and the modules that declare metrics."""
+
+METRICS_INTRODUCTION = """
+# Metrics
+
+The broker answers Prometheus at `/metrics` of its health port (9464):
+
+> ```yaml
+> scrape_configs:
+>   - job_name: tidemill
+>     static_configs:
+>       - targets: ["127.0.0.1:9464"]
+> ```
+
+- The text is OpenMetrics 1.0 if the client accepts it, else Prometheus's format 0.0.4.
+- Series of single partitions are at `/metrics/partitions` only, for those who need them.
+- `health.metrics` says who gets them: clients on this machine (`loopback`, the default), all that
+  reach the port (`anywhere`), or none (`off`).
+- The text is written in slices, so that clients do not notice a scrape, and kept for a second. The
+  number of series is bounded: `telemetry.metrics_series` topics, groups and queues have their own,
+  and the rest is counted together with the label value `(other)`.
+- Histograms have the suffixes `_bucket`, `_sum` and `_count`. Counters start at 0 when the process
+  starts, unless the table says otherwise.
+- The broker does not decode records, so it does not know how many a fetch returned: compare
+  `tidemill_topic_bytes_out_total` with `tidemill_topic_bytes_in_total`, and look at the lag.
+"""
+
+
+def metrics_page() -> str:
+    """Return docs/metrics.md."""
+    from tidemill.metrics.definition import Metric
+
+    lines = [GENERATED, *METRICS_INTRODUCTION.strip().splitlines()]
+    for title, module in METRICS:
+        declared = vars(importlib.import_module(module)).values()
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| metric | type | labels | meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            _row(f"`{each.name}`", each.kind, ", ".join(map("`{}`".format, each.labels)), each.help)
+            for each in declared
+            if isinstance(each, Metric)
+        ]
+    return _page(lines)
+
+
 # --- pages ---------------------------------------------------------------------------------------
 
 
@@ -270,7 +333,11 @@ def _page(lines: list[str]) -> str:
 
 def pages() -> dict[str, str]:
     """Return file name -> content of all generated pages."""
-    return {"settings.md": settings_page(), "cli.md": cli_page()}
+    return {
+        "settings.md": settings_page(),
+        "cli.md": cli_page(),
+        "metrics.md": metrics_page(),
+    }
 
 
 def main(arguments: list[str]) -> int:

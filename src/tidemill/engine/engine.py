@@ -37,6 +37,9 @@ from tidemill.engine.internal_topics import (
     SHARE_STATE,
     TRANSACTIONS,
 )
+from tidemill.engine.metrics.groups import GroupMetrics
+from tidemill.engine.metrics.logs import LogMetrics
+from tidemill.engine.metrics.queues import add_queues
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests
 from tidemill.engine.records.append import Appender
@@ -73,6 +76,7 @@ from tidemill.log.errors import CorruptLogError, StorageError
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
+from tidemill.metrics.registry import Registry
 from tidemill.settings import Settings
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import CoordinatorNotAvailableError
@@ -100,6 +104,7 @@ class Engine:
             parts, after ``start``.
         logins: checks users and passwords, after ``start``.
         user_admin: changes users, for the broker itself.
+        metrics: the broker's metrics. Whatever serves it adds its own.
         failed: done, with a ``StorageError``, when the disk has failed so that no promise holds any
             more. The process must end then.
     """
@@ -116,6 +121,7 @@ class Engine:
         self._fs = fs
         self._given_authorizer = authorizer
         self._authorizer = authorizer or AllowAll()
+        self.metrics = Registry()
         self._assembled = False
         self._stopped = False
         self._relief: asyncio.Future[None] | None = None
@@ -219,6 +225,20 @@ class Engine:
         self._transaction_coordinator.resume()
         await self._queues.start()
         await self._shares.start(self._group_coordinator.is_share_group)
+        self._register_metrics()
+
+    def _register_metrics(self) -> None:
+        most = self.settings.telemetry.metrics_series
+        LogMetrics(self._store, self._flusher, self._reader, most).register(self.metrics)
+        GroupMetrics(
+            self._store,
+            self._group_coordinator,
+            self._shares,
+            self._transaction_coordinator,
+            self.clock,
+            most,
+        ).register(self.metrics)
+        add_queues(self.metrics, self._queues, most)
 
     def _new_services(self) -> Services:
         records = self._start_records()
@@ -386,15 +406,16 @@ class Engine:
             Checks(self._partitions, self._slices, self.clock),
             self._transaction_coordinator.admit,
         )
+        self._reader = Reader(
+            self._partitions,
+            self._flusher,
+            self._waiters,
+            errors,
+            self.settings.limits.fetch_bytes,
+        )
         return RecordServices(
             appender,
-            Reader(
-                self._partitions,
-                self._flusher,
-                self._waiters,
-                errors,
-                self.settings.limits.fetch_bytes,
-            ),
+            self._reader,
             Positions(self._partitions, self._flusher, self._waiters, self._slices),
             self._backpressure,
             RunAppender(self._partitions, self._flusher, self.clock, appender),

@@ -24,13 +24,14 @@ import structlog
 
 from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.engine.journaling import RETRY_S, Journaling
+from tidemill.engine.journaling import RETRY_S, SYNC_SECONDS, Journaling
 from tidemill.engine.threads.syncs import TicketRunner
 from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.journal.journal import ROUND_BYTES, Journal
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket
 from tidemill.log.rounds import Taken, finish_pieces, take_pieces
+from tidemill.metrics.registry import Histogram
 
 logger = structlog.get_logger("tidemill.flusher")
 
@@ -73,6 +74,10 @@ class Flusher:
         on_advance: called on the loop after the high watermarks of logs have moved.
         on_failure: called once, on the loop, with the error after which no promise holds any more.
         journal: the journal of the logs; None syncs every log in its own files.
+
+    Attributes:
+        journaling: runs the journal; None if there is none.
+        sync_seconds: how long the syncs of logs' own files took, each with those beside it.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class Flusher:
         journal: Journal | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._journaling = (
+        self.journaling = (
             None if journal is None else Journaling(journal, self._dispatch_soon, self._fail)
         )
         self._gathered: deque[_LogState] = deque()
@@ -93,6 +98,7 @@ class Flusher:
         self._on_failure = on_failure
         self._states: dict[PartitionLog, _LogState] = {}
         self._queue: deque[_LogState] = deque()
+        self.sync_seconds = Histogram(SYNC_SECONDS.buckets)
         self._runner = TicketRunner(self._loop, SYNC_THREADS)
         self._sequence = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -101,6 +107,11 @@ class Flusher:
         self._polling = False
         self._failure: StorageError | None = None
         self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def unsynced(self) -> int:
+        """The number of logs with data that is not on disk."""
+        return len(self._states)
 
     def written(self, log: PartitionLog) -> None:
         """Note that ``log`` has unsynced data. This is cheap, and called after each append."""
@@ -174,7 +185,7 @@ class Flusher:
         """
         if size < LARGE_APPEND or self._failure is not None:
             return
-        journaling = self._journaling
+        journaling = self.journaling
         self._polling = True
         try:
             self._runner.poll()
@@ -190,8 +201,8 @@ class Flusher:
     def forget(self, log: PartitionLog) -> None:
         """Forget a deleted log. The requests that wait for it get an error."""
         state = self._states.pop(log, None)
-        if self._journaling is not None:
-            self._journaling.forget(log)
+        if self.journaling is not None:
+            self.journaling.forget(log)
         if state is not None:
             waiters, state.waiters = state.waiters, []
             error = StorageError(f"{log.tp} was deleted while data waited to be synced")
@@ -214,8 +225,8 @@ class Flusher:
         if self._timer is not None:
             self._timer.cancel()
         self._fail_all(BrokerStoppingError("the broker stopped before the data was synced"))
-        if self._journaling is not None:
-            self._journaling.close()
+        if self.journaling is not None:
+            self.journaling.close()
         self._runner.close()
 
     # --- inside ----------------------------------------------------------------------------------
@@ -257,7 +268,7 @@ class Flusher:
             self._fail(error)
 
     def _start_syncs(self) -> None:
-        journaling = self._journaling
+        journaling = self.journaling
         if journaling is not None:
             self._gather(journaling)
         while self._queue and self._runner.free:
@@ -273,7 +284,7 @@ class Flusher:
                     number = -1 if journaling is None else journaling.begin_store(state.log)
                     work.append((state, ticket, number))
             if work:
-                finish = partial(self._guard, self._finish, work)
+                finish = partial(self._guard, self._finish, work, perf_counter())
                 self._runner.run([ticket for _, ticket, _ in work], finish)
 
     def _gather(self, journaling: Journaling) -> None:
@@ -357,8 +368,12 @@ class Flusher:
         return ticket
 
     def _finish(
-        self, work: list[tuple[_LogState, SyncTicket, int]], error: BaseException | None
+        self,
+        work: list[tuple[_LogState, SyncTicket, int]],
+        began: float,
+        error: BaseException | None,
     ) -> None:
+        self.sync_seconds.observe(perf_counter() - began)
         if isinstance(error, TooManyOpenFilesError):
             self._retry([each for each in work if not each[1].done], error)
             work = [each for each in work if each[1].done]
@@ -371,8 +386,8 @@ class Flusher:
             state.syncing = False
             before = log.high_watermark
             log.finish_sync(ticket)
-            if self._journaling is not None:
-                self._journaling.finish_store(log, number, ticket)
+            if self.journaling is not None:
+                self.journaling.finish_store(log, number, ticket)
             watermark = log.high_watermark
             finished.append((state, watermark > before, watermark < log.log_end_offset))
         self._continue(finished)
@@ -385,8 +400,8 @@ class Flusher:
         for state, _, number in work:
             state.syncing = False
             state.log.withdraw_piece()  # what was copied since begins above the high watermark
-            if self._journaling is not None:
-                self._journaling.fail_store(state.log, number)
+            if self.journaling is not None:
+                self.journaling.fail_store(state.log, number)
 
         def again() -> None:
             for state, _, _ in work:

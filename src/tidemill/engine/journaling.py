@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
+from time import perf_counter
 from typing import TypeVar, cast
 
 import structlog
@@ -29,6 +30,8 @@ from tidemill.log.journal.ring import RingFile
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.log.rounds import promised_ends
+from tidemill.metrics.definition import histogram
+from tidemill.metrics.registry import Histogram
 
 TICK_S = 1.0
 STORED_AFTER = 10
@@ -51,6 +54,14 @@ RETRY_S = 0.25
 MEASURED_PARTS = 64
 """The space in the journal is measured after each of so many parts of a file."""
 
+SYNC_SECONDS = histogram(
+    "tidemill_sync_seconds",
+    "How long a sync took, with the write of a journal's entry; of=segments is for the files of "
+    "partitions that requests wait for.",
+    "of",
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0),
+)
+
 T = TypeVar("T")
 
 logger = structlog.get_logger("tidemill.journal")
@@ -62,6 +73,10 @@ class Journaling:
     Args:
         on_free: called when the next round can start.
         on_failure: called with an error after which the broker must stop.
+
+    Attributes:
+        sync_seconds: how long the rounds took.
+        written_bytes: bytes of the entries that were written.
     """
 
     def __init__(
@@ -96,6 +111,9 @@ class Journaling:
         self._extent_timer: asyncio.TimerHandle | None = None
         self._is_unavailable = False
         self.is_busy = False
+        self.sync_seconds = Histogram(SYNC_SECONDS.buckets)
+        self.written_bytes = 0
+        self._began = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -173,6 +191,7 @@ class Journaling:
             self._store_soon()
             return False
         self.is_busy = True
+        self._began = perf_counter()
         self._entries.run(write, lambda result: self._written(result, write, logs, finished))
         return True
 
@@ -194,6 +213,7 @@ class Journaling:
         if self._closed:
             return
         self.is_busy = False
+        self.sync_seconds.observe(perf_counter() - self._began)
         error = result.exception()
         if error is not None:
             self._on_failure(error)
@@ -207,6 +227,7 @@ class Journaling:
         finished(True)
         if self._extent_timer is None:
             self._extent_timer = self._loop.call_later(EXTENT_S, self._write_extent)
+        self.written_bytes += write.size
         self._unseen_bytes += write.size
         if self._unseen_bytes >= WRITTEN_BYTES:
             self._unseen_bytes = 0

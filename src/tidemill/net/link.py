@@ -98,6 +98,9 @@ class Owner(Protocol):
     def admit(self, link: Link) -> bool:
         """Count a new connection; return False if there are too many."""
 
+    def count_failure(self, kind: str) -> None:
+        """Count a connection that is closed because of an error of this type."""
+
     def dismiss(self, link: Link) -> None:
         """Forget a closed connection."""
 
@@ -292,6 +295,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is None or self.is_closing:
             return
         self._send_gathered()
+        self._owner.count_failure(type(error).__name__)
         about = {"peer": self.peer, **about}
         if isinstance(error, MemoryError):
             log.error(

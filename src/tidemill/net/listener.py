@@ -42,6 +42,10 @@ class Listener:
         make_session: called for each accepted connection.
         budget: memory of requests; several listeners can share one.
         tls: its certificate and key; None: plain text.
+
+    Attributes:
+        accepted, refused: connections since the start.
+        failed: connections that were closed with an error, by its type.
     """
 
     def __init__(
@@ -69,6 +73,8 @@ class Listener:
         self.watch_seconds = WATCH_SECONDS
         """How often the files of the certificate are looked at."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.accepted = self.refused = 0
+        self.failed: dict[str, int] = {}
         self._refused = 0
         """Connections that were refused since the last report."""
         self._next_report = 0.0
@@ -174,6 +180,7 @@ class Listener:
         if self.budget.connections >= self.limits.connections:
             self._report_refused(link)
             return False
+        self.accepted += 1
         self._links.add(link)
         self.budget.connections += 1
         self._empty.clear()
@@ -181,6 +188,7 @@ class Listener:
 
     def _report_refused(self, link: Link) -> None:
         """Log that connections were refused, once in a while: clients can try again and again."""
+        self.refused += 1
         self._refused += 1
         now = self.now()
         if now < self._next_report:
@@ -194,6 +202,10 @@ class Listener:
             hint="Raise limits.connections, and the limit of open files (ulimit -Hn) with it.",
         )
         self._refused, self._next_report = 0, now + REPORT_SECONDS
+
+    def count_failure(self, kind: str) -> None:
+        """Count a connection that is closed because of an error of this type."""
+        self.failed[kind] = self.failed.get(kind, 0) + 1
 
     def dismiss(self, link: Link) -> None:
         """Forget a closed connection."""

@@ -293,13 +293,20 @@ class Security(Section):
 
 
 class Telemetry(Section):
-    """The broker's log lines, on stderr."""
+    """The broker's log lines, on stderr, and its metrics."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level of the events that are logged."
     )
     format: Literal["auto", "human", "logfmt", "json"] = Field(
         "auto", description="Format of a log line; auto is human on a terminal, logfmt elsewhere."
+    )
+    metrics_series: int = Field(
+        500,
+        ge=1,
+        le=100_000,
+        description="Topics, groups and queues with metrics of their own, of each as many. The "
+        "rest is counted together.",
     )
 
 

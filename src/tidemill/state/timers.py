@@ -25,6 +25,10 @@ class Timers(Generic[K]):
     def __len__(self) -> int:
         return len(self._deadlines)
 
+    def active(self) -> list[K]:
+        """Return the keys that have a deadline."""
+        return list(self._deadlines)
+
     def set(self, key: K, deadline_ms: int) -> None:
         """Set or move the deadline of ``key``."""
         self._deadlines[key] = deadline_ms

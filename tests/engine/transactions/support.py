@@ -206,7 +206,7 @@ async def cut_power(engine: Engine, fs: FaultyFileSystem, rng: random.Random) ->
 
 def is_noted(engine: Engine) -> bool:
     """Return whether the journal is open, idle, and says of all that is synced that it is."""
-    journal, journaling = engine._store.journal, engine._flusher._journaling
+    journal, journaling = engine._store.journal, engine._flusher.journaling
     assert journaling is not None
     return journal.is_open and not journal.notes.are_waiting and not journaling.is_busy
 

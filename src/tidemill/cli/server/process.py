@@ -27,6 +27,8 @@ from tidemill.cli.server.worker_kinds import Broker, worker_specs
 from tidemill.clock import SystemClock
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
+from tidemill.metrics.errors import add_errors
+from tidemill.metrics.process import LoopLag, add_process
 from tidemill.protocols.contract import Address, Protocol, Server
 from tidemill.protocols.table import protocols
 from tidemill.settings import Settings
@@ -103,6 +105,8 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     engine = Engine(settings, SystemClock())
     servers = _servers(engine, settings)
     encrypted = [server.listener for _, server in servers if server.listener.tls.is_used]
+    add_process(engine.metrics)
+    add_errors(engine.metrics)
 
     def reload() -> None:
         for listener in encrypted:
@@ -129,12 +133,14 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             was_ready = True
             ready(running)
             trimming = asyncio.create_task(_return_memory())
+            lag = LoopLag(engine.metrics)
             supervisor.start()
             try:
                 await _stopped_or_failed(stop, engine.failed)
             finally:
                 log.info("stopping")
                 trimming.cancel()
+                lag.stop()
                 await supervisor.stop()
                 await control.stop()
         finally:
@@ -151,6 +157,7 @@ def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]
     They share the memory of requests, and what logins share.
     """
     from tidemill.net.budget import Budget
+    from tidemill.net.metrics import add_listeners
     from tidemill.protocols.logins.logins import Logins
 
     budget, logins = (
@@ -163,6 +170,7 @@ def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]
             for server in protocol.servers(engine, settings, budget, logins):
                 servers.append((protocol, server))
                 server.listener.tls.context()  # before anything is started
+    add_listeners(engine.metrics, [server.listener for _, server in servers], budget)
     return servers
 
 

@@ -255,6 +255,14 @@ class GroupCoordinator:
         """Return the partitions for which a group has committed offsets, in no order."""
         return self._offsets.positions(group_id)
 
+    def groups_with_offsets(self) -> list[str]:
+        """Return the groups that have committed offsets, also those without members."""
+        return self._offsets.group_ids()
+
+    def member_counts(self) -> dict[str, int]:
+        """Return the number of members of each group."""
+        return {group.group_id: len(group.members) for group in self._groups}
+
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> list[TidemillError | None]:

@@ -47,6 +47,9 @@ class Reader:
     Args:
         max_bytes: the most bytes that one read returns. A first batch that is larger is returned
             whole.
+
+    Attributes:
+        bytes_by_topic: how many bytes reads have returned since the start, for metrics.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Reader:
         self._waiters = waiters
         self._errors = errors
         self._max_bytes = max_bytes
+        self.bytes_by_topic: dict[str, int] = {}
 
     def read_now(self, query: ReadQuery) -> list[ReadResult] | None:
         """Read without waiting, from few partitions.
@@ -101,8 +105,11 @@ class Reader:
                 )
                 if _may_lend(query, log, piece):
                     result.lent = piece.lend()
-                    if result.lent is not None or piece.is_cold():
-                        return result.lent is not None
+                    if result.lent is not None:
+                        self._count(part.topic, piece.size)
+                        return True
+                    if piece.is_cold():
+                        return False
             data = piece.load_nowait()
             if data is None:
                 return False
@@ -111,9 +118,13 @@ class Reader:
             self._errors.report(error, f"{part.topic}-{part.partition}")
             result.error = error
         else:
+            self._count(part.topic, piece.size)
             if query.isolation is Isolation.READ_COMMITTED:
                 self._find_aborted(part, result, piece)
         return True
+
+    def _count(self, topic: str, size: int) -> None:
+        self.bytes_by_topic[topic] = self.bytes_by_topic.get(topic, 0) + size
 
     async def read(self, query: ReadQuery) -> list[ReadResult]:
         """Read, and wait for more while fewer than ``min_bytes`` are there.
@@ -241,7 +252,10 @@ class Reader:
             await self._lend(query, partitions, results, slices)
         loaded = 0
         for tp, result, piece in zip(partitions, results, slices, strict=True):
-            if piece is None or not piece.size or result.lent is not None:
+            if piece is None or not piece.size:
+                continue
+            self._count(tp.topic, piece.size)
+            if result.lent is not None:
                 continue
             loaded += 1
             if query.breathe is not None and loaded % PLANNED_TOGETHER == 0:

@@ -154,6 +154,17 @@ class ShareCore:
         except TidemillError:
             return None
 
+    def lags(self) -> list[tuple[str, str, int]]:
+        """Return group, topic and unfinished records of each share partition in use."""
+        return [
+            (
+                key.group_id,
+                live.log.tp.topic,
+                max(live.log.high_watermark - live.partition.window.start, 0),
+            )
+            for key, live in self._live.items()
+        ]
+
     def find(self, key: PartitionKey) -> LiveShare | None:
         """Return a share partition that is in use or stored, else None."""
         live = self._live.get(key)

@@ -374,9 +374,19 @@ class Journal:
         return self._ring.file_bytes
 
     @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return self._ring.file_bytes * len(self._ring.files)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the files with entries that are needed."""
+        return self._ring.used_bytes(self.head)
+
+    @property
     def is_half_full(self) -> bool:
         """Whether more than half of the space is in use."""
-        return self._ring.used_bytes(self.head) * 2 > self.limit_bytes
+        return self.used_bytes * 2 > self.limit_bytes
 
     @property
     def wants_file(self) -> bool:

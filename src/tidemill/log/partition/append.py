@@ -240,6 +240,7 @@ class Appender:
             sync_name(chain.env, old)
         new = Segment.create(chain.env, chain.folder, chain.end_offset, now_ms)
         old.close_index()
+        chain.closed_bytes += old.size
         self._sync.add_closed(old)
         chain.add(new)
         self._point.pending = chain.end_offset

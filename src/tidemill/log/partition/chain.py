@@ -34,6 +34,8 @@ class SegmentChain:
         changed: whether the files differ from what the last clean stop left.
         removed: whether the folder was renamed, to be deleted or set aside.
         failure: the reason why the partition is offline, or None.
+        closed_bytes: bytes of the segments that were closed since the partition was opened, less
+            what the active one had then; ``PartitionLog.appended_bytes`` adds the active one.
         sparse: whether batches can be missing between others, because compaction has removed them.
             True from the time when the topic is configured to be compacted.
     """
@@ -46,6 +48,7 @@ class SegmentChain:
     end_offset: int
     _: KW_ONLY
     sparse: bool = False
+    closed_bytes: int = 0
     changed: bool = False
     removed: bool = False
     failure: StorageError | None = None

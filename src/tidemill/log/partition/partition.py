@@ -86,6 +86,7 @@ class PartitionLog:
 
     def __init__(self, opened: OpenedPartition) -> None:
         chain = self.chain = opened.chain
+        chain.closed_bytes = -chain.active.size
         self.tp = chain.tp
         self.topic_id: UUID | None = opened.topic_id
         self.first_dirty_offset = 0
@@ -118,6 +119,11 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """The size of all segments in bytes."""
         return self.chain.size_bytes
+
+    @property
+    def appended_bytes(self) -> int:
+        """The bytes of batches that were appended since the partition was opened."""
+        return self.chain.closed_bytes + self.chain.active.size
 
     @property
     def log_start_offset(self) -> int:

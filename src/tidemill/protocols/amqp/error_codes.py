@@ -12,6 +12,7 @@ from tidemill.engine.errors import AuthorizationError, BrokerStoppingError
 from tidemill.engine.queues import errors
 from tidemill.errors import TidemillError
 from tidemill.log.errors import TooManyOpenFilesError
+from tidemill.metrics.errors import count_error
 from tidemill.protocols.amqp.errors import AmqpError, ChannelClosedError, ConnectionClosedError
 
 E = TypeVar("E", bound=TidemillError)
@@ -22,6 +23,7 @@ VHOST = "/"
 
 def amqp_error(error: TidemillError) -> AmqpError:
     """Return the error with which a channel or a connection is closed."""
+    count_error("amqp", type(error))
     if isinstance(error, AmqpError):
         return error
     for kind in type(error).__mro__:

@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP/1.1 as bytes, for probes: a method, a path, no body.
+"""Requests and answers of HTTP/1.1 as bytes, for probes and scrapes: a method, a path, no body.
 
 What is longer or has a body is refused. Sans-IO. Must not know: sockets, the engine.
 Source: RFC 9112.
@@ -32,11 +32,13 @@ class Request:
     Attributes:
         path: The path without the query.
         keeps: Whether the client keeps the connection.
+        accept: The header Accept in lower case.
     """
 
     method: str
     path: str
     keeps: bool
+    accept: str = ""
 
 
 def parse(data: bytes) -> tuple[Request | None, int]:
@@ -70,7 +72,8 @@ def parse(data: bytes) -> tuple[Request | None, int]:
         raise BadRequestError(400, "the Host header is missing")
     keeps = is_new and b"close" not in headers.get(b"connection", b"")
     path = found[2].partition(b"?")[0].decode("ascii")
-    return Request(found[1].decode(), path, keeps), end + 4
+    accept = headers.get(b"accept", b"").decode("latin-1")
+    return Request(found[1].decode(), path, keeps, accept), end + 4
 
 
 def answer(
@@ -81,8 +84,9 @@ def answer(
     keeps: bool,
     with_body: bool = True,
     headers: str = "",
+    content_type: str = "application/json",
 ) -> bytes:
-    """Return an answer with JSON in it.
+    """Return an answer with JSON in it, or with the bytes that ``content`` is.
 
     Args:
         date: The time of the answer, as in ``Thu, 26 Nov 2026 18:11:16 GMT``.
@@ -90,11 +94,11 @@ def answer(
         with_body: Whether the body is sent: not for HEAD.
         headers: More lines, each with its CR LF.
     """
-    body = json.dumps(content).encode() + b"\n"
+    body = content if isinstance(content, bytes) else json.dumps(content).encode() + b"\n"
     head = (
         f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
         f"date: {date}\r\n"
-        "content-type: application/json\r\n"
+        f"content-type: {content_type}\r\n"
         f"content-length: {len(body)}\r\n"
         "cache-control: no-store\r\n"
         f"{headers}connection: {'keep-alive' if keeps else 'close'}\r\n\r\n"

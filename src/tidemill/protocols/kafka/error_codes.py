@@ -10,6 +10,7 @@ from tidemill import errors
 from tidemill.engine import errors as engine
 from tidemill.kafka_codec.fields import cached
 from tidemill.log import errors as log
+from tidemill.metrics.errors import count_error
 from tidemill.protocols.kafka import errors as kafka
 from tidemill.protocols.logins import contract as logins
 from tidemill.state import errors as state
@@ -142,7 +143,10 @@ def error_code(error: BaseException | None, *, group: bool = False) -> int:
         group: whether an API of the group coordinator responds. There, a broker that stops or
             can't write is "coordinator not available".
     """
-    return NONE if error is None else _code_of(type(error), group)
+    if error is None:
+        return NONE
+    count_error("kafka", type(error))
+    return _code_of(type(error), group)
 
 
 # --- codes that older versions of an API do not know ---------------------------------------------
@@ -196,6 +200,7 @@ def transaction_code(error: BaseException | None, api_key: int, version: int) ->
     for kind in type(error).__mro__:
         since, before = _BEFORE.get(kind, {}).get(api_key, (0, 0))
         if version < since:
+            count_error("kafka", kind)
             return before
     return error_code(error, group=api_key != _PRODUCE)
 

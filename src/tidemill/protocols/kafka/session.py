@@ -154,7 +154,7 @@ class KafkaSession:
             self._link.hold_request(len(frame.view) + FRAME_OVERHEAD)
             if not self._queue and self._may_start(frame) and self._has_turn(frame, now, end):
                 self._turns.begin_slice(now)
-                self._start(frame)
+                self._start(frame, now)
                 now = perf_counter()
             else:
                 self._queue.append(kept(frame))
@@ -232,7 +232,7 @@ class KafkaSession:
             end = self._turns.deadline(began)
             while self._can_start_queued() and self._has_turn(self._queue[0], now, end):
                 self._turns.begin_slice(now)
-                self._start_next(RUN_REQUESTS)
+                self._start_next(RUN_REQUESTS, now)
                 now = perf_counter()
             self._turns.spend(now - began)
         self._link.send()
@@ -269,8 +269,9 @@ class KafkaSession:
                 self._sends_at_end = True
                 self._link.gather()
                 self._turns.at_end(self._send_at_end)
-            self._turns.begin_slice(perf_counter())
-            self._start_next(TURN_REQUESTS)
+            now = perf_counter()
+            self._turns.begin_slice(now)
+            self._start_next(TURN_REQUESTS, now)
         self._ask_for_turn()
         if self._state.stopping:
             self._close_when_done()
@@ -293,22 +294,23 @@ class KafkaSession:
             and self._may_start(frames[started])
             and self._has_turn(frames[started], now, end)
         ):
-            count = self._start_run(frames[started : started + RUN_REQUESTS], counted=False)
+            count = self._start_run(frames[started : started + RUN_REQUESTS], now, counted=False)
             if not count:
                 break
             started += count
             now = perf_counter()
         return started
 
-    def _start_next(self, most: int) -> None:
+    def _start_next(self, most: int, now: float) -> None:
         """Start the next queued request, or a run of at most so many."""
-        count = self._start_run(list(islice(self._queue, self._runs.most(most))), counted=True)
+        frames = list(islice(self._queue, self._runs.most(most)))
+        count = self._start_run(frames, now, counted=True)
         for _ in range(count):
             self._queue.popleft()
         if not count:
-            self._start(self._queue.popleft())
+            self._start(self._queue.popleft(), now)
 
-    def _start_run(self, frames: list[Frame], *, counted: bool) -> int:
+    def _start_run(self, frames: list[Frame], now: float, *, counted: bool) -> int:
         """Start the run at the front of some requests; return how many requests it has.
 
         Args:
@@ -325,10 +327,10 @@ class KafkaSession:
                 self._shared.pool.give(frame.owner)
         if not counted:
             self._link.hold_request(size)
-        self._answer_run(run, size)
+        self._answer_run(run, size, now)
         return run.count
 
-    def _start(self, frame: Frame) -> None:
+    def _start(self, frame: Frame, now: float) -> None:
         """Decode one request and run its handler."""
         view = frame.view
         size = len(view) + FRAME_OVERHEAD
@@ -348,7 +350,7 @@ class KafkaSession:
             answered = answer(api, ctx, view, body)
             if answered is None:
                 answered, frame = self._answer_wide(api, ctx, kept(frame), body), _NO_FRAME
-            self._answer(api, ctx, size, answered)
+            self._answer(api, ctx, size, answered, now)
         except Exception as error:
             self._fail(error, about)
             self._link.release_request(size)
@@ -378,9 +380,11 @@ class KafkaSession:
 
     # --- sending responses -----------------------------------------------------------------------
 
-    def _answer(self, api: Api, ctx: RequestContext, size: int, answered: Answer) -> None:
+    def _answer(
+        self, api: Api, ctx: RequestContext, size: int, answered: Answer, began: float
+    ) -> None:
         if isinstance(answered, LaterAnswer):
-            slot = Slot(api, ctx, size)
+            slot = Slot(api, ctx, size, began)
             slot.is_waiting = True
             self._enter(slot)
             answered.call_when_done(lambda result: self._complete(slot, answered, result))
@@ -392,8 +396,9 @@ class KafkaSession:
             if started.result:
                 self._link.write(started.result)
             self._link.release_request(size)
+            self._shared.seconds[api.key].observe(perf_counter() - began)
             return
-        slot = Slot(api, ctx, size)
+        slot = Slot(api, ctx, size, began)
         if isinstance(started, eager.Done):
             slot.buffers, slot.done = started.result, True
             self._enter(slot)
@@ -403,13 +408,14 @@ class KafkaSession:
         self._shared.tasks.add(task)
         task.add_done_callback(lambda done: self._finished(slot, done))
 
-    def _answer_run(self, run: Run, size: int) -> None:
-        slot = Slot(self._shared.apis[PRODUCE], self._run_ctx, size, run.count)
+    def _answer_run(self, run: Run, size: int, began: float) -> None:
+        slot = Slot(self._shared.apis[PRODUCE], self._run_ctx, size, began, run.count)
         if run.call_when_done(lambda: self._complete_run(slot, run)):
             slot.is_waiting = True
         elif not self._slots and not self._link.budget.held:
             self._link.write(run.responses)
             self._link.release_request(size)
+            self._shared.seconds[PRODUCE].observe(perf_counter() - began, run.count)
             return
         else:
             slot.buffers, slot.done = run.responses, True
@@ -425,6 +431,7 @@ class KafkaSession:
         self._unanswered = 0
         self._link.write(run.responses)
         self._link.release_request(slot.size)
+        self._shared.seconds[PRODUCE].observe(perf_counter() - slot.began, slot.requests)
 
     def _ended(self, slot: Slot) -> None:
         slot.is_waiting, slot.task = False, None
@@ -482,10 +489,12 @@ class KafkaSession:
         """Send the responses that are next in order, and start the requests that waited."""
         self._flushing = False
         buffers: list[Part] = []
+        now, seconds = perf_counter(), self._shared.seconds
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             self._unanswered -= slot.requests
             buffers += slot.buffers
+            seconds[slot.api.key].observe(now - slot.began, slot.requests)
             self._link.release_request(slot.size)
         if buffers:
             self._link.gather()  # ``_start_queued`` sends

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidemill.metrics.registry import Histogram
 from tidemill.net.listener import Listener
 from tidemill.net.turns import Turns
 from tidemill.parts import Part
@@ -33,6 +34,8 @@ class Shared:
     max_frame: int
     """Longest request in bytes."""
     pool: BufferPool
+    seconds: Mapping[int, Histogram]
+    """How long the requests of each API took."""
     scratch: memoryview
     """Receive buffer for small requests."""
     share_sessions: ShareSessions = field(default_factory=ShareSessions)
@@ -49,15 +52,30 @@ class Slot:
 
     Args:
         size: the bytes that it counts for.
+        began: when it was started (``perf_counter``).
         requests: the number of requests, if it is a run.
     """
 
     __slots__ = (
-        *("api", "buffers", "ctx", "done", "is_counted", "is_waiting", "requests", "size", "task"),
+        *(
+            "api",
+            "began",
+            "buffers",
+            "ctx",
+            "done",
+            "is_counted",
+            "is_waiting",
+            "requests",
+            "size",
+            "task",
+        ),
     )
 
-    def __init__(self, api: Api, ctx: RequestContext, size: int, requests: int = 1) -> None:
+    def __init__(
+        self, api: Api, ctx: RequestContext, size: int, began: float, requests: int = 1
+    ) -> None:
         self.api = api
+        self.began = began
         self.ctx = ctx
         self.size = size
         self.requests = requests

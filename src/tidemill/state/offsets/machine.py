@@ -302,6 +302,10 @@ class Offsets:
         """Return the positions for which a group has committed offsets, in no order."""
         return list(self._offsets.get(group_id, ()))
 
+    def group_ids(self) -> list[str]:
+        """Return the groups that have committed offsets."""
+        return list(self._offsets)
+
     def stored(self) -> Iterator[tuple[OffsetKey, LoggedOffset]]:
         """Yield the offsets of plain commits and ended transactions, which survive a restart."""
         for group_id, positions in self._offsets.items():

@@ -332,6 +332,11 @@ class Transactions:
         """Return the transactional id that has this producer id, now or after its decision."""
         return self._stored.find(producer_id)
 
+    def open_since(self) -> tuple[int, int, int | None]:
+        """Return the number of ids and of open transactions, and the start of the oldest one."""
+        starts = self._stored.open_since()
+        return len(self._values), len(starts), min(starts, default=None)
+
     def list(
         self,
         states: Collection[str] = (),

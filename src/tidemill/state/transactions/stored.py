@@ -94,6 +94,10 @@ class StoredTransactions:
                 deadline = min(deadline_ms(value), now_ms + value.timeout_ms)
                 self._timers.set(transactional_id, deadline)
 
+    def open_since(self) -> list[int]:
+        """Return when each open transaction began, in ms since the epoch."""
+        return [self.values[each].start_ms for each in self._timers.active()]
+
     def find(self, producer_id: int) -> str | None:
         """Return the transactional id that has this producer id, now or after its decision."""
         return self._ids.get(producer_id)
