@@ -34,6 +34,7 @@ from tidemill.engine.api import (
     ReadQuery,
     ReadResult,
     SyncRequest,
+    TopicInfo,
     TransactionVersion,
     TxnOffsetCommit,
     WriteResult,
@@ -87,12 +88,18 @@ class Gate(Authorizer):
     def __init__(self) -> None:
         self.denied: Callable[[Operation, Resource], bool] = lambda *_: False
         self.questions: list[tuple[Principal, Operation, Resource]] = []
+        self.allows_any = False
 
     def authorize(
         self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
     ) -> bool:
         self.questions.append((principal, operation, resource))
         return not self.denied(operation, resource)
+
+    def authorize_any(
+        self, principal: Principal, operation: Operation, kind: ResourceKind, host: str = ""
+    ) -> bool:
+        return self.allows_any
 
 
 def deny_all(*_: object) -> bool:
@@ -154,7 +161,8 @@ CALLS: dict[str, tuple[Call, Question]] = {
     "topics.by_id": (lambda d: d.topics.by_id(topic_id(d)), (Op.DESCRIBE, T)),
     "topics.all": (lambda d: d.topics.all(), (Op.DESCRIBE, T)),
     "topics.check_partition": (lambda d: d.topics.check_partition("a", 0), (Op.DESCRIBE, T)),
-    "topics.ensure": (lambda d: d.topics.ensure("new"), (Op.CREATE, Resource(TOPIC, "new"))),
+    "topics.check_alterable": (lambda d: d.topics.check_alterable("a", 0), (Op.ALTER, C)),
+    "topics.ensure": (lambda d: d.topics.ensure("new"), (Op.DESCRIBE, Resource(TOPIC, "new"))),
     "topics.create": (
         lambda d: d.topics.create([NewTopic("new", 1)]),
         (Op.CREATE, Resource(TOPIC, "new")),
@@ -219,7 +227,10 @@ CALLS: dict[str, tuple[Call, Question]] = {
     "groups.listings": (lambda d: list(d.groups.listings()), (Op.DESCRIBE, G)),
     "groups.describe": (lambda d: d.groups.describe("g"), (Op.DESCRIBE, G)),
     "groups.delete": (lambda d: d.groups.delete("g"), (Op.DELETE, G)),
-    "transactions.new_producer": (lambda d: d.transactions.new_producer(), (Op.WRITE, C)),
+    "transactions.new_producer": (
+        lambda d: d.transactions.new_producer(),
+        (Op.IDEMPOTENT_WRITE, C),
+    ),
     "transactions.init": (
         lambda d: d.transactions.init(InitProducer("x", 60_000)),
         (Op.WRITE, X),
@@ -246,7 +257,7 @@ CALLS: dict[str, tuple[Call, Question]] = {
     ),
     "queues.publisher": (
         lambda d: d.queues.publisher(None).publish(1, "", "a", Message(b"v")),
-        (Op.WRITE, T),
+        (Op.WRITE, Resource(EXCHANGE, "amq.default")),
     ),
     "queues.consume": (
         lambda d: d.queues.consume("a", ConsumerSpec("t", OWNER), RECIPIENT),
@@ -286,6 +297,10 @@ CALLS: dict[str, tuple[Call, Question]] = {
     ),
     "security.users": (lambda d: d.security.users(), (Op.DESCRIBE, C)),
     "security.alter_users": (lambda d: d.security.alter_users([], {}), (Op.ALTER, C)),
+    "security.rules": (lambda d: d.security.rules(), (Op.DESCRIBE, C)),
+    "security.rules_to_delete": (lambda d: d.security.rules_to_delete(), (Op.ALTER, C)),
+    "security.create_rules": (lambda d: d.security.create_rules([]), (Op.ALTER, C)),
+    "security.delete_rules": (lambda d: d.security.delete_rules([]), (Op.ALTER, C)),
     "storage.usage": (lambda d: d.storage.usage(), (Op.DESCRIBE, C)),
     "storage.catalog_log": (lambda d: d.storage.catalog_log(), (Op.DESCRIBE, C)),
 }
@@ -365,7 +380,7 @@ DeleteRecords: records.delete_before: DELETE TOPIC
 DescribeProducers: records.producers: READ TOPIC
 Metadata: topics.get: DESCRIBE TOPIC
 Metadata of all topics: topics.all: DESCRIBE TOPIC
-Metadata that creates a topic: topics.ensure: CREATE TOPIC
+Metadata that creates a topic: topics.ensure: CREATE TOPIC, DESCRIBE TOPIC
 CreateTopics: topics.create: CREATE TOPIC
 DeleteTopics: topics.delete: DELETE TOPIC
 CreatePartitions: topics.add_partitions: ALTER TOPIC
@@ -484,11 +499,56 @@ async def test_errors_are_in_the_places_of_the_denied_topics() -> None:
         assert kinds(await door.topics.delete(["b", "a", "b"])) == mixed
 
 
-async def test_a_read_without_a_wait_is_left_to_read_where_access_is_checked() -> None:
+async def test_a_read_without_a_wait_is_left_to_read_where_a_topic_is_denied() -> None:
     async with running() as (engine, gate):
-        assert engine.door(ALICE).records.read_now(query("a")) is None
+        door = engine.door(ALICE)
+        assert kinds(door.records.read_now(query("a", "b"))) == [type(None)] * 2
+        gate.denied = deny_topic_b
+        assert door.records.read_now(query("a", "b")) is None
+        assert kinds(door.records.read_now(query("a"))) == [type(None)]
+
+
+async def test_create_on_the_cluster_is_enough_for_each_topic() -> None:
+    async with running() as (engine, gate):
+        gate.denied = lambda op, resource: op is Op.CREATE and resource.kind is TOPIC
+        door = engine.door(ALICE)
+        created = await door.topics.create([NewTopic("new", 1)])
+        assert kinds(created) == [TopicInfo]
+        assert (await door.topics.ensure("other")).name == "other"
+        gate.denied = lambda op, resource: op is Op.CREATE
+        assert kinds(await door.topics.create([NewTopic("c", 1)])) == [TopicAuthorizationError]
+        assert type(await outcome(lambda d: d.topics.ensure("c"), door)) is TopicAuthorizationError
+        gate.denied = lambda op, resource: op in (Op.CREATE, Op.DESCRIBE)
+        assert type(await outcome(lambda d: d.topics.ensure("a"), door)) is TopicAuthorizationError
+
+
+async def test_write_on_any_topic_is_enough_for_a_producer_id() -> None:
+    async with running() as (engine, gate):
         gate.denied = deny_all
-        assert engine.door(ALICE).records.read_now(query("a")) is None
+        door = engine.door(ALICE)
+        assert type(await outcome(CALLS["transactions.new_producer"][0], door)) is (
+            ClusterAuthorizationError
+        )
+        gate.allows_any = True
+        assert await door.transactions.new_producer() is not None
+
+
+async def test_describe_on_the_cluster_is_enough_to_list_all_groups() -> None:
+    async with running() as (engine, gate):
+        door = engine.door(ALICE)
+        gate.denied = lambda _, resource: resource.kind is GROUP
+        assert [each.group_id for each in door.groups.listings()] == ["g"]
+        gate.denied = deny_all
+        assert list(door.groups.listings()) == []
+
+
+async def test_a_topic_that_is_denied_is_not_named_where_its_id_was_asked_for() -> None:
+    async with running() as (engine, gate):
+        gate.denied = deny_all
+        wanted = topic_id(engine.inner_door())
+        error = await outcome(lambda d: d.topics.by_id(wanted), engine.door(ALICE))
+        assert type(error) is TopicAuthorizationError
+        assert "'a'" not in str(error)
 
 
 async def test_a_denied_partition_ends_the_wait_of_a_read() -> None:

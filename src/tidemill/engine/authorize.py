@@ -87,6 +87,10 @@ class Authorizer(abc.ABC):
         """Return whether the principal may do everything, now and later."""
         return False
 
+    def for_queues(self) -> Authorizer:
+        """Return the authorizer of queues and exchanges: this one, or another."""
+        return self
+
     def report(  # noqa: B027 - most authorizers take no note
         self,
         principal: Principal,
@@ -150,44 +154,73 @@ class Access:
         is_unrestricted: whether everything is allowed, so that per-resource checks can be skipped.
     """
 
-    __slots__ = ("_answers", "_authorizer", "_generation", "host", "is_unrestricted", "principal")
+    __slots__ = (
+        "_answers",
+        "_authorizer",
+        "_generation",
+        "_kept",
+        "host",
+        "is_unrestricted",
+        "principal",
+    )
 
     def __init__(self, principal: Principal, authorizer: Authorizer, host: str = "") -> None:
         self.principal = principal
         self.host = host
         self.is_unrestricted = authorizer.is_unrestricted(principal)
         self._authorizer = authorizer
-        self._answers: dict[tuple[Operation, ResourceKind, str], bool] = {}
-        self._generation = authorizer.generation
+        self._answers: dict[tuple[Operation, ResourceKind], dict[str, bool]] = {}
+        self._kept = 0
+        self._generation: int | None = None
 
     def allows(self, operation: Operation, kind: ResourceKind, name: str = "") -> bool:
         """Return whether the principal may do the operation on the resource."""
-        if self.is_unrestricted:
-            return True
-        if self._generation != self._authorizer.generation:
-            self._answers.clear()
-            self._generation = self._authorizer.generation
-        key = (operation, kind, name)
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self._authorizer.authorize(
-                self.principal, operation, Resource(kind, name), self.host
-            )
-            if self._generation is not None:
-                if len(self._answers) >= MOST_ANSWERS:
-                    self._answers.clear()
-                self._answers[key] = answer
-        return answer
+        return self.is_unrestricted or self.allows_all(operation, kind, (name,))
 
     def allows_all(self, operation: Operation, kind: ResourceKind, names: Iterable[str]) -> bool:
         """Return whether the principal may do the operation on all of the resources."""
-        return self.is_unrestricted or all(self.allows(operation, kind, name) for name in names)
+        if self.is_unrestricted:
+            return True
+        generation = self._authorizer.generation
+        if generation is None or generation != self._generation:
+            self._answers.clear()
+            self._kept = 0
+            self._generation = generation
+        answers = self._answers.get((operation, kind))
+        if answers is None:
+            answers = self._answers[operation, kind] = {}
+        for name in names:
+            answer = answers.get(name)
+            if answer is None:
+                answer = self._ask(operation, kind, name, answers)
+            if not answer:
+                return False
+        return True
+
+    def _ask(
+        self, operation: Operation, kind: ResourceKind, name: str, answers: dict[str, bool]
+    ) -> bool:
+        answer = self._authorizer.authorize(
+            self.principal, operation, Resource(kind, name), self.host
+        )
+        if self._kept >= MOST_ANSWERS:
+            self._answers.clear()
+            answers.clear()
+            self._kept = 0
+        if self._generation is not None:
+            answers[name] = answer
+            self._kept += 1
+        return answer
 
     def allows_any(self, operation: Operation, kind: ResourceKind) -> bool:
         """Return whether the principal may do the operation on at least one resource."""
         return self.is_unrestricted or self._authorizer.authorize_any(
             self.principal, operation, kind, self.host
         )
+
+    def for_queues(self) -> Access:
+        """Return the access of the same principal to queues, which can have rules of their own."""
+        return Access(self.principal, self._authorizer.for_queues(), self.host)
 
     def refusal(
         self, operation: Operation, kind: ResourceKind, name: str = ""

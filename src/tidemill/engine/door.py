@@ -31,12 +31,13 @@ from tidemill.engine.authorize import (
     Access,
     Operation,
 )
-from tidemill.engine.errors import AuthorizationError
+from tidemill.engine.errors import AuthorizationError, TopicAuthorizationError
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests, new_queue_name
 from tidemill.engine.records.records import Records, RecordServices
+from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.users import UserAdmin
 from tidemill.engine.shares.api import SharedRecords, ShareOffset
 from tidemill.engine.shares.core import ShareCore
@@ -69,30 +70,55 @@ class Services:
     cluster_id: UUID
     queues: tuple[QueueCore, QueueRequests]
     shares: tuple[ShareCore, ShareRequests]
-    security: tuple[UserAdmin]
+    security: tuple[UserAdmin, RuleAdmin]
 
 
 # --- topics --------------------------------------------------------------------------------------
 
 
 class Ensured(Question):
-    """Ask for DESCRIBE where the topic exists, and for CREATE where it does not."""
+    """Ask for CREATE on a topic that does not exist, or on the cluster."""
 
     def before(self, call: Call) -> None:
         """Ask about the topic."""
-        exists = call.get("name") in call.core.catalog
-        call.access.check(DESCRIBE if exists else self.operation, self.kind, call.get("name"))
+        name = call.get("name")
+        if name not in call.core.catalog and not call.access.allows(self.operation, CLUSTER):
+            call.access.check(self.operation, self.kind, name)
+
+
+class EachCreated(Each):
+    """As ``Each``. CREATE on the cluster is enough for all topics."""
+
+    def errors(self, call: Call, given: Iterable[Any]) -> list[AuthorizationError | None]:
+        """Return the error or None for each element."""
+        given = list(given)
+        if call.access.allows(self.operation, CLUSTER):
+            return [None] * len(given)
+        return super().errors(call, given)
+
+
+class FoundById(Question):
+    """Refuse a topic that was asked for by its id, without its name."""
+
+    def after(self, call: Call, known: Any, result: Any) -> Any:
+        """Ask about the topic in the result."""
+        if not self.allows(call, result.name):
+            raise TopicAuthorizationError(
+                f"{call.access.principal} is not allowed to describe the topic with this id"
+            )
+        return result
 
 
 class Topics(Part):
     """Looks up, creates and deletes topics."""
 
     get = Row(Catalog.topic, Check(DESCRIBE, TOPIC, "name"))
-    by_id = Row(Catalog.topic_by_id, Found(DESCRIBE, TOPIC, lambda topic: (topic.name,)))
+    by_id = Row(Catalog.topic_by_id, FoundById(DESCRIBE, TOPIC))
     all = Row(TopicAdmin.listed, Visible(DESCRIBE, TOPIC, lambda topic: topic.name))
     check_partition = Row(Catalog.check_partition, Check(DESCRIBE, TOPIC, "name"))
-    ensure = Row(TopicAdmin.ensure, Ensured(CREATE, TOPIC))
-    create = Row(TopicAdmin.create, Each(CREATE, TOPIC, "topics", lambda topic: topic.name))
+    check_alterable = Row(Catalog.check_partition, Check(ALTER, CLUSTER))
+    ensure = Row(TopicAdmin.ensure, Check(DESCRIBE, TOPIC, "name"), Ensured(CREATE, TOPIC))
+    create = Row(TopicAdmin.create, EachCreated(CREATE, TOPIC, "topics", lambda topic: topic.name))
     delete = Row(TopicAdmin.delete, Each(DELETE, TOPIC, "names", lambda name: name))
     add_partitions = Row(TopicAdmin.add_partitions, Check(ALTER, TOPIC, "name"))
 
@@ -147,6 +173,16 @@ def _subscribed(group: ConsumerGroupInfo | ShareGroupInfo) -> Iterable[str]:
     return sorted(names)
 
 
+class VisibleGroups(Visible):
+    """As ``Visible``. DESCRIBE on the cluster is enough for all groups."""
+
+    def after(self, call: Call, known: Any, result: Any) -> Any:
+        """Return the groups that are allowed."""
+        if call.access.allows(self.operation, CLUSTER):
+            return result
+        return super().after(call, known, result)
+
+
 class Groups(Part):
     """Consumer groups, members of share groups, and committed offsets."""
 
@@ -185,7 +221,7 @@ class Groups(Part):
         Each(READ, TOPIC, "partitions", lambda partition: partition[0]),
     )
     listings = Row(
-        GroupCoordinator.listings, Visible(DESCRIBE, GROUP, lambda group: group.group_id)
+        GroupCoordinator.listings, VisibleGroups(DESCRIBE, GROUP, lambda group: group.group_id)
     )
     describe = Row(GroupCoordinator.describe, Check(DESCRIBE, GROUP, "group_id"))
     describe_consumer_group = Row(
@@ -221,10 +257,21 @@ class VisiblePartitions(Visible):
         return replace(result, partitions=tuple(visible))
 
 
+class CanProduce(Question):
+    """Ask for the operation, or for WRITE on any topic (KIP-679)."""
+
+    def before(self, call: Call) -> None:
+        """Ask."""
+        if not call.access.allows_any(WRITE, TOPIC):
+            call.access.check(self.operation, self.kind)
+
+
 class Transactions(Part):
     """Producers and transactions."""
 
-    new_producer = Row(TransactionRequests.new_producer, Check(WRITE, CLUSTER))
+    new_producer = Row(
+        TransactionRequests.new_producer, CanProduce(Operation.IDEMPOTENT_WRITE, CLUSTER)
+    )
     init = Row(
         TransactionCoordinator.init, Check(WRITE, TRANSACTIONAL_ID, "request.transactional_id")
     )
@@ -301,14 +348,13 @@ class Storage(Part):
 
 
 class Publish(Question):
-    """Ask about the exchange of each message, or about the queue in the default exchange."""
+    """Ask about the exchange of each message."""
 
     def before(self, call: Call) -> None:
         """Pass the check on."""
 
         def check(exchange: str, routing_key: str) -> None:
-            kind = self.kind if exchange else TOPIC
-            call.access.check(self.operation, kind, exchange or routing_key)
+            call.access.check(self.operation, self.kind, exchange or DEFAULT_EXCHANGE)
 
         call.change("check", check)
 
@@ -325,6 +371,9 @@ class Declare(Question):
             call.change("generated_name", name)
         call.access.check(operation, self.kind, name)
 
+
+DEFAULT_EXCHANGE = "amq.default"
+"""The name of the default exchange in rules, as in RabbitMQ."""
 
 _BETWEEN_EXCHANGES = (Check(READ, EXCHANGE, "source"), Check(WRITE, EXCHANGE, "destination"))
 _TO_QUEUE = (Check(WRITE, TOPIC, "queue"), Check(READ, EXCHANGE, "exchange"))
@@ -422,6 +471,10 @@ class Security(Part):
 
     users = Row(UserAdmin.described, Check(DESCRIBE, CLUSTER))
     alter_users = Row(UserAdmin.alter, Check(ALTER, CLUSTER))
+    rules = Row(RuleAdmin.all, Check(DESCRIBE, CLUSTER))
+    rules_to_delete = Row(RuleAdmin.all, Check(ALTER, CLUSTER))
+    create_rules = Row(RuleAdmin.create, Check(ALTER, CLUSTER))
+    delete_rules = Row(RuleAdmin.delete, Check(ALTER, CLUSTER))
 
 
 # --- all of them ---------------------------------------------------------------------------------
@@ -465,6 +518,6 @@ class Door:
         self.groups = Groups(access, *services.groups)
         self.transactions = Transactions(access, *services.transactions)
         self.storage = Storage(access, services.storage, services.cluster_id)
-        self.queues = Queues(access, *services.queues)
+        self.queues = Queues(access.for_queues(), *services.queues)
         self.shares = Shares(access, *services.shares)
         self.security = Security(access, *services.security)

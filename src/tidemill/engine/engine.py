@@ -53,6 +53,7 @@ from tidemill.engine.records.records import RecordServices
 from tidemill.engine.records.slices import Slices
 from tidemill.engine.security.assembly import new_authorizer
 from tidemill.engine.security.logins import Logins
+from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.security_log import SecurityLog
 from tidemill.engine.security.users import UserAdmin
 from tidemill.engine.shares.core import ShareCore
@@ -267,7 +268,12 @@ class Engine:
             storage=StorageReport(self._store),
             cluster_id=self._catalog_log.cluster_id,
             queues=(self._queues, QueueRequests(self._queues)),
-            security=(self.user_admin,),
+            security=(
+                self.user_admin,
+                RuleAdmin(
+                    self._security_log, is_enabled=not isinstance(self._authorizer, AllowAll)
+                ),
+            ),
         )
 
     def _new_queues(self) -> QueueCore:

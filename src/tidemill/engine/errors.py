@@ -55,6 +55,10 @@ class ClusterAuthorizationError(AuthorizationError):
     """The principal is not allowed to do this with the cluster."""
 
 
+class SecurityDisabledError(TidemillError):
+    """The request is about rules of access, and no authorizer is configured."""
+
+
 class CatalogLostError(StorageError):
     """The catalog is missing, damaged, or lost records. The broker does not start without it.
 

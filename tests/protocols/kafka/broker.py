@@ -68,7 +68,8 @@ class Broker:
     def create(self, name: str, partitions: int = 1, **configs: str) -> TopicInfo:
         """Create a topic; names of configs have _ for a dot."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
-        (topic,) = self.run(self.engine.topics.create([NewTopic(name, partitions, configs=named)]))
+        new = [NewTopic(name, partitions, configs=named)]
+        (topic,) = self.run(self.engine.inner_door().topics.create(new))
         assert isinstance(topic, TopicInfo), topic
         return topic
 

@@ -93,14 +93,10 @@ class Records(Part):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether ``append_run`` can be used: nothing is to be checked or waited for before."""
-        return (
-            self._access.is_unrestricted
-            and self._order.is_free
-            and not self._backpressure.is_holding
-        )
+        """Whether ``append_run`` can be used: nothing is to be waited for before."""
+        return self._order.is_free and not self._backpressure.is_holding
 
-    @asks()
+    @asks(Question(Operation.WRITE, TOPIC))
     def append_run(
         self, run: list[RunWrite], durability: Durability, *, whole: bool = False
     ) -> tuple[list[RunResult], PendingRun | None]:
@@ -112,9 +108,14 @@ class Records(Part):
 
         Returns:
             A result per batch at the front of the run that was appended or failed, and what they
-            wait for. The rest are for ``append``.
+            wait for. The rest are for ``append``: all, if one is for a topic that is refused.
         """
-        return self._runs.append(run, durability, whole) if self.takes_runs else ([], None)
+        if not self.takes_runs or not (
+            self._access.is_unrestricted
+            or self._access.allows_all(Operation.WRITE, TOPIC, (each[0].tp.topic for each in run))
+        ):
+            return [], None
+        return self._runs.append(run, durability, whole)
 
     @asks()
     def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:
@@ -127,14 +128,18 @@ class Records(Part):
 
     # --- read ------------------------------------------------------------------------------------
 
-    @asks()
+    @asks(Question(Operation.READ, TOPIC))
     def read_now(self, query: ReadQuery) -> list[ReadResult] | None:
         """Read stored batches from a few partitions without waiting.
 
         Returns:
-            What ``read`` returns; None if that must wait, or has more to check.
+            What ``read`` returns; None if that must wait, or if a topic is refused.
         """
-        return self._reader.read_now(query) if self._access.is_unrestricted else None
+        if self._access.is_unrestricted or self._access.allows_all(
+            Operation.READ, TOPIC, (each.topic for each in query.partitions)
+        ):
+            return self._reader.read_now(query)
+        return None
 
     @asks(Question(Operation.READ, TOPIC))
     async def read(self, query: ReadQuery) -> list[ReadResult]:
@@ -149,6 +154,8 @@ class Records(Part):
         if self._access.is_unrestricted:
             return await self._reader.read(query)
         parts = query.partitions
+        if self._access.allows_all(Operation.READ, TOPIC, (part.topic for part in parts)):
+            return await self._reader.read(query)
         refused = self._access.refusals(Operation.READ, TOPIC, (part.topic for part in parts))
         errors = [None if error is None else ReadResult(error=error) for error in refused]
         if any(refused):

@@ -9,16 +9,8 @@ class UnsupportedVersionError(TidemillError):
     """The request uses an API, a version or a feature that is not supported."""
 
 
-class ResourceNotFoundError(TidemillError):
-    """A named resource (a user, a client-metrics subscription) does not exist."""
-
-
 class LoginExpiredError(ProtocolError):
     """The login of the connection has expired, and the client did not renew it (KIP-368)."""
-
-
-class SecurityDisabledError(TidemillError):
-    """The request is about access control lists, and no authorizer is configured."""
 
 
 class ElectionNotNeededError(TidemillError):

@@ -1,47 +1,57 @@
-"""The operations that a client is allowed to do, as Kafka's bit fields (KIP-430).
+"""Kafka's numbers in rules of access: operations, kinds of resources, patterns, effects.
 
-Knows the engine's access checks, and the numbers of Kafka's ACL operations.
+Also the operations that a client is allowed to do, as bit fields (KIP-430). Knows the engine's
+access checks.
+
+Source: KIP-11, KIP-290; org.apache.kafka.common.acl.AclOperation, common.resource.ResourceType.
 """
 
 from __future__ import annotations
 
 from tidemill.engine.authorize import CLUSTER, GROUP, TOPIC, Access, Operation, ResourceKind
+from tidemill.state.security.types import Pattern
 
 _O = Operation
-_IDEMPOTENT_WRITE = 12
+ANY, MATCH = 1, 2
+"""In a filter: everything; and of patterns, those that match the name."""
 
-_CODES: dict[ResourceKind, dict[int, Operation]] = {
-    TOPIC: {
-        3: _O.READ,
-        4: _O.WRITE,
-        5: _O.CREATE,
-        6: _O.DELETE,
-        7: _O.ALTER,
-        8: _O.DESCRIBE,
-        10: _O.DESCRIBE_CONFIGS,
-        11: _O.ALTER_CONFIGS,
-    },
-    GROUP: {
-        3: _O.READ,
-        6: _O.DELETE,
-        8: _O.DESCRIBE,
-        10: _O.DESCRIBE_CONFIGS,
-        11: _O.ALTER_CONFIGS,
-    },
-    CLUSTER: {
-        5: _O.CREATE,
-        7: _O.ALTER,
-        8: _O.DESCRIBE,
-        9: _O.CLUSTER_ACTION,
-        10: _O.DESCRIBE_CONFIGS,
-        11: _O.ALTER_CONFIGS,
-        _IDEMPOTENT_WRITE: _O.WRITE,
-    },
+OPERATIONS = {
+    2: _O.ALL,
+    3: _O.READ,
+    4: _O.WRITE,
+    5: _O.CREATE,
+    6: _O.DELETE,
+    7: _O.ALTER,
+    8: _O.DESCRIBE,
+    9: _O.CLUSTER_ACTION,
+    10: _O.DESCRIBE_CONFIGS,
+    11: _O.ALTER_CONFIGS,
+    12: _O.IDEMPOTENT_WRITE,
+    13: _O.CREATE_TOKENS,
+    14: _O.DESCRIBE_TOKENS,
+    15: _O.TWO_PHASE_COMMIT,
 }
-"""Kind of resource -> number of Kafka's operation -> ours."""
+KINDS = {
+    2: ResourceKind.TOPIC,
+    3: ResourceKind.GROUP,
+    4: ResourceKind.CLUSTER,
+    5: ResourceKind.TRANSACTIONAL_ID,
+    6: ResourceKind.DELEGATION_TOKEN,
+    7: ResourceKind.USER,
+}
+PATTERNS = {3: Pattern.LITERAL, 4: Pattern.PREFIXED}
+EFFECTS = {2: False, 3: True}
+"""DENY and ALLOW."""
+
+_ASKED: dict[ResourceKind, tuple[int, ...]] = {
+    TOPIC: (3, 4, 5, 6, 7, 8, 10, 11),
+    GROUP: (3, 6, 8, 10, 11),
+    CLUSTER: (5, 7, 8, 9, 10, 11, 12),
+}
+"""Kind of resource -> the operations that a bit field has."""
 
 TOPIC_OPERATIONS, GROUP_OPERATIONS, CLUSTER_OPERATIONS = (
-    sum(1 << code for code in _CODES[kind]) for kind in (TOPIC, GROUP, CLUSTER)
+    sum(1 << code for code in _ASKED[kind]) for kind in (TOPIC, GROUP, CLUSTER)
 )
 """All operations on a resource of the kind."""
 
@@ -51,8 +61,4 @@ NOT_ASKED = -2147483648
 
 def allowed_operations(access: Access, kind: ResourceKind, name: str = "") -> int:
     """Return the operations that the principal is allowed to do on the resource."""
-    return sum(
-        1 << code
-        for code, operation in _CODES[kind].items()
-        if access.allows(operation, kind, name)
-    )
+    return sum(1 << code for code in _ASKED[kind] if access.allows(OPERATIONS[code], kind, name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.engine.authorize import CLUSTER, Operation
 from tidemill.engine.door import Door
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.errors import (
@@ -69,8 +68,7 @@ def move_replicas(
 def _refusal(door: Door, topic: str, partition: int) -> TidemillError | None:
     """Return an error where the principal can't alter the cluster, or the partition is missing."""
     try:
-        door.access.check(Operation.ALTER, CLUSTER)
-        door.topics.check_partition(topic, partition)
+        door.topics.check_alterable(topic, partition)
     except TidemillError as error:
         return error
     return None

@@ -28,13 +28,11 @@ from tidemill.state.security.scram import (
 )
 from tidemill.state.security.types import (
     CLUSTER_NAME,
-    Pattern,
     Permission,
     QuotaEntity,
     QuotaValues,
     ResourceKind,
     Rule,
-    RuleFilter,
     ScramCredential,
     ScramMechanism,
     TopicPermission,
@@ -234,11 +232,10 @@ class Security:
             errors.append(error)
         return Outcome(errors, [stored.rule_record(rule, exists=True) for rule in new])
 
-    def delete_rules(self, filters: Iterable[RuleFilter]) -> Outcome[list[list[Rule]]]:
-        """Delete the rules that filters select. Return them for each filter."""
-        found = [self.rules.select(each) for each in filters]
-        deleted = dict.fromkeys(rule for rules in found for rule in rules)
-        return Outcome(found, [stored.rule_record(rule, exists=False) for rule in deleted])
+    def delete_rules(self, rules: Iterable[Rule]) -> Outcome[None]:
+        """Delete the rules that exist."""
+        found = [rule for rule in dict.fromkeys(rules) if rule in self.rules]
+        return Outcome(None, [stored.rule_record(rule, exists=False) for rule in found])
 
     # --- permissions -----------------------------------------------------------------------------
 
@@ -306,12 +303,8 @@ def check_rule(rule: Rule) -> TidemillError | None:
         return InvalidRequestError(f"a name of the rule has more than {LONGEST_NAME} characters")
     if rule.kind is ResourceKind.EXCHANGE:
         return InvalidRequestError("a rule can't name an exchange")
-    if rule.kind is ResourceKind.CLUSTER and (
-        rule.name != CLUSTER_NAME or rule.pattern is not Pattern.LITERAL
-    ):
-        return InvalidRequestError(
-            f"the only name of the cluster is {CLUSTER_NAME!r}, with a literal pattern"
-        )
+    if rule.kind is ResourceKind.CLUSTER and rule.name != CLUSTER_NAME:
+        return InvalidRequestError(f"the only name of the cluster is {CLUSTER_NAME!r}")
     return None
 
 

@@ -34,6 +34,8 @@ class ScramCredential(NamedTuple):
 class Operation(enum.Enum):
     """A kind of access to a resource (KIP-11)."""
 
+    __hash__ = object.__hash__  # each request looks decisions up: Enum's own is slow
+
     READ = enum.auto()
     WRITE = enum.auto()
     CREATE = enum.auto()
@@ -55,6 +57,8 @@ class Operation(enum.Enum):
 
 class ResourceKind(enum.Enum):
     """A kind of resource."""
+
+    __hash__ = object.__hash__
 
     TOPIC = enum.auto()
     GROUP = enum.auto()

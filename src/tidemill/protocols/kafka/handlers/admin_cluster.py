@@ -1,7 +1,7 @@
-"""Administration of the cluster: log folders, access control, quotas.
+"""Administration of the cluster: log folders, the quorum, quotas.
 
-tidemill has no access control lists or quotas. These APIs answer like an Apache Kafka without
-them, because admin tools call them on every page.
+tidemill has no quotas. Their API answers like an Apache Kafka without them, because admin tools
+call it on every page.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from tidemill.engine.api import PartitionSize
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_message
-from tidemill.protocols.kafka.errors import SecurityDisabledError
 from tidemill.protocols.kafka.replicas import move_replicas
 from tidemill.state.errors import InvalidRequestError
 
 METADATA_TOPIC = "__cluster_metadata"
 """The name of KRaft's metadata log in DescribeQuorum. No other topic has a quorum."""
-
-_NO_AUTHORIZER = SecurityDisabledError("No Authorizer is configured on the broker.")
 
 
 @handles(35)
@@ -126,28 +123,6 @@ def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
         "error_code": 0,
         "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
         "nodes": [{"node_id": ctx.node.node_id, "listeners": [listener]}],
-    }
-
-
-@handles(29)
-def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
-    """Answer DescribeAcls with an error: there are no access control lists."""
-    return {**_refused(_NO_AUTHORIZER), "resources": []}
-
-
-@handles(30)
-def handle_create_acls(ctx: RequestContext, request: Any) -> Tree:
-    """Answer CreateAcls with an error for each: there are no access control lists."""
-    return {"results": Each(lambda _: _refused(_NO_AUTHORIZER), request.creations)}
-
-
-@handles(31)
-def handle_delete_acls(ctx: RequestContext, request: Any) -> Tree:
-    """Answer DeleteAcls with an error for each: there are no access control lists."""
-    return {
-        "filter_results": Each(
-            lambda _: {**_refused(_NO_AUTHORIZER), "matching_acls": []}, request.filters
-        )
     }
 
 

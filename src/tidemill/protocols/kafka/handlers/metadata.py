@@ -20,13 +20,14 @@ from tidemill.engine.authorize import (
     TRANSACTIONAL_ID,
     Operation,
 )
+from tidemill.engine.errors import AuthorizationError
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import MismatchedEndpointError, error_code, error_message
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.protocols.kafka.node import cluster_id_text
 from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
-from tidemill.state.errors import InvalidRequestError
+from tidemill.state.errors import InvalidRequestError, UnknownTopicIdError
 
 _GROUP, _TRANSACTION = 0, 1
 _COORDINATED = {_GROUP: GROUP, _TRANSACTION: TRANSACTIONAL_ID}
@@ -86,6 +87,8 @@ async def _wanted_topic(
         else:
             info = await _topic_info(ctx, name, create)
     except TidemillError as error:
+        if topic_id is not None and isinstance(error, AuthorizationError):
+            error = UnknownTopicIdError(f"there is no topic with id {topic_id}")  # not disclosed
         return {
             "error_code": error_code(error),
             "name": name if name is not None or ctx.api_version >= 12 else "",
