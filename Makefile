@@ -9,7 +9,7 @@ VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 # Processes that share the tests (see docs/testing.md). More than the cores: tests often wait.
-WORKERS ?= 3
+WORKERS ?= 4
 
 export VENV PYTHON
 

@@ -41,7 +41,7 @@ for version in ${VERSIONS:-3.12 3.13}; do
         "$python" -m pytest -q "$@" || failed=1
     else
         # Left out are tests that no version of Python can change, and long random runs.
-        "$python" -m pytest -q -n "${WORKERS:-2}" -m fast --ignore=tests/simulation \
+        "$python" -m pytest -q -n "${WORKERS:-4}" -m fast --ignore=tests/simulation \
             --ignore=tests/docs --ignore=tests/bench --ignore=tests/test_structure.py \
             --ignore=tests/test_lanes.py --ignore=tests/test_packaging.py || failed=1
     fi

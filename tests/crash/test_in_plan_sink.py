@@ -38,7 +38,7 @@ ALL, PYTHON, JVM = "all", "python", "jvm"
 these, which go on later; the whole driver, or the process of Python or of Java first."""
 Kill = tuple[str, str]
 """The step at which something is killed, and what."""
-KILLS: tuple[Kill, ...] = ((WRITING, TASK), (WRITTEN, DRIVER), (COMMITTED, ALL))
+KILLS: tuple[Kill, ...] = ((WRITING, TASK), (WRITTEN, DRIVER), (COMMITTED, PYTHON))
 """The start of a driver is what costs time."""
 RANDOM_KILLS = rounds("CRASH_IN_PLAN_KILLS", 60, nightly=60)
 

@@ -23,7 +23,7 @@ from tidemill.log.format.batch import iter_headers
 
 pytestmark = [pytest.mark.crash, pytest.mark.disk, pytest.mark.separate]
 
-KILLS = rounds("CRASH_KILLS", 15, nightly=500)
+KILLS = rounds("CRASH_KILLS", 10, nightly=500)
 PARTITIONS = 3
 SETTINGS = {
     "log.checkpoint_interval_ms": "100",

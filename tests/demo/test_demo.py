@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.demo.support import command_of, no_process_left, skip_without_data_set
+from tests.support.effort import in_nightly_runs
 from tests.support.processes import poll_until
 from tidemill.cli.demo.tables import QUERIES
 from tidemill.demo.check_all import index_can_be_kept
@@ -102,7 +103,7 @@ def test_every_result_of_a_day_is_equal(tmp_path: Path) -> None:
 @pytest.mark.separate
 @pytest.mark.slow
 @pytest.mark.usefixtures("needs_spark")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, *in_nightly_runs(signal.SIGKILL)])
 def test_an_interrupted_demo_leaves_no_process_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
+
+import pytest
 
 IS_NIGHTLY = os.environ.get("TEST_EFFORT", "") == "nightly"
 EXAMPLES_FACTOR = 20
@@ -27,6 +30,18 @@ def rounds(variable: str, normal: int, nightly: int) -> int:
         variable: of the environment; its value wins if it is set.
     """
     return int(os.environ.get(variable, nightly if IS_NIGHTLY else normal))
+
+
+def in_nightly_runs(*values: object) -> list[Any]:
+    """Return parameters of a test that only nightly runs try: others show the same in each run.
+
+    Args:
+        values: a tuple gives a value to each of several names.
+    """
+    return [
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.nightly)
+        for each in values
+    ]
 
 
 def bound(nightly: float, normal: float) -> float:

@@ -18,7 +18,7 @@ from tests.support.effort import chosen_seed, rounds
 
 pytestmark = [pytest.mark.crash, pytest.mark.disk, pytest.mark.separate]
 
-KILLS = rounds("CRASH_KILLS", 5, nightly=200)
+KILLS = rounds("CRASH_KILLS", 3, nightly=200)
 """Kills of workers, and the same number of kills of the broker, for each client."""
 
 PARTITIONS = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +12,30 @@ from tests.crash.transactions import checker
 from tests.crash.transactions.clients import CLIENTS, Job
 from tests.crash.transactions.conftest import Broker, make_topics
 from tests.crash.transactions.pipeline import Feeder, Worker
+from tests.support.effort import in_nightly_runs
 from tests.support.processes import assert_stays, poll_until
 
 pytestmark = [pytest.mark.crash]
 
 PARTITIONS = 2
 RECORDS = 100
+STEPS = "begin", "sent", "offsets"
+NORMAL_RUNS = [
+    *(("confluent-kafka", step) for step in STEPS),
+    *((client, "sent") for client in CLIENTS if client != "confluent-kafka"),
+]
+"""The broker does the fencing: all clients at one step, and one client at all."""
 
 
-@pytest.mark.parametrize("step", ["begin", "sent", "offsets"])
-@pytest.mark.parametrize("client", list(CLIENTS))
+@pytest.mark.parametrize(
+    ("client", "step"),
+    [
+        *NORMAL_RUNS,
+        *in_nightly_runs(
+            *(each for each in itertools.product(CLIENTS, STEPS) if each not in NORMAL_RUNS)
+        ),
+    ],
+)
 def test_a_worker_that_comes_back_too_late_is_fenced_and_writes_nothing(
     shared_broker: Broker, tmp_path: Path, client: str, step: str
 ) -> None:

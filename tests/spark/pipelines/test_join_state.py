@@ -126,7 +126,7 @@ def some(numbers: range, start: int, chosen: random.Random) -> list[Event]:
     return [(n, chosen.randrange(6), start + chosen.randrange(10)) for n in numbers]
 
 
-@pytest.mark.parametrize("first", ["4", "3", "2"])
+@pytest.mark.parametrize("first", ["4", *effort.in_nightly_runs("3"), "2"])
 def test_joins_equal_the_model_after_restarts_and_keep_the_format_of_their_first_start(
     spark: SparkSession, tidemill_broker: Broker, tmp_path: Path, first: str
 ) -> None:
