@@ -20,6 +20,7 @@ from tidemill import __version__, extras
 from tidemill.cli import output
 from tidemill.cli.bridge.commands import app as bridge_app
 from tidemill.cli.demo.commands import demo
+from tidemill.cli.events.commands import app as events_app
 from tidemill.cli.exchange.commands import app as exchange_app
 from tidemill.cli.gateway.commands import gateway
 from tidemill.cli.group.commands import app as group_app
@@ -179,6 +180,7 @@ app.add_typer(webhook_app, name="webhook", short_help="Deliver topics to HTTP en
 app.add_typer(bridge_app, name="bridge", short_help="Bring StatsD and the like into topics.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
+app.add_typer(events_app, name="events", short_help="Read and write event stores; publish them.")
 app.command(short_help="Serve topics over HTTP.")(gateway)
 app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")

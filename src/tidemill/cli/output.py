@@ -25,6 +25,7 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
     UnreachableError,
 )
+from tidemill.eventstore import errors as events
 from tidemill.log.errors import DataDirLockedError, InvalidTxnStateError
 from tidemill.spark.errors import PipelineRunningError
 from tidemill.state.errors import (
@@ -66,6 +67,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             DefinitionError,
             webhooks.DefinitionError,
             bridges.DefinitionError,
+            events.InvalidCommitError,
         ),
         USAGE,
     ),
@@ -94,6 +96,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             AddressInUseError,
             DefinitionExistsError,
             DeclaredError,
+            events.ConflictError,
             FencedError,
             webhooks.FencedError,
             WorkerNotNeededError,

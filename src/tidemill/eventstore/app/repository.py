@@ -146,6 +146,35 @@ class Repository(Generic[State]):
         category, dash, id_ = stream.partition("-")
         return id_ if dash and category == self.category else None
 
+    def ids(self) -> list[str]:
+        """Return the ids of all aggregates with events. It reads all events."""
+        streams = dict.fromkeys(
+            event.stream for event in self.store.read_all(category=self.category)
+        )
+        return [stream.partition("-")[2] for stream in streams]
+
+    def snapshot(self, aggregate_id: str | uuid.UUID) -> bool:
+        """Make a snapshot now. Return whether there are events since the last one.
+
+        Raises:
+            DeclarationError: the repository has no snapshots.
+        """
+        if self._snapshots is None:
+            raise DeclarationError(
+                f"the repository of {self.category!r} has no snapshots",
+                hint="Give it a SnapshotPolicy.",
+            )
+        stream = self.stream(aggregate_id)
+        bounds = (None, None, None)
+        replay = self._replay_from_snapshot(stream, bounds)
+        if replay is None:
+            replay = _Replay(self.aggregate())
+            self._replay(stream, replay, bounds)
+        if replay.version == replay.snapshot_version:
+            return False
+        self._snapshots.keep(stream, replay.state, replay.place())
+        return True
+
     # --- reading ---------------------------------------------------------------------------------
 
     def load(self, aggregate_id: str | uuid.UUID, *, fresh: bool = False) -> Loaded[State]:
@@ -234,10 +263,7 @@ class Repository(Generic[State]):
     def _keep_snapshot(self, stream: str, replay: _Replay[State]) -> None:
         policy = self._snapshots
         if policy is not None and replay.version - replay.snapshot_version >= policy.every:
-            place = Snapshot(
-                0, replay.version, replay.position, replay.time_ms, replay.event_id, b""
-            )
-            policy.keep(stream, replay.state, place)
+            policy.keep(stream, replay.state, replay.place())
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -383,6 +409,10 @@ class _Replay(Generic[State]):
     time_ms: int = 0
     event_id: str = ""
     snapshot_version: int = 0
+
+    def place(self) -> Snapshot:
+        """Return the place of the state, without its bytes."""
+        return Snapshot(0, self.version, self.position, self.time_ms, self.event_id, b"")
 
     def behind(self, event: StoredEvent) -> None:
         """Note that an event was applied."""

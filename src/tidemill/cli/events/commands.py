@@ -1,0 +1,400 @@
+"""``tidemill events``: reads and writes event stores, publishes, exports and imports them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.boards import until_signal
+from tidemill.cli.client import Cluster
+from tidemill.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    DryRun,
+    Json,
+    Property,
+    command_group,
+)
+
+if TYPE_CHECKING:
+    from tidemill.confluent.clients import Kafka
+    from tidemill.eventstore.events import Query, StoredEvent, Version
+    from tidemill.eventstore.store import Store
+
+app = command_group("Read and write event stores; publish, export and import their events.")
+
+StoreName = Annotated[str, typer.Argument(metavar="STORE", help="Topic of the store.")]
+Stream = Annotated[str | None, typer.Argument(metavar="STREAM", help="Only this stream.")]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of these types.")
+]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="Only events with all these tags.")
+]
+Category = Annotated[
+    str | None,
+    typer.Option("--category", metavar="NAME", help="Only streams whose names begin with NAME-."),
+]
+After = Annotated[
+    int, typer.Option("--after", metavar="N", min=0, help="Begin behind this number.")
+]
+Count = Annotated[
+    int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after N events.")
+]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:NAME", help="A function without arguments, in your program."),
+]
+
+
+def _kafka(servers: str, properties: list[str] | None) -> Kafka:
+    from tidemill.confluent.clients import Kafka
+
+    cluster = Cluster.at(servers, properties)
+    return Kafka(cluster.servers, cluster.properties)
+
+
+@contextmanager
+def opened(
+    name: str, servers: str, properties: list[str] | None, *, create: bool = False
+) -> Iterator[Store]:
+    """Open a store for a command.
+
+    Raises:
+        NotFoundError: there is no topic with this name.
+    """
+    from tidemill.eventstore.store import Store
+
+    kafka = _kafka(servers, properties)
+    if not create and not kafka.partitions("tidemill-cli", name):
+        raise output.NotFoundError(
+            f"store {name} does not exist", hint="The first append of a program creates it."
+        )
+    with Store(kafka, name, create=create) as store:
+        yield store
+
+
+def _queries(types: list[str] | None, tags: list[str] | None) -> tuple[Query, ...]:
+    from tidemill.eventstore.events import Query
+
+    if not types and not tags:
+        return ()
+    return (Query(frozenset(types or ()), frozenset(tags or ())),)
+
+
+@app.command(short_help="List the streams of a store.")
+def streams(
+    store: StoreName,
+    category: Category = None,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """List the streams of a store with their numbers of events and the times of the last."""
+    from datetime import UTC, datetime
+
+    last: dict[str, StoredEvent] = {}
+    with opened(store, servers, properties) as found:
+        for event in found.read_all(category=category):
+            last[event.stream] = event
+    rows = [
+        {
+            "stream": name,
+            "events": event.version,
+            "position": event.position,
+            "last": datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "seconds"),
+        }
+        for name, event in sorted(last.items())
+    ]
+    if as_json:
+        output.emit_json(rows)
+        return
+    output.emit_table(("STREAM", "EVENTS", "POSITION", "LAST"), (list(r.values()) for r in rows))
+
+
+@app.command(short_help="Print events of a store.")
+def read(
+    store: StoreName,
+    stream: Stream = None,
+    after: After = 0,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="N", min=0, help="End with this number.")
+    ] = None,
+    types: Types = None,
+    tags: Tags = None,
+    category: Category = None,
+    backwards: Annotated[
+        bool, typer.Option("--backwards", help="Print the last event first.")
+    ] = False,
+    count: Count = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Print events as JSON lines: of a stream, by its versions, or of all, by positions."""
+    if stream is not None and (types or tags or category):
+        raise output.UsageError(
+            "--type, --tag and --category can't be used with a stream",
+            hint="Leave the stream out, or the options.",
+        )
+    with opened(store, servers, properties) as found:
+        if stream is not None:
+            events = found.read(stream, after=after, to=to, backwards=backwards, limit=count)
+        else:
+            events = found.read_all(
+                after=after,
+                to=to,
+                queries=_queries(types, tags),
+                category=category,
+                backwards=backwards,
+                limit=count,
+            )
+        number = _print(events)
+    output.note(output.plural(number, "event"))
+
+
+def _print(events: Iterable[StoredEvent], *, flush: bool = False) -> int:
+    """Print events as JSON lines; return how many."""
+    from tidemill.eventstore.event_json import to_line
+
+    number = 0
+    for number, event in enumerate(events, 1):  # noqa: B007
+        sys.stdout.buffer.write(to_line(event, exact=False))
+        if flush:
+            sys.stdout.buffer.flush()
+    sys.stdout.buffer.flush()
+    return number
+
+
+@app.command(short_help="Append an event to a stream.")
+def append(
+    store: StoreName,
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")],
+    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="The event's type.")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", "-d", metavar="TEXT", help="The content; '-' reads stdin."),
+    ] = None,
+    metadata: Annotated[
+        str, typer.Option("--metadata", metavar="TEXT", help="Metadata, usually JSON.")
+    ] = "",
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag of the event.")
+    ] = None,
+    schema: Annotated[
+        int, typer.Option("--schema", metavar="N", min=1, help="Version of the content's schema.")
+    ] = 1,
+    expected: Annotated[
+        str,
+        typer.Option(
+            "--expected", metavar="N", help="Version of the stream: a number, any, none or exists."
+        ),
+    ] = "any",
+    event_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="UUID", help="Id, which makes a repetition harmless."),
+    ] = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Append an event to a stream, and print its version and position. It creates the store."""
+    from tidemill.eventstore.events import NewEvent
+
+    version = _expected(expected)
+    try:
+        id_ = uuid.uuid4() if event_id is None else uuid.UUID(event_id)
+    except ValueError:
+        raise output.UsageError(f"invalid --id {event_id!r}: use a UUID") from None
+    content = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
+    event = NewEvent(event_type, content, id_, metadata.encode(), frozenset(tags or ()), schema)
+    with opened(store, servers, properties, create=True) as found:
+        done = found.append(stream, [event], expected=version)
+    word = "was there already" if done.repeated else "appended"
+    print(f"{word}: version {done.versions[stream]} of {stream}, position {done.positions[0]}")
+
+
+def _expected(text: str) -> Version:
+    from tidemill.eventstore.events import ANY, EXISTS, NONE
+
+    words: dict[str, Version] = {"any": ANY, "none": NONE, "exists": EXISTS}
+    if text in words:
+        return words[text]
+    if text.isdecimal() and text.isascii() and len(text) < 19:
+        return int(text)
+    raise output.UsageError(f"invalid --expected {text!r}: use a number, any, none or exists")
+
+
+@app.command(short_help="Print events, and those that come.")
+def subscribe(
+    store: StoreName,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            "--after", metavar="N", min=0, help="Begin behind this position; default: the end."
+        ),
+    ] = None,
+    types: Types = None,
+    tags: Tags = None,
+    category: Category = None,
+    count: Count = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Print events behind a position as JSON lines, and those that come, until Ctrl-C."""
+    with opened(store, servers, properties) as found:
+        begin = found.position() if after is None else after
+
+        def follow(stop: threading.Event) -> None:
+            left = count
+            position = begin
+            while not stop.is_set() and left != 0:
+                followed = found.follow(
+                    after=position, queries=_queries(types, tags), category=category, wait_s=0.2
+                )
+                for event in followed:
+                    _print([event], flush=True)
+                    position = event.position
+                    left = None if left is None else left - 1
+                    if left == 0 or stop.is_set():
+                        break
+
+        until_signal(follow)
+
+
+@app.command(short_help="Copy accepted events to a topic, exactly once.")
+def publish(
+    store: StoreName,
+    to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Topic to copy to.")],
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", metavar="N", min=1, help="Its partitions, if it is created."),
+    ] = 1,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            "--after",
+            metavar="N",
+            min=0,
+            help="Begin behind this position, if the topic does not say where to continue.",
+        ),
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop when all present events are copied.")
+    ] = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Copy accepted events to a topic, one record each, exactly once, until Ctrl-C or SIGTERM.
+
+    The key is the stream. Headers have position, id, type, version, schema, tags and metadata. It
+    continues where it stopped; a second publisher of the same store and topic takes over.
+    """
+    from tidemill.eventstore.publishing import Publisher
+
+    kafka = _kafka(servers, properties)
+    if to == store:
+        raise output.UsageError("--to must be another topic than the store's")
+    with opened(store, servers, properties) as found:
+        publisher = Publisher(found, kafka, to, partitions, after)
+        position = 0
+
+        def run(stop: threading.Event) -> None:
+            nonlocal position
+            for position in publisher.run(stop, until_end=until_end):
+                output.note(f"published up to position {position}")
+
+        until_signal(run)
+    if until_end:
+        print(f"published {store} to {to}")
+
+
+@app.command(short_help="Write all events to a file.")
+def export(
+    store: StoreName,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The new file; default: stdout.")
+    ] = None,
+    after: After = 0,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Write all events to a file, as JSON lines in the order of their positions.
+
+    The file has personal data as it was written: 'forget' can't reach it.
+    """
+    from tidemill.eventstore.event_json import to_line
+
+    number = 0
+    with opened(store, servers, properties) as found:
+        out: Any = sys.stdout.buffer if file is None else file.open("xb")
+        for number, event in enumerate(found.read_all(after=after, fresh=True), 1):  # noqa: B007
+            out.write(to_line(event, exact=True))
+        out.flush()
+        if file is not None:
+            out.close()
+    output.note(output.plural(number, "event"))
+
+
+@app.command("import", short_help="Append the events of a file.")
+def import_(
+    store: StoreName,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of 'events export'.")],
+    dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Append the events of a file with their ids and versions. It creates the store.
+
+    What is there already is left out. Positions are counted again, and the time of the events is
+    that of the import: the writers' times stay in the file.
+    """
+    from tidemill.eventstore.event_json import from_line
+    from tidemill.eventstore.importing import import_events
+
+    with file.open("rb") as lines:
+        events = (from_line(line) for line in lines if line.strip())
+        if dry_run:
+            found = {each.stream for each in events}
+            print(f"would import {output.plural(len(found), 'stream')} to {store}")
+            return
+        with opened(store, servers, properties, create=True) as target:
+            done = import_events(target, events)
+    print(f"imported {output.plural(done.stored, 'event')}, {done.known} were there already")
+
+
+@app.command(short_help="Make snapshots of aggregates.")
+def snapshot(
+    target: Target,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="Aggregates; default: all.")
+    ] = None,
+) -> None:
+    """Make snapshots of aggregates, for a repository that a function of your program returns."""
+    from tidemill.cli.events.program import load
+    from tidemill.eventstore.app.repository import Repository
+
+    repository = load(target, Repository)
+    number = 0
+    for id_ in ids or repository.ids():
+        number += bool(repository.snapshot(id_))
+    print(f"made {output.plural(number, 'snapshot')}")
+
+
+@app.command(short_help="Build a projection again from all events.")
+def replay(target: Target) -> None:
+    """Build a projection again beside its live tables, and show it when it is complete.
+
+    The function of your program returns the projection's runner.
+    """
+    from tidemill.cli.events.program import load
+    from tidemill.eventstore.app.projections.runner import ProjectionRunner
+
+    position = load(target, ProjectionRunner).rebuild()
+    print(f"built again up to position {position}")

@@ -1,0 +1,168 @@
+"""``tidemill events``, on a broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+from tidemill.cli import output
+
+PROGRAM = """
+from dataclasses import dataclass
+from tidemill.eventstore.app import (
+    Codec, ProjectionRunner, Repository, SnapshotFile, SnapshotPolicy,
+)
+from tidemill.eventstore.app.projections.sqlite import SQLite
+from tidemill.eventstore.memory_store import MemoryStore
+
+events = Codec()
+
+@events.event("counted")
+@dataclass
+class Counted:
+    by: int
+
+@dataclass
+class Counter:
+    total: int = 0
+    def apply_counted(self, event: Counted) -> None:
+        self.total += event.by
+
+class Totals:
+    name, version, tables = "totals", 1, {"total": "stream TEXT, by_ BIGINT"}
+    def on_counted(self, event: Counted, stored, db) -> None:
+        db.execute("INSERT INTO {total} VALUES (?, ?)", (stored.stream, event.by))
+
+store = MemoryStore()
+policy = SnapshotPolicy(Counter, file=SnapshotFile("snapshots.db"))
+counters = Repository(store, events, Counter, snapshots=policy)
+for name in ("a", "b"):
+    counters.execute(name, lambda counter: [Counted(1), Counted(2)])
+
+def totals():
+    return ProjectionRunner(store, events, Totals(), SQLite("totals.db"))
+"""
+
+
+@pytest.fixture
+def store(tidemill: CommandLine, topic: str) -> str:
+    for number in (1, 2, 3):
+        tidemill.ok("events", "append", topic, "count-a", "counted", "-d", f'{{"by": {number}}}')
+    tidemill.ok("events", "append", topic, "count-b", "other", "--tag", "x", "--metadata", "m")
+    return topic
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in text.splitlines()]
+
+
+def test_append_says_where_the_event_is(tidemill: CommandLine, topic: str) -> None:
+    id_ = "8a8b1f7e-50d3-4c4e-9f0e-0d8b5f0f0a01"
+    command = ("events", "append", topic, "a-1", "t", "--expected", "none", "--id", id_)
+    assert tidemill.ok(*command) == "appended: version 1 of a-1, position 1\n"
+    assert tidemill.ok(*command) == "was there already: version 1 of a-1, position 1\n"
+    done = tidemill.run("events", "append", topic, "a-1", "t", "--expected", "7")
+    assert done.returncode == output.CONFLICT
+    assert "has 1 events, expected: 7 events" in done.stderr
+    assert tidemill.ok("events", "append", topic, "a-1", "t", "-d", "-", stdin=b"\xff\x00")
+    (_, second) = lines(tidemill.ok("events", "read", topic))
+    assert (second["data"], second["data_encoding"]) == ("/wA=", "base64")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--expected", "-1"), ("--expected", "x"), ("--expected", "9" * 30), ("--id", "7")],
+)
+def test_invalid_options_of_append_are_usage_errors(
+    tidemill: CommandLine, topic: str, wrong: tuple[str, str]
+) -> None:
+    done = tidemill.run("events", "append", topic, "a-1", "t", *wrong)
+    assert done.returncode == output.USAGE
+    assert "Traceback" not in done.stderr
+
+
+def test_read_and_streams_select(tidemill: CommandLine, store: str) -> None:
+    def read(*options: str) -> list[int]:
+        return [each["position"] for each in lines(tidemill.ok("events", "read", store, *options))]
+
+    assert read() == [1, 2, 3, 4]
+    assert read("count-a", "--after", "1", "--to", "2") == [2]
+    assert read("count-a", "--backwards", "-n", "1") == [3]
+    assert read("--type", "other") == read("--tag", "x") == [4]
+    assert read("--category", "count", "--after", "3") == [4]
+    assert read("--type", "missing") == []
+    first = lines(tidemill.ok("events", "read", store))[0]
+    assert (first["data"], first["type"], first["version"]) == ({"by": 1}, "counted", 1)
+    assert tidemill.run("events", "read", store, "count-a", "--tag", "x").returncode == output.USAGE
+    found = tidemill.json("events", "streams", store)
+    assert [(each["stream"], each["events"]) for each in found] == [("count-a", 3), ("count-b", 1)]
+    assert "count-a" in tidemill.ok("events", "streams", store)
+    assert tidemill.json("events", "streams", store, "--category", "x") == []
+
+
+def test_a_store_that_does_not_exist_is_not_created_by_reading(
+    tidemill: CommandLine, topic: str
+) -> None:
+    for command in (("read", topic), ("streams", topic), ("publish", topic, "--to", "x")):
+        done = tidemill.run("events", *command)
+        assert done.returncode == output.NOT_FOUND, done
+        assert f"store {topic} does not exist" in done.stderr
+
+
+def test_subscribe_prints_what_is_there_and_ends_by_its_count(
+    tidemill: CommandLine, store: str
+) -> None:
+    found = lines(tidemill.ok("events", "subscribe", store, "--after", "1", "-n", "2"))
+    assert [each["position"] for each in found] == [2, 3]
+
+
+def test_publish_copies_once(tidemill: CommandLine, store: str) -> None:
+    to = f"{store}-out"
+    for _ in range(2):
+        tidemill.ok("events", "publish", store, "--to", to, "--until-end")
+    found = tidemill.records(to, "--from", "beginning", "--until-end")
+    assert [each["key"] for each in found] == ["count-a"] * 3 + ["count-b"]
+    same = tidemill.run("events", "publish", store, "--to", store)
+    assert same.returncode == output.USAGE
+
+
+def test_export_and_import(tidemill: CommandLine, store: str, tmp_path: Path) -> None:
+    file, target = tmp_path / "events.jsonl", f"{store}-copy"
+    tidemill.ok("events", "export", store, str(file))
+    assert tidemill.run("events", "export", store, str(file)).returncode == output.FAILURE
+    assert "2 streams" in tidemill.ok("events", "import", target, str(file), "--dry-run")
+    said = tidemill.ok("events", "import", target, str(file))
+    assert said == "imported 4 events, 0 were there already\n"
+    assert "4 were there already" in tidemill.ok("events", "import", target, str(file))
+    again = lines(tidemill.ok("events", "export", target))
+    times = [each.pop("time") for each in again]
+    assert len(times) == 4
+    expected = lines(file.read_text())
+    for each in expected:
+        each.pop("time")
+    assert again == expected
+    file.write_text("{}\n")
+    done = tidemill.run("events", "import", target, str(file))
+    assert done.returncode == output.FAILURE
+    assert "invalid exported event" in done.stderr
+
+
+def test_snapshots_and_projections_of_a_program(
+    tidemill: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"program_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(PROGRAM)
+    assert tidemill.ok("events", "snapshot", f"{name}:counters") == "made 2 snapshots\n"
+    assert tidemill.ok("events", "snapshot", f"{name}:counters", "a") == "made 0 snapshots\n"
+    assert tidemill.ok("events", "replay", f"{name}:totals") == "built again up to position 4\n"
+    for wrong in ("x", "missing_module:x", f"{name}:missing", f"{name}:counters"):
+        done = tidemill.run("events", "replay", wrong)
+        assert done.returncode == output.USAGE, wrong
+        assert "error:" in done.stderr
+    sys.modules.pop(name)
