@@ -139,7 +139,7 @@ class TestFactory(OnTidemill, InfrastructureFactoryTestCase[TidemillFactory]):
         return TidemillProcessRecorder
 
 
-# The bases are no tests of their own.
+# The bases must not run as tests of their own.
 del AggregateRecorderTestCase, ApplicationRecorderTestCase, TrackingRecorderTestCase
 del ProcessRecorderTestCase, NonInterleavingNotificationIDsBaseCase, InfrastructureFactoryTestCase
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,13 +127,15 @@ def test_a_topic_that_was_created_again_gets_all_events(store: Store, kafka: Kaf
     assert positions(kafka, to) == [1]
 
 
-def test_another_store_of_the_same_name_is_not_mixed_in(store: Store, kafka: Kafka) -> None:
+def test_another_store_of_the_same_name_is_not_mixed_in(
+    store: Store, kafka: Kafka, tmp_path: Path
+) -> None:
     to = f"{store.topic}-out"
     append(store, "a-1")
     publish(store, kafka, to)
     store.close()
     kafka.delete_topics("test", [store.topic])
-    with Store(kafka, store.topic) as other:
+    with Store(kafka, store.topic, folder=tmp_path) as other:
         append(other, "b-1")
         with pytest.raises(PublishPositionError, match="another store"):
             publish(other, kafka, to)

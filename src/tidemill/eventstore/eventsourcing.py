@@ -54,6 +54,8 @@ PROPERTIES = "TIDEMILL_PROPERTIES"
 """Librdkafka's properties, as ``key=value`` in lines."""
 TOPIC_PREFIX = "TIDEMILL_TOPIC_PREFIX"
 """The beginning of the names of topics, e.g. ``shop.``."""
+INDEX_FOLDER = "TIDEMILL_INDEX_FOLDER"
+"""The folder of the indexes of this machine; by default in the user's cache."""
 CREATE = "CREATE_TABLE"
 """Whether topics are created that are missing; the name that other modules use."""
 
@@ -450,7 +452,8 @@ class TidemillFactory(InfrastructureFactory[TidemillTrackingRecorder]):
                 create = strtobool(self.env.get(CREATE, "yes"))
                 kafka = kafka_of(self.env.get)
                 try:
-                    made = Store(kafka, f"{name}.{purpose}", create=create)
+                    folder = self.env.get(INDEX_FOLDER) or None
+                    made = Store(kafka, f"{name}.{purpose}", create=create, folder=folder)
                 except TidemillError as error:
                     raise OperationalError(f"{error}. {error.hint}") from error
                 self._stores[purpose] = made

@@ -49,6 +49,12 @@ def totals():
 """
 
 
+@pytest.fixture(autouse=True)
+def cache(tidemill: CommandLine, tmp_path: Path) -> None:
+    """Keep the indexes of the stores in the test's folder."""
+    tidemill.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+
 @pytest.fixture
 def store(tidemill: CommandLine, topic: str) -> str:
     for number in (1, 2, 3):
@@ -150,6 +156,14 @@ def test_export_and_import(tidemill: CommandLine, store: str, tmp_path: Path) ->
     done = tidemill.run("events", "import", target, str(file))
     assert done.returncode == output.FAILURE
     assert "invalid exported event" in done.stderr
+
+
+def test_rebuild_makes_the_index_again(tidemill: CommandLine, store: str, tmp_path: Path) -> None:
+    (index,) = (tmp_path / "cache").rglob(f"{store}.sqlite")
+    index.write_bytes(b"damaged" * 1000)
+    assert tidemill.run("events", "streams", store).returncode == output.FAILURE
+    assert "4 events" in tidemill.ok("events", "rebuild", store)
+    assert len(tidemill.json("events", "streams", store)) == 2
 
 
 def test_snapshots_and_projections_of_a_program(

@@ -369,6 +369,22 @@ def import_(
     print(f"imported {output.plural(done.stored, 'event')}, {done.known} were there already")
 
 
+@app.command(short_help="Build the index of a store again.")
+def rebuild(
+    store: StoreName,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Delete the index of a store on this machine, and build it again from the log.
+
+    No other process can use the store meanwhile on this machine.
+    """
+    from tidemill.eventstore.store import rebuild as build
+
+    head = build(_kafka(servers, properties), store)
+    print(f"built the index of {store} again: {output.plural(head.position, 'event')}")
+
+
 @app.command(short_help="Make snapshots of aggregates.")
 def snapshot(
     target: Target,
