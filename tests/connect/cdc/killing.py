@@ -133,7 +133,6 @@ def assert_topics_follow(
             execute("INSERT INTO a VALUES (1000, 0, 'last')", "INSERT INTO b (id) VALUES (1000)")
 
             def has_all() -> bool:
-                worker.check()
                 return all(_has(kafka, topic, 1000) for topic in topics.values()) and all(
                     _stored(server, shop, table) == table_of(records_of(kafka, topic))
                     for table, topic in topics.items()
@@ -176,7 +175,6 @@ def _kill_under_load(
             if number % 3 == 2:
                 broker.kill()
                 broker.start()
-                worker.check()
             else:
                 worker.kill()
                 worker.start()
