@@ -16,3 +16,24 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
     )
     key.chmod(0o600)
     return cert, key
+
+
+def signed_by(authority: tuple[Path, Path], folder: Path, subject: str) -> tuple[Path, Path]:
+    """Return the files of a client's certificate that an authority has signed, and of its key.
+
+    Args:
+        authority: its certificate and its key.
+        subject: the name, as ``/O=Example/CN=carol``.
+    """
+    cert, key, asked = folder / "client.pem", folder / "client-key.pem", folder / "client.csr"
+    new = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    sign = "openssl x509 -req -days 2 -CAcreateserial"
+    commands = [
+        [*new.split(), "-subj", subject, "-keyout", str(key), "-out", str(asked)],
+        [*sign.split(), "-CA", str(authority[0]), "-CAkey", str(authority[1])],
+    ]
+    commands[1] += ["-in", str(asked), "-out", str(cert)]
+    for command in commands:
+        subprocess.run(command, check=True, capture_output=True)
+    key.chmod(0o600)
+    return cert, key

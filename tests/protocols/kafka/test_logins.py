@@ -18,7 +18,13 @@ from tests.protocols.kafka.wire import Client, Serving, eventually, request, ser
 from tidemill.kafka_client.sasl import Scram
 from tidemill.protocols.kafka import login
 from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.protocols.logins.failures import MOST_FAILURES
+from tidemill.protocols.logins.failures import (
+    MOST_ENTRIES,
+    MOST_OF_ADDRESS,
+    MOST_OF_USER,
+    Failures,
+)
+from tidemill.protocols.logins.logins import pair
 from tidemill.protocols.logins.settings import LoginSettings
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE, METADATA = 17, 18, 36, 3
@@ -188,18 +194,46 @@ async def test_a_failed_login_is_answered_after_the_delay_and_holds_nobody_back(
         other.close()
 
 
-async def test_an_address_that_fails_too_often_is_not_checked_any_more(users: Path) -> None:
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_name_that_fails_too_often_at_an_address_is_not_checked_there_any_more(
+    users: Path, mechanism: str
+) -> None:
     async with guarded(users) as s:
-        failures = s.server.entrance.logins.failures
-        for _ in range(MOST_FAILURES):
-            failures.failed("127.0.0.1")
+        logins = s.server.entrance.logins
+        for _ in range(MOST_OF_USER):
+            logins.by_user.failed(pair("127.0.0.1", "alice"))
         client = await s.client()
-        await handshake(client)
-        answer = await authenticate(client, PLAIN)
+        await handshake(client, mechanism)
+        answer = await authenticate(client, PLAIN if mechanism == "PLAIN" else b"n,,n=alice,r=a")
         assert answer["error_code"] == 58
         assert await client.is_closed()
-        failures._buckets.clear()
+        (await logged_in(s, b"\0bob\0builder")).close()
+        logins.by_user._buckets.clear()
         (await logged_in(s)).close()
+
+
+async def test_an_address_that_fails_too_often_is_not_checked_any_more(users: Path) -> None:
+    async with guarded(users) as s:
+        logins = s.server.entrance.logins
+        for _ in range(MOST_OF_ADDRESS):
+            logins.by_address.failed("127.0.0.1")
+        client = await s.client()
+        await handshake(client)
+        assert (await authenticate(client, PLAIN))["error_code"] == 58
+        assert await client.is_closed()
+
+
+def test_failures_are_forgotten_with_time_and_bounded() -> None:
+    now = 0.0
+    failures = Failures(lambda: now, 2, 0.5)
+    for _ in range(5):
+        failures.failed("a")
+    assert not failures.may_try("a")
+    now = 2.0
+    assert failures.may_try("a")
+    for number in range(MOST_ENTRIES + 10):
+        failures.failed(str(number))
+    assert len(failures._buckets) == MOST_ENTRIES
 
 
 async def test_clients_that_never_log_in_are_bounded_and_keep_out_nobody(users: Path) -> None:
@@ -274,7 +308,8 @@ async def test_a_failed_renewal_ends_the_connection(users: Path) -> None:
 
 async def test_a_thousand_logins_at_once_leave_nothing_behind(users: Path) -> None:
     async with guarded(users, limits=2500) as s:
-        s.server.entrance.logins.failures.may_try = lambda address: True  # type: ignore[method-assign]
+        for failures in (s.server.entrance.logins.by_user, s.server.entrance.logins.by_address):
+            failures._most = 10_000
 
         async def once(number: int) -> None:
             client = await s.client()

@@ -170,7 +170,7 @@ async def test_a_changed_final_message_of_scram_is_refused(change: str) -> None:
     login = Scram("SCRAM-SHA-256", USERS)
     final = client.final(await login.step(client.first())).decode()
     changed = {
-        "nonce": final.replace(",r=", ",r=x"),
+        "nonce": final.replace(",p=", "x,p="),
         "binding": final.replace("c=biws", "c=eSws"),
         "proof": final.rpartition(",p=")[0] + ",p=" + base64.b64encode(bytes(32)).decode(),
         "length": final.rpartition(",p=")[0] + ",p=AAAA",

@@ -19,7 +19,7 @@ from tidemill.protocols.logins.contract import (
     Credentials,
     LoginFailedError,
 )
-from tidemill.protocols.logins.logins import AllUsers, Entrance
+from tidemill.protocols.logins.logins import AllUsers, Entrance, Limited
 from tidemill.protocols.logins.plain import Plain
 from tidemill.protocols.logins.users_file import FileUsers
 
@@ -78,7 +78,8 @@ class Users:
 
     async def _of_password(self, mechanism: str, response: bytes, host: str) -> str:
         is_open = not self._credentials.has_users()
-        login = Plain(self._guest if is_open else self._credentials)
+        users = self._guest if is_open else self._credentials
+        login = Plain(Limited(users, self.entrance.logins.by_user, host))
         if mechanism == PLAIN:
             await login.step(response)
         else:

@@ -71,7 +71,7 @@ class Sasl:
         """
         if self._exchange is not None or self.is_refused:
             raise LoginStateError("a login is under way")
-        exchange = self._entrance.exchange(mechanism)
+        exchange = self._entrance.exchange(mechanism, self._host)
         if self.proved is not None and mechanism != self._mechanism:
             raise LoginStateError("the mechanism must not change while the connection is open")
         self._mechanism, self._exchange = mechanism, exchange

@@ -14,6 +14,8 @@ from tidemill.state.security.types import ScramMechanism
 PLAIN, AMQPLAIN, EXTERNAL, OAUTHBEARER = "PLAIN", "AMQPLAIN", "EXTERNAL", "OAUTHBEARER"
 SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The mechanisms of SCRAM, and the name of the hash of each."""
+MOST_SHOWN = 64
+"""The part of a name that is logged, and remembered after a failed login."""
 MOST_NAME = 1024
 """Longest name of a user in characters."""
 
@@ -29,7 +31,7 @@ class LoginFailedError(TidemillError):
 
     def __init__(self, message: str, user: str = "", *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
-        self.user = user[:64]
+        self.user = user[:MOST_SHOWN]
 
 
 class UnknownMechanismError(TidemillError):

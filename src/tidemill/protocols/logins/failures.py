@@ -1,4 +1,4 @@
-"""Limits who guesses passwords: failed logins of each address, and logins that are not complete.
+"""Limits who guesses passwords: failed logins by address and name, and logins under way.
 
 Both tables are bounded. Must not know: a protocol, a mechanism.
 """
@@ -8,40 +8,45 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-MOST_FAILURES = 20
-"""Failed logins of one address that are checked one after the other."""
-SECONDS_EACH = 1.0
-"""An address can fail once more after this time."""
-MOST_ADDRESSES = 10_000
-"""Addresses whose failures are remembered: the oldest are forgotten."""
+MOST_OF_USER, MOST_OF_ADDRESS = 20, 200
+"""Failed logins that are checked one after the other: with one name from one address, and with any
+name from one address. One client with a wrong password does not keep out the others beside it."""
+USER_PER_SECOND, ADDRESS_PER_SECOND = 1.0, 10.0
+"""How many more can fail in a second after that."""
+MOST_ENTRIES = 10_000
+"""Addresses and names that are remembered: the oldest are forgotten."""
 
 
 class Failures:
-    """Counts failed logins of each address: a bucket that a failure fills and time empties.
+    """Counts failed logins: a bucket that a failure fills and time empties, for each key.
 
     Args:
         now: seconds that never decrease.
+        most: failures until a bucket is full.
+        per_second: failures that leave a bucket in a second.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], most: int, per_second: float) -> None:
         self._now = now
+        self._most = most
+        self._per_second = per_second
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def may_try(self, address: str) -> bool:
-        """Return whether a login of an address is checked."""
-        return self._level(address) <= MOST_FAILURES - 1
+    def may_try(self, key: str) -> bool:
+        """Return whether a login is checked."""
+        return self._level(key) <= self._most - 1
 
-    def failed(self, address: str) -> None:
+    def failed(self, key: str) -> None:
         """Count a failed login."""
-        level = self._level(address)
-        self._buckets.pop(address, None)
-        self._buckets[address] = (min(level + 1, MOST_FAILURES), self._now())
-        if len(self._buckets) > MOST_ADDRESSES:
+        level = self._level(key)
+        self._buckets.pop(key, None)
+        self._buckets[key] = (min(level + 1, self._most), self._now())
+        if len(self._buckets) > MOST_ENTRIES:
             self._buckets.popitem(last=False)
 
-    def _level(self, address: str) -> float:
-        level, since = self._buckets.get(address, (0.0, 0.0))
-        return max(0.0, level - (self._now() - since) / SECONDS_EACH)
+    def _level(self, key: str) -> float:
+        level, since = self._buckets.get(key, (0.0, 0.0))
+        return max(0.0, level - (self._now() - since) * self._per_second)
 
 
 class Pending:

@@ -17,16 +17,25 @@ import structlog
 from tidemill.errors import SettingsError
 from tidemill.protocols.logins.certificates import PrincipalRules, distinguished_name
 from tidemill.protocols.logins.contract import (
+    MOST_SHOWN,
     OAUTHBEARER,
     PLAIN,
     SCRAM,
+    Credentials,
     Exchange,
     LoginFailedError,
     ScramKeys,
     UnknownMechanismError,
     UserStore,
 )
-from tidemill.protocols.logins.failures import Failures, Pending
+from tidemill.protocols.logins.failures import (
+    ADDRESS_PER_SECOND,
+    MOST_OF_ADDRESS,
+    MOST_OF_USER,
+    USER_PER_SECOND,
+    Failures,
+    Pending,
+)
 from tidemill.protocols.logins.oauthbearer import OAuthBearer
 from tidemill.protocols.logins.plain import Plain
 from tidemill.protocols.logins.scram import Scram, decoy
@@ -94,7 +103,7 @@ class Logins:
 
     Attributes:
         credentials: all users.
-        failures: failed logins of each address.
+        by_user, by_address: failed logins of a name from an address, and of each address.
         pending: connections whose logins are not complete.
 
     Raises:
@@ -105,7 +114,8 @@ class Logins:
         section = settings.section(LoginSettings)
         check_mode(section.users_file)
         self.credentials = AllUsers([FileUsers(read_users(section.users_file))], store)
-        self.failures = Failures(time.monotonic)
+        self.by_user = Failures(time.monotonic, MOST_OF_USER, USER_PER_SECOND)
+        self.by_address = Failures(time.monotonic, MOST_OF_ADDRESS, ADDRESS_PER_SECOND)
         self.pending = Pending(settings.limits.connections // 2)
         self.delay_s = section.failed_delay_ms / 1000
         self.max_session_s = section.max_session_seconds
@@ -123,13 +133,44 @@ class Logins:
             self._tokens = Tokens(self._oauth)
         return self._tokens
 
-    def exchange(self, mechanism: str) -> Exchange:
-        """Return a new login by a mechanism."""
-        if mechanism in SCRAM:
-            return Scram(mechanism, self.credentials)
+    def exchange(self, mechanism: str, address: str) -> Exchange:
+        """Return a new login by a mechanism, of a client at an address."""
         if mechanism == OAUTHBEARER:
             return OAuthBearer(self.tokens())
-        return Plain(self.credentials)
+        limited = Limited(self.credentials, self.by_user, address)
+        return Scram(mechanism, limited) if mechanism in SCRAM else Plain(limited)
+
+
+class Limited:
+    """Users, for the client at one address, which can fail with each name only so often."""
+
+    def __init__(self, credentials: Credentials, failures: Failures, address: str) -> None:
+        self._credentials = credentials
+        self._failures = failures
+        self._address = address
+
+    def has_users(self) -> bool:
+        """Return whether there is any user at all."""
+        return self._credentials.has_users()
+
+    async def keys(self, user: str, mechanism: str) -> tuple[ScramKeys, bool]:
+        """Return the keys of a user, and whether there is such a user with such keys."""
+        self._check(user)
+        return await self._credentials.keys(user, mechanism)
+
+    async def verify(self, user: str, password: str) -> bool:
+        """Return whether a password is that of a user."""
+        self._check(user)
+        return await self._credentials.verify(user, password)
+
+    def _check(self, user: str) -> None:
+        if not self._failures.may_try(pair(self._address, user)):
+            raise LoginFailedError("too many failed logins with this name", user)
+
+
+def pair(address: str, user: str) -> str:
+    """Return the key of a name at an address."""
+    return f"{address} {user[:MOST_SHOWN]}"
 
 
 KAFKA_MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
@@ -168,15 +209,15 @@ class Entrance:
         if OAUTHBEARER in self.mechanisms:
             logins.tokens()
 
-    def exchange(self, mechanism: str) -> Exchange:
-        """Return a new login.
+    def exchange(self, mechanism: str, address: str) -> Exchange:
+        """Return a new login of a client at an address.
 
         Raises:
             UnknownMechanismError: the listener does not have the mechanism.
         """
         if mechanism not in self.mechanisms:
             raise UnknownMechanismError(f"unsupported mechanism {mechanism[:64]!r}")
-        return self.logins.exchange(mechanism)
+        return self.logins.exchange(mechanism, address)
 
     def certified(self, certificate: Mapping[str, Any] | None) -> str | None:
         """Return the name of the principal of a certificate; None without one.
@@ -194,12 +235,14 @@ class Entrance:
         Raises:
             LoginFailedError: it has.
         """
-        if not self.logins.failures.may_try(address):
+        if not self.logins.by_address.may_try(address):
             raise LoginFailedError("too many failed logins from this address")
 
     async def refuse(self, error: LoginFailedError, peer: str, address: str, how: str) -> None:
         """Count and log a failed login, and wait before it is answered."""
-        if self.logins.failures.may_try(address):  # others would fill the log
+        by_user, by_address = self.logins.by_user, self.logins.by_address
+        key = pair(address, error.user)
+        if by_user.may_try(key) and by_address.may_try(address):  # others would fill the log
             log.warning(
                 "login.failed",
                 listener=self.name,
@@ -208,6 +251,7 @@ class Entrance:
                 user=error.user,
                 why=str(error),
             )
-        self.logins.failures.failed(address)
+        by_user.failed(key)
+        by_address.failed(address)
         if self.logins.delay_s:
             await asyncio.sleep(self.logins.delay_s)

@@ -126,7 +126,9 @@ class Scram:
         found = _FINAL.fullmatch(text)
         if found is None:
             raise LoginFailedError("the final message of SCRAM is malformed", self._user)
-        if _base64(found["binding"]) != self._binding or found["nonce"] != self._nonce:
+        # Older librdkafka repeats its own part of the nonce in front, and Apache Kafka allows it.
+        is_ours = found["nonce"].endswith(self._nonce)
+        if _base64(found["binding"]) != self._binding or not is_ours:
             raise LoginFailedError("the final message of SCRAM is not of this login", self._user)
         signed = f"{self._begun},{found['signed']}".encode()
         signature = hmac.digest(keys.stored_key, signed, self._algorithm)
