@@ -1,7 +1,8 @@
 """A process whose threads write to a store that others write to, too.
 
-Run as ``python -m tests.eventstore.writers SERVERS TOPIC NAME SEED COUNT THREADS``. Each line on
-stdout is a JSON object: what was accepted, then the head behind what all writers have written.
+Run as ``python -m tests.eventstore.writers SERVERS TOPIC NAME SEED COUNT THREADS PROCESSES
+[FOLDER]``, with the number of processes that wait for each other and the folder of the index. Each
+line on stdout is a JSON object: what was accepted, then the head behind what all have written.
 """
 
 from __future__ import annotations
@@ -85,9 +86,16 @@ def meet(store: Store, place: str, processes: int) -> None:
 
 
 def main(
-    servers: str, topic: str, name: str, seed: int, count: int, threads: int, processes: int
+    servers: str,
+    topic: str,
+    name: str,
+    seed: int,
+    count: int,
+    threads: int,
+    processes: int,
+    folder: str | None = None,
 ) -> None:
-    with Store(servers, topic) as store:
+    with Store(servers, topic, folder=folder) as store:
         meet(store, "ready", processes)
         writing = [
             threading.Thread(target=write, args=(store, name, random.Random(seed + each), count))
@@ -104,5 +112,5 @@ def main(
 
 
 if __name__ == "__main__":
-    servers, topic, name, *numbers = sys.argv[1:]
-    main(servers, topic, name, *map(int, numbers))
+    servers, topic, name, seed, count, threads, processes, *folder = sys.argv[1:]
+    main(servers, topic, name, int(seed), int(count), int(threads), int(processes), *folder)
