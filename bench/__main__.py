@@ -24,6 +24,7 @@ from bench import (
 )
 from bench.cdc import section as cdc
 from bench.direct import section as direct
+from bench.eventstore import section as eventstore
 from bench.http import deliveries, posts
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
@@ -56,6 +57,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "queues-deep": queues_deep.section,
     "shares": shares.section,
     "direct": direct.section,
+    "eventstore": eventstore.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -159,3 +160,27 @@ def test_a_closed_store_and_a_forked_one_say_so(
     store.close()
     with pytest.raises(EventStoreError, match="closed"):
         store.append("s", [NewEvent("e")])
+
+
+def test_threads_of_one_store_race_without_void_commits(kafka: Kafka, store: Store) -> None:
+    """Those that lose are refused by the fold of their own process."""
+    refused = itertools.count()
+
+    def write() -> None:
+        for _ in range(25):
+            while True:
+                try:
+                    store.append("s", [NewEvent("e")], expected=store.version("s"))
+                except VersionConflictError:
+                    next(refused)
+                else:
+                    break
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.version("s") == 150
+    assert next(refused) > 0
+    assert kafka.end_offsets("tests", [(store.topic, 0)]) == {(store.topic, 0): 150}

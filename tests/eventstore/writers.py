@@ -14,6 +14,7 @@ import sys
 import threading
 import uuid
 
+from tidemill.errors import UnreachableError
 from tidemill.eventstore.errors import ConflictError, OutcomeUnknownError
 from tidemill.eventstore.events import (
     ANY,
@@ -74,7 +75,16 @@ def until_known(
             return store.commit(appends, conditions=conditions)
         except ConflictError:
             return None
-        except OutcomeUnknownError:
+        except (OutcomeUnknownError, UnreachableError):
+            continue
+
+
+def opened(servers: str, topic: str, folder: str | None) -> Store:
+    """Open a store as soon as the broker is there."""
+    while True:
+        try:
+            return Store(servers, topic, folder=folder)
+        except UnreachableError:
             continue
 
 
@@ -95,7 +105,7 @@ def main(
     processes: int,
     folder: str | None = None,
 ) -> None:
-    with Store(servers, topic, folder=folder) as store:
+    with opened(servers, topic, folder) as store:
         meet(store, "ready", processes)
         writing = [
             threading.Thread(target=write, args=(store, name, random.Random(seed + each), count))

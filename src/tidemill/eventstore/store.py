@@ -35,11 +35,12 @@ from tidemill.eventstore.events import (
     StreamAppend,
     Version,
 )
-from tidemill.eventstore.fold import Outcome, Void, decide
+from tidemill.eventstore.fold import Outcome, decide
 from tidemill.eventstore.index import About, IndexFile, mismatch
 from tidemill.eventstore.index_files import index_path, remove
 from tidemill.eventstore.indexing import STEPS, Indexing
 from tidemill.eventstore.log import Log, Record
+from tidemill.eventstore.proposals import Proposals
 from tidemill.eventstore.reading import Answer, Following, Reader, answered
 from tidemill.eventstore.state import Head, State, fingerprint
 
@@ -90,7 +91,7 @@ class Store:
         self.timeout_s = timeout_s
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._pending: dict[bytes, Answer] = {}
+        self._proposals = Proposals(self._decide, self._send)
         self._log = Log(Kafka(kafka) if isinstance(kafka, str) else kafka, topic)
         self.identity = self._log.prepare(create=create, configs=dict(configs or {}))
         about = About(self.identity.cluster, topic, self.identity.topic_id)
@@ -170,9 +171,9 @@ class Store:
         Raises:
             ConflictError: what is folded already excludes it. Nothing was sent.
         """
-        return self._send(appends, conditions, answer)
+        return self._propose(appends, conditions, answer)
 
-    def _send(
+    def _propose(
         self,
         appends: Sequence[StreamAppend],
         conditions: Sequence[Condition],
@@ -183,22 +184,19 @@ class Store:
         with self._changed:
             seen = (self._state.position, self._state.hash)
         commit = wire.propose(os.urandom(16), appends, conditions, seen, **more)
-        with self._changed:
-            outcome = decide(self._state, commit)
-        if isinstance(outcome, Void):  # it would be void in the log, too
-            raise outcome.error
-        value = wire.encode(commit)
-        self._pending[commit.id] = answer
-        try:
-            self._log.send(value, lambda error: self._answer(commit.id, error))
-        except BaseException:
-            self.abandon(commit.id)
-            raise
+        self._proposals.submit(commit, answer)
         return commit.id
+
+    def _decide(self, commit: wire.Commit) -> Outcome:
+        with self._changed:
+            return decide(self._state, commit)
+
+    def _send(self, commit_id: bytes, value: bytes) -> None:
+        self._log.send(value, lambda error: self._proposals.settle(commit_id, error))
 
     def abandon(self, commit_id: bytes) -> None:
         """Don't wait for the outcome of a commit any more. It may be stored nevertheless."""
-        self._pending.pop(commit_id, None)
+        self._proposals.abandon(commit_id)
 
     # Reading.
 
@@ -296,6 +294,14 @@ class Store:
     def _has_progress(self, before: int) -> Callable[[], bool]:
         return lambda: self._read > before or self._reader.failure is not None
 
+    def wait_indexed(self) -> None:
+        """Wait until the index has all that is folded."""
+        with self._changed:
+            offset = self._state.offset
+            while self._state.steps and self._state.steps[0].offset <= offset:
+                self._check_failure()
+                self._changed.wait(_POLL_S)
+
     # The tail.
 
     def _run(self) -> None:
@@ -333,13 +339,12 @@ class Store:
                 commit = wire.decode(record.value)
                 outcome = self._state.step(record.offset, record.value, commit, record.time_ms)
                 commit_id = wire.commit_id(record.value)
-                answer = self._pending.pop(commit_id, None) if commit_id else None
-                if answer is not None:
-                    answers.append((answer, outcome or InvalidCommitError("it can't be decoded")))
+                if commit_id is not None:
+                    answers.append((commit_id, outcome or InvalidCommitError("it is foreign")))
             self._read = self._state.offset + 1
             self._reader.notify()
-        for answer, found in answers:
-            answer(found)
+        for commit_id, found in answers:
+            self._proposals.settle(commit_id, found)
 
     def _wait_for_memory(self) -> None:
         """Wait as long as the memory of what the index lacks is full."""
@@ -358,17 +363,11 @@ class Store:
                 self._read = offset
                 self._reader.notify()
 
-    def _answer(self, commit_id: bytes, outcome: Outcome | BaseException) -> None:
-        answer = self._pending.pop(commit_id, None)
-        if answer is not None:
-            answer(outcome)
-
     def _fail(self, error: BaseException) -> None:
         with self._changed:
             self._reader.failure = error
             self._reader.notify()
-        for commit_id in list(self._pending):
-            self._answer(commit_id, OutcomeUnknownError(f"the store failed: {error}"))
+        self._proposals.fail(OutcomeUnknownError(f"the store failed: {error}"))
 
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -397,8 +396,7 @@ class Store:
             self._indexing.close()
             self._index.close()
             self._log.close()
-        for commit_id in list(self._pending):
-            self._answer(commit_id, OutcomeUnknownError("the store was closed"))
+        self._proposals.fail(OutcomeUnknownError("the store was closed"))
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,1 @@
+"""The event store beside the library eventsourcing with SQLite and with PostgreSQL."""
