@@ -33,8 +33,8 @@ class Definition(Section):
     )
     kind: str = Field(
         min_length=1,
-        description="statsd, multicast, or the name of an entry point in the group "
-        "tidemill.bridges.",
+        description="statsd, multicast, zeromq, zeromq-in, or the name of an entry point in the "
+        "group tidemill.bridges.",
     )
     topic: str = Field(
         pattern=r"^[A-Za-z0-9._-]{1,249}$",

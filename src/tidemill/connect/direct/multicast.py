@@ -22,6 +22,7 @@ from pydantic import Field
 from tidemill.confluent.reading import ExtractReader, Follower
 from tidemill.connect.direct.contract import Bridge, Counts, Place
 from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.identity import Identity
 from tidemill.connect.direct.waiting import to_its_end
 from tidemill.direct.multicast import MulticastError, Record, encode_record
 from tidemill.direct.multicast.answers import LOOPBACK, Answers
@@ -250,30 +251,6 @@ def _encode(message: Message, oversize: int) -> _Encoded:
     if len(data) > oversize:  # key or headers are too large, too
         data = encode_record(Record(None, None, stamp, (), size))
     return _Encoded(data, left_out=True)
-
-
-class Identity:
-    """Tells which topic has a name, because one that is created again is another one."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._admin = place.kafka.admin(place.client)
-
-    def __call__(self) -> str:
-        """Return the topic's id.
-
-        Raises:
-            BridgeError: it does not exist.
-            UnreachableError: no broker answers.
-        """
-        place = self._place
-        found = place.kafka.topic_id(place.client, place.topic, self._admin)
-        if found is None:
-            raise BridgeError(
-                f"topic {place.topic} does not exist",
-                hint=f"Create it: tidemill topic create {place.topic}",
-            )
-        return found
 
 
 class LogMessages:

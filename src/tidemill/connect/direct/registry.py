@@ -26,6 +26,8 @@ GROUP = "tidemill.bridges"
 BUILT_IN = {
     "statsd": ("tidemill.connect.direct.statsd", "StatsdBridge", ""),
     "multicast": ("tidemill.connect.direct.multicast", "MulticastBridge", ""),
+    "zeromq": ("tidemill.connect.direct.zeromq", "ZeroMqBridge", "zeromq"),
+    "zeromq-in": ("tidemill.connect.direct.zeromq_in", "ZeroMqInBridge", "zeromq"),
 }
 """For each kind its module, its class and the extra that it needs."""
 

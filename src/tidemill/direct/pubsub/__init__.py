@@ -7,8 +7,11 @@ the first socket.
 Source: https://zguide.zeromq.org, chapters 2 and 5; https://nng.nanomsg.org.
 """
 
+from tidemill.direct.pubsub.blocks import LogRecord
 from tidemill.direct.pubsub.curve import CurveClient, CurveKeys, CurveServer
 from tidemill.direct.pubsub.errors import ForkedError, MissingPackageError, PubSubError
+from tidemill.direct.pubsub.following import LogLost, LogRestarted, Position
+from tidemill.direct.pubsub.log import LogSubscriber
 from tidemill.direct.pubsub.sockets import Publisher, Puller, Pusher, Subscriber
 from tidemill.direct.pubsub.wire import Lost, Message
 from tidemill.direct.pubsub.zeromq import new_curve_keys
@@ -18,9 +21,14 @@ __all__ = [
     "CurveKeys",
     "CurveServer",
     "ForkedError",
+    "LogLost",
+    "LogRecord",
+    "LogRestarted",
+    "LogSubscriber",
     "Lost",
     "Message",
     "MissingPackageError",
+    "Position",
     "PubSubError",
     "Publisher",
     "Puller",

@@ -1,7 +1,9 @@
 """Sockets of ZeroMQ, as publishers, subscribers, pushers and pullers use them.
 
 PUB drops messages at its limit and never says so. XPUB with ZMQ_XPUB_NODROP refuses a message
-instead, which is counted, or waited for. Source: libzmq's zmq_setsockopt(3).
+instead, which is counted, or waited for. Without that option XPUB drops as PUB does, for the slow
+subscriber only: that is for logs, where the subscriber asks for what it misses. Source: libzmq's
+zmq_setsockopt(3).
 
 Must not know: sequences, nng.
 """
@@ -32,11 +34,12 @@ class ZeroMqSocket:
     """A socket that is bound or connected. Use it in one thread.
 
     Args:
-        kind: ``XPUB``, ``SUB``, ``PUSH`` or ``PULL``.
+        kind: ``XPUB``, ``SUB``, ``PUSH``, ``PULL``, ``ROUTER`` or ``DEALER``.
         addresses: ``inproc://NAME``, ``ipc://PATH`` or ``tcp://HOST:PORT``; port 0 is a free one.
         bind: whether to bind and not to connect.
         options: queues, limits, keys.
         prefixes: what SUB subscribes to.
+        drops: whether XPUB drops messages for a subscriber whose queue is full.
 
     Attributes:
         addresses: as they are bound or connected.
@@ -54,6 +57,7 @@ class ZeroMqSocket:
         *,
         bind: bool,
         prefixes: Sequence[bytes] = (),
+        drops: bool = False,
     ) -> None:
         self._zmq = _module()
         self._pid = os.getpid()
@@ -67,6 +71,8 @@ class ZeroMqSocket:
         self.addresses: list[str] = []
         try:
             self._set(kind, addresses, options, bind)
+            if kind == "XPUB":
+                self._socket.setsockopt(self._zmq.XPUB_NODROP, int(not drops))
             for prefix in prefixes:
                 self._socket.setsockopt(self._zmq.SUBSCRIBE, prefix)
             for address in addresses:
@@ -101,6 +107,10 @@ class ZeroMqSocket:
             self._socket.send(frames[-1])
         except self._zmq.Again:
             return False
+        except self._zmq.ZMQError as error:
+            if error.errno != self._zmq.EHOSTUNREACH:  # the peer of a ROUTER is gone
+                raise
+            return False
         return True
 
     def receive(self, timeout_s: float) -> Iterator[list[bytes]]:
@@ -119,6 +129,17 @@ class ZeroMqSocket:
                 yield receive(_NOBLOCK)
         except self._zmq.Again:
             return
+
+    def wait_with(self, other: ZeroMqSocket, timeout_s: float) -> None:
+        """Wait up to so long until this socket or another one has a message.
+
+        Raises:
+            ForkedError: the process was forked after the socket was opened.
+            PubSubError: the socket is closed.
+        """
+        self._check()
+        asked = [(each._socket, self._zmq.POLLIN) for each in (self, other)]
+        self._zmq.zmq_poll(asked, max(int(timeout_s * 1000), 0))
 
     def subscribers(self, timeout_s: float) -> int:
         """Return how many prefixes all subscribers together have; wait up to so long for a change.
@@ -177,7 +198,9 @@ class ZeroMqSocket:
             values["MAXMSGSIZE"] = options.max_message_bytes
         if kind == "XPUB":
             # VERBOSER reports each subscription, also one that another subscriber has.
-            values |= {"XPUB_NODROP": 1, "XPUB_VERBOSER": 1, "MAXMSGSIZE": _LARGEST_SUBSCRIPTION}
+            values |= {"XPUB_VERBOSER": 1, "MAXMSGSIZE": _LARGEST_SUBSCRIPTION}
+        if kind == "ROUTER":
+            values["ROUTER_MANDATORY"] = 1  # or else it drops answers and does not say so
         for name, value in values.items():
             socket.setsockopt(getattr(zmq, name), value)
         curve = options.curve

@@ -1,0 +1,451 @@
+"""Bridges to ZeroMQ: one publishes a topic to subscribers, the other writes messages to a topic.
+
+What is published goes to an XPUB socket, which drops blocks for a slow subscriber. A ROUTER socket
+answers what subscribers missed, from memory or from the log (``tidemill.direct.pubsub.blocks``). No
+position is stored: a bridge that was away continues at the end of the log, and subscribers ask for
+what they miss. Must not know: who subscribes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import threading
+import time
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import zmq  # noqa: F401  the registry names the extra if it is missing
+from confluent_kafka import KafkaException, Message
+from pydantic import Field
+
+from tidemill.confluent.reading import ExtractReader, Follower, OutOfRangeError
+from tidemill.connect.direct.contract import Bridge, Counts, Place
+from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.identity import Identity
+from tidemill.connect.direct.waiting import to_its_end
+from tidemill.direct.pubsub import CurveClient, CurveKeys, CurveServer, PubSubError
+from tidemill.direct.pubsub.blocks import (
+    DESCRIBE,
+    NUMBER,
+    READ_LAST,
+    STATE_CHANNEL,
+    Request,
+    Row,
+    channel_of,
+    decode_request,
+    encode_block,
+    encode_state,
+    last_of_each_key,
+)
+from tidemill.direct.pubsub.curve import Curve
+from tidemill.direct.pubsub.errors import FrameError
+from tidemill.direct.pubsub.options import Options
+from tidemill.direct.pubsub.zeromq import ZeroMqSocket
+from tidemill.errors import TidemillError
+from tidemill.settings.section import Section
+
+_BLOCK_BYTES = 64 << 10
+_BLOCK_OVERHEAD = 300
+_ANSWER_BYTES = 512 << 10
+_ANSWER_RECORDS = 5000
+_ANSWER_BLOCKS = 500
+_ANSWERS = 8
+"""Answers that wait for one requester, and requests of it. An answer above that is left out."""
+_LARGEST_REQUEST = 4096
+"""Requests are smaller, but ZeroMQ's own greetings count, too."""
+_CACHE = 32
+"""Answers from the log that are kept, since subscribers that begin together ask the same."""
+_STATE_S = 1.0
+_LOOK_S = 1.0
+_READ_S = 2.0
+_WAIT_S = 0.05
+_STOP_S = 5.0
+
+
+class CurveOptions(Section):
+    """Keys of CURVE, each of 40 characters in Z85; without them, nothing is encrypted."""
+
+    curve_public: str = Field("", description="Public key of the bridge.")
+    curve_secret: str = Field("", description="Secret key of the bridge, as a reference.")
+    curve_allowed: list[str] = Field([], description="Public keys of clients; default: all.")
+
+    def curve(self, server: str = "") -> Curve | None:
+        """Return the keys of a side that binds, or of one that knows its server.
+
+        Raises:
+            PubSubError: a key is invalid.
+        """
+        if not self.curve_secret:
+            return None
+        keys = CurveKeys(self.curve_public.encode(), self.curve_secret.encode())
+        if server:
+            return CurveClient(keys, server.encode())
+        return CurveServer(keys, frozenset(map(str.encode, self.curve_allowed)) or None)
+
+
+class ZeroMqOptions(CurveOptions):
+    """Options of a bridge that publishes a topic with ZeroMQ."""
+
+    publish: str = Field(
+        description="Where records are published, tcp://IP:PORT or ipc:///PATH. Its queues are "
+        "bounded for each subscriber."
+    )
+    requests: str = Field(description="Where subscribers ask for what they miss, in the same form.")
+    queue_size: int = Field(
+        100,
+        ge=1,
+        le=1_000_000,
+        description="Blocks of about 64 KiB that wait for a subscriber. Above it, the subscriber "
+        "misses blocks, and asks for them.",
+    )
+    cache_bytes: int = Field(
+        64 << 20, ge=0, le=1 << 34, description="Bytes of blocks that are answered from memory."
+    )
+
+
+class ZeroMqBridge(Bridge):
+    """Publishes a topic, and answers requests from the log however old they are."""
+
+    options_type = ZeroMqOptions
+
+    def __init__(self, place: Place, options: ZeroMqOptions) -> None:
+        self._place = place
+        self._options = options
+        self._addresses = options.publish, options.requests
+        self._curve = options.curve()
+        self._counts = Counts()
+        self._published: Published | None = None
+        self._live: _Live | None = None
+
+    async def run(self, running: Callable[[], None]) -> None:
+        """Publish what is written to the topic, until the task is cancelled."""
+        identity, place = Identity(self._place), self._place
+        found = await asyncio.to_thread(lambda: identity.described(identity.ask()))
+        asked = [(place.topic, number) for number in found.partitions]
+        ends = await asyncio.to_thread(place.kafka.end_offsets, place.client, asked, committed=True)
+        session = int.from_bytes(hashlib.sha256(found.id.encode()).digest()[:8])
+        self._published = published = Published(
+            session, {number: end for (_, number), end in ends.items()}, self._options.cache_bytes
+        )
+        with contextlib.ExitStack() as opened:
+            try:
+                publish, requests = self._open(opened)
+            except PubSubError as error:
+                raise PermanentBridgeError(str(error), hint=error.hint) from error
+            self._live = _Live(place, identity, found.id, published, publish, self._counts)
+            answers = _Answers(place, identity, found.id, published, requests, self._counts)
+            running()
+            await _in_threads(place.name, self._live.run, answers.run)
+
+    def _open(self, opened: contextlib.ExitStack) -> tuple[ZeroMqSocket, ZeroMqSocket]:
+        """Return the sockets. A restart of the bridge keeps their ports."""
+        live = Options(self._options.queue_size, curve=self._curve)
+        answers = Options(_ANSWERS, max_message_bytes=_LARGEST_REQUEST, curve=self._curve)
+        publish = ZeroMqSocket("XPUB", [self._addresses[0]], live, bind=True, drops=True)
+        opened.callback(publish.close)
+        requests = ZeroMqSocket("ROUTER", [self._addresses[1]], answers, bind=True)
+        opened.callback(requests.close)
+        self._addresses = publish.addresses[0], requests.addresses[0]
+        return publish, requests
+
+    def counts(self) -> Counts:
+        """Return what was counted since the start."""
+        return self._counts
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the addresses, the subscriptions and the positions."""
+        published, live = self._published, self._live
+        if published is None or live is None:
+            return {}
+        return {
+            "publish": self._addresses[0],
+            "requests": self._addresses[1],
+            "subscriptions": live.subscriptions,
+            "session": f"{published.session:016x}",
+            "ends": {str(number): end for number, end in published.ends.items()},
+        }
+
+
+async def _in_threads(name: str, *works: Callable[[threading.Event], None]) -> None:
+    """Run works in threads until one ends or this is cancelled; then all of them have ended."""
+    stop, loop = threading.Event(), asyncio.get_running_loop()
+    with ThreadPoolExecutor(len(works), f"bridge-{name}") as threads:
+        futures = [loop.run_in_executor(threads, each, stop) for each in works]
+        try:
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.set()
+            await to_its_end(asyncio.wait(futures))
+        for each in futures:
+            each.result()
+
+
+class Published:
+    """What was published: the end of each partition, and the last blocks, in memory.
+
+    One thread adds, and another one reads.
+
+    Args:
+        session: that of the topic.
+        ends: by partition, the offset behind its last record.
+        most_bytes: bytes of blocks to keep.
+    """
+
+    def __init__(self, session: int, ends: dict[int, int], most_bytes: int) -> None:
+        self.session = session
+        self.ends = ends
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._blocks: dict[int, deque[tuple[int, bytes]]] = {}
+        self._order: deque[int] = deque()
+
+    def add(self, partition: int, following: int, block: bytes) -> None:
+        """Add the next block of a partition."""
+        with self._lock:
+            self._blocks.setdefault(partition, deque()).append((self.ends[partition], block))
+            self._order.append(partition)
+            self._bytes += len(block) + _BLOCK_OVERHEAD
+            while self._bytes > self._most_bytes:
+                _, dropped = self._blocks[self._order.popleft()].popleft()
+                self._bytes -= len(dropped) + _BLOCK_OVERHEAD
+            self.ends[partition] = following
+
+    def since(self, partition: int, offset: int) -> list[bytes]:
+        """Return blocks from the one with an offset on, for one answer; none if they are gone."""
+        with self._lock:
+            blocks = self._blocks.get(partition, ())
+            if not blocks or blocks[0][0] > offset:
+                return []
+            at = bisect_right(blocks, offset, key=itemgetter(0)) - 1
+            found: list[bytes] = []
+            size = 0
+            for _, block in islice(blocks, at, at + _ANSWER_BLOCKS):
+                size += len(block)
+                if found and size > _ANSWER_BYTES:
+                    break
+                found.append(block)
+            return found
+
+
+class _Block(NamedTuple):
+    """A block of a partition, the offset behind it, and how many records it has."""
+
+    partition: int
+    following: int
+    size: int
+    data: bytes
+
+
+def _row(message: Message) -> Row:
+    headers: Any = message.headers() or ()
+    return (
+        int(message.offset() or 0),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        headers,
+    )
+
+
+class _Live:
+    """Publishes what is written to the topic."""
+
+    def __init__(
+        self,
+        place: Place,
+        identity: Identity,
+        topic_id: str,
+        published: Published,
+        socket: ZeroMqSocket,
+        counts: Counts,
+    ) -> None:
+        self._place, self._identity, self._topic_id = place, identity, topic_id
+        self._published, self._socket, self._counts = published, socket, counts
+        self._looked_at = self._state_at = 0.0
+        self.subscriptions = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish until the event is set.
+
+        Raises:
+            BridgeError: the topic can't be read, or was created again.
+        """
+        topic = self._place.topic
+        starts = {(topic, number): end for number, end in self._published.ends.items()}
+        follower = Follower.of(
+            self._place.kafka,
+            self._place.client,
+            starts,
+            starts=starts,
+            reset="error",
+            fetch_wait_max_ms=5,
+        )
+        with contextlib.closing(follower):
+            while not stop.is_set():
+                try:
+                    found = list(follower.poll(_WAIT_S))
+                except KafkaException as error:
+                    said = error.args[0].str()
+                    raise BridgeError(f"can't read topic {topic}: {said}") from error
+                self._turn(follower, found, stop)
+
+    def _turn(self, follower: Follower, found: list[Message], stop: threading.Event) -> None:
+        now = time.monotonic()
+        if found or now - self._looked_at > _LOOK_S:
+            self._looked_at = now
+            asked = self._identity.ask()
+            blocks = list(self._blocks(found))  # meanwhile
+            # The records of another topic of this name are not of this session.
+            described = self._identity.still(self._topic_id, stop, asked)
+            if described is None:
+                return
+            self._publish(blocks)
+            if new := set(described.partitions) - set(self._published.ends):
+                self._published.ends.update(dict.fromkeys(new, 0))
+                follower.add({(self._place.topic, number): 0 for number in new})
+        for (_, number), position in follower.positions.items():
+            end = self._published.ends[number]
+            if position > end:  # markers, and aborted records
+                empty = encode_block(self._published.session, number, end, position, ())
+                self._publish([_Block(number, position, 0, empty)])
+        if now - self._state_at > _STATE_S:
+            self._state_at = now
+            state = encode_state(self._published.session, self._published.ends)
+            self._socket.send((STATE_CHANNEL, state))
+            self.subscriptions = self._socket.subscribers(0)
+
+    def _blocks(self, found: Sequence[Message]) -> Iterator[_Block]:
+        """Yield the blocks of records, those of a partition in order."""
+        ends = self._published.ends
+        rows: dict[int, list[Row]] = {}
+        sizes: dict[int, int] = {}
+        firsts: dict[int, int] = {}
+        for message in found:
+            number, row = int(message.partition() or 0), _row(message)
+            size = sizes.get(number, 0) + len(row[2] or b"") + len(row[3] or b"")
+            rows.setdefault(number, []).append(row)
+            sizes[number] = size
+            if size > _BLOCK_BYTES:
+                yield self._block(number, firsts.get(number, ends[number]), rows[number])
+                firsts[number] = row[0] + 1
+                rows[number], sizes[number] = [], 0
+        for number, left in rows.items():
+            if left:
+                yield self._block(number, firsts.get(number, ends[number]), left)
+
+    def _block(self, number: int, first: int, rows: list[Row]) -> _Block:
+        following = rows[-1][0] + 1
+        block = encode_block(self._published.session, number, first, following, rows)
+        return _Block(number, following, len(rows), block)
+
+    def _publish(self, blocks: Sequence[_Block]) -> None:
+        for number, following, size, block in blocks:
+            self._socket.send((channel_of(number), block))
+            self._published.add(number, following, block)
+            self._counts.received += size
+            self._counts.delivered += size
+
+
+class _Answers:
+    """Answers requests, from memory or from the log. The newest one of each requester counts."""
+
+    def __init__(
+        self,
+        place: Place,
+        identity: Identity,
+        topic_id: str,
+        published: Published,
+        socket: ZeroMqSocket,
+        counts: Counts,
+    ) -> None:
+        self._place, self._identity, self._topic_id = place, identity, topic_id
+        self._published, self._socket, self._counts = published, socket, counts
+        self._kept: OrderedDict[tuple[int, int, bool], list[bytes]] = OrderedDict()
+
+    def run(self, stop: threading.Event) -> None:
+        """Answer until the event is set.
+
+        Raises:
+            BridgeError: the topic was created again.
+        """
+        reader = ExtractReader.of(self._place.kafka, self._place.client)
+        with contextlib.closing(reader):
+            while not stop.is_set():
+                wanted: dict[tuple[bytes, bool, int], Request] = {}
+                for frames in self._socket.receive(_WAIT_S):
+                    self._take(frames, wanted)
+                for (requester, _, _), request in wanted.items():
+                    if stop.is_set():
+                        return
+                    self._answer(requester, request, reader, stop)
+
+    def _take(self, frames: list[bytes], wanted: dict[tuple[bytes, bool, int], Request]) -> None:
+        try:
+            request = decode_request(frames[1] if len(frames) == 2 else b"")
+        except FrameError:
+            self._counts.refused += 1
+            return
+        is_state = request.kind == DESCRIBE
+        if not is_state and request.partition not in self._published.ends:
+            self._counts.refused += 1
+            return
+        wanted[frames[0], is_state, request.partition] = request
+
+    def _answer(
+        self, requester: bytes, request: Request, reader: ExtractReader, stop: threading.Event
+    ) -> None:
+        published = self._published
+        if request.kind == DESCRIBE:
+            found = [encode_state(published.session, published.ends)]
+        else:
+            found = self._records(request, reader, stop)
+        if found and self._socket.send((requester, NUMBER.pack(request.number), *found)):
+            self._counts.retried += 1
+
+    def _records(
+        self, request: Request, reader: ExtractReader, stop: threading.Event
+    ) -> list[bytes]:
+        """Return blocks from an offset on; none if the log can't be read, so that it asks again."""
+        number, offset = request.partition, request.offset
+        end = self._published.ends[number]
+        if offset >= end:
+            return [encode_block(self._published.session, number, end, end, ())]
+        if found := self._published.since(number, offset):
+            return found
+        place = number, offset, request.kind == READ_LAST
+        if place not in self._kept:
+            try:
+                read = self._read(*place, end, reader)
+            except (KafkaException, TidemillError):
+                return []
+            if self._identity.still(self._topic_id, stop) is None:
+                return []
+            self._kept[place] = [read]
+            if len(self._kept) > _CACHE:
+                self._kept.popitem(last=False)
+        return self._kept[place]
+
+    def _read(
+        self, number: int, offset: int, last_only: bool, end: int, reader: ExtractReader
+    ) -> bytes:
+        """Return a block of the log, up to before ``end``."""
+        place = self._place.topic, number
+        try:
+            found = reader.read(place, offset, _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S)
+        except OutOfRangeError as error:  # it begins later
+            offset = min(error.start, end)
+            found = reader.read(place, offset, _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S)
+        rows = [row for each in found.records if (row := _row(each))[0] < end]
+        self._counts.recovered += len(rows)
+        if last_only:
+            rows = last_of_each_key(rows)
+        following = max(min(found.following, end), offset)
+        return encode_block(self._published.session, number, offset, following, rows)

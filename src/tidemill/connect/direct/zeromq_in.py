@@ -1,0 +1,175 @@
+"""A bridge that writes ZeroMQ's messages to a topic: those of pushers, or of publishers.
+
+A message is delivered at most once: ZeroMQ has no acknowledgements, so what waits in its queues is
+gone if this process is killed. While the producer is full, the bridge does not read: then pushers
+wait, and publishers drop. Must not know: who sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import zmq  # noqa: F401  the registry names the extra if it is missing
+from pydantic import Field
+
+from tidemill.connect.direct.contract import Bridge, Counts, Place
+from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.waiting import to_its_end
+from tidemill.connect.direct.writing import Writer
+from tidemill.connect.direct.zeromq import CurveOptions
+from tidemill.direct.pubsub import PubSubError
+from tidemill.direct.pubsub.errors import FrameError
+from tidemill.direct.pubsub.options import MAX_CHANNELS, Options
+from tidemill.direct.pubsub.sequences import Received
+from tidemill.direct.pubsub.wire import MAGIC, Message, decode_frames
+from tidemill.direct.pubsub.zeromq import ZeroMqSocket
+
+_WAIT_S = 0.05
+_STOP_S = 5.0
+
+
+class ZeroMqInOptions(CurveOptions):
+    """Options of a bridge that writes ZeroMQ's messages to a topic."""
+
+    addresses: list[str] = Field(
+        min_length=1, max_length=16, description="tcp://IP:PORT or ipc:///PATH, one or several."
+    )
+    socket: Literal["pull", "sub"] = Field(
+        "pull", description="pull takes messages of PUSH sockets, sub those of PUB sockets."
+    )
+    bind: bool = Field(
+        True, description="Whether the bridge binds the addresses. Otherwise it connects."
+    )
+    channels: list[str] = Field([""], description="Prefixes of channels that sub subscribes to.")
+    queue_size: int = Field(
+        1000, ge=1, le=1_000_000, description="Messages that wait in memory, of each sender."
+    )
+    max_message_bytes: int = Field(
+        1 << 20, ge=1, le=1 << 30, description="Bytes of a message. A larger one is refused."
+    )
+    curve_server: str = Field(
+        "", description="Public key of the other side, if the bridge connects to it."
+    )
+
+
+class ZeroMqInBridge(Bridge):
+    """Writes a record for each message. The first of two frames is its key."""
+
+    options_type = ZeroMqInOptions
+
+    def __init__(self, place: Place, options: ZeroMqInOptions) -> None:
+        self._place = place
+        self._options = options
+        self._addresses = list(options.addresses)
+        self._sockets = Options(
+            options.queue_size,
+            max_message_bytes=options.max_message_bytes,
+            curve=options.curve(options.curve_server),
+        )
+        self._counts = Counts()
+        self._sequences = Received(MAX_CHANNELS)
+        self._writer: Writer | None = None
+
+    async def run(self, running: Callable[[], None]) -> None:
+        """Receive and write until the task is cancelled."""
+        place = self._place
+        await asyncio.to_thread(
+            place.kafka.create_topics, place.client, {place.topic: (place.partitions, {})}
+        )
+        with contextlib.ExitStack() as opened:
+            try:
+                socket = self._open()
+            except PubSubError as error:
+                raise PermanentBridgeError(str(error), hint=error.hint) from error
+            opened.callback(socket.close)
+            thread = opened.enter_context(ThreadPoolExecutor(1, f"bridge-{place.name}"))
+            self._writer = writer = Writer(place)
+            running()
+            try:
+                await self._work(socket, writer, thread)
+            finally:
+                with contextlib.suppress(BridgeError, TimeoutError):
+                    await asyncio.wait_for(self._end(socket, writer), _STOP_S)
+                self._counts.lost += await writer.close(_STOP_S)
+
+    def _open(self) -> ZeroMqSocket:
+        """Return the socket. A restart of the bridge keeps its ports."""
+        options = self._options
+        socket = ZeroMqSocket(
+            options.socket.upper(),
+            self._addresses,
+            self._sockets,
+            bind=options.bind,
+            prefixes=[each.encode() for each in options.channels if options.socket == "sub"],
+        )
+        self._addresses = socket.addresses
+        return socket
+
+    def counts(self) -> Counts:
+        """Return what was counted since the start."""
+        counts, writer = self._counts, self._writer
+        if writer is None:
+            return counts
+        return Counts(
+            received=counts.received,
+            delivered=writer.written,
+            lost=counts.lost + self._sequences.lost,
+            refused=counts.refused + writer.refused,
+        )
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the addresses."""
+        refusal = "" if self._writer is None else self._writer.last_refusal
+        return {"addresses": self._addresses, "last_refusal": refusal}
+
+    async def _work(self, socket: ZeroMqSocket, writer: Writer, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            found = await to_its_end(
+                _in(loop.run_in_executor(thread, lambda: list(socket.receive(_WAIT_S))))
+            )
+            await self._write(writer, found)
+
+    async def _end(self, socket: ZeroMqSocket, writer: Writer) -> None:
+        """Write what is in the queue at the end."""
+        while found := list(socket.receive(0)):
+            await self._write(writer, found)
+        await writer.drain()
+
+    async def _write(self, writer: Writer, found: list[list[bytes]]) -> None:
+        now_ms, left = time.time_ns() // 1_000_000, len(found)
+        self._counts.received += left
+        try:
+            for frames in found:
+                await self._put(writer, frames, now_ms)
+                left -= 1
+        finally:
+            self._counts.lost += left
+        writer.poll()
+
+    async def _put(self, writer: Writer, frames: list[bytes], now_ms: int) -> None:
+        topic = self._place.topic
+        if sum(map(len, frames)) > self._options.max_message_bytes:
+            self._counts.refused += 1
+        elif len(frames) <= 2:
+            await writer.put(topic, frames[0] if len(frames) == 2 else None, frames[-1], now_ms)
+        elif len(frames) == 3 and frames[1].startswith(MAGIC):
+            try:
+                events = self._sequences.take(*decode_frames(frames))
+            except FrameError:
+                self._counts.refused += 1
+                return
+            for each in events:
+                if isinstance(each, Message):
+                    await writer.put(topic, each.channel, each.payload, now_ms)
+        else:
+            self._counts.refused += 1
+
+
+async def _in(work: asyncio.Future[list[list[bytes]]]) -> list[list[bytes]]:
+    return await work
