@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+import zmq
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from tests.connect.direct.conftest import Running
-from tidemill.direct.pubsub import LogLost, LogRecord, LogRestarted, LogSubscriber
+from tests.connect.direct.conftest import Direct, Running
+from tests.support.ports import reserve_port
+from tidemill.confluent.clients import Kafka
+from tidemill.direct.pubsub import (
+    CurveClient,
+    LogLost,
+    LogRecord,
+    LogRestarted,
+    LogSubscriber,
+    new_curve_keys,
+)
 
 
 class Log:
     """A topic, and a bridge that publishes it."""
 
-    def __init__(self, running: Running, partitions: int = 1, **configs: str) -> None:
-        self.running = running
-        running.kafka.create_topics("tests", {running.topic: (partitions, configs)})
-        self.producer = Producer({"bootstrap.servers": running.kafka.servers, "linger.ms": 1})
-        self.addresses = ("", "")
+    def __init__(self, kafka: Kafka, partitions: int = 1, **configs: str) -> None:
+        self.bridge = Direct(kafka, "zeromq")
+        self.topic, self.kafka = self.bridge.topic, kafka
+        kafka.create_topics("tests", {self.topic: (partitions, configs)})
+        self.producer = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 1})
+        self.admin = AdminClient({"bootstrap.servers": kafka.servers})
+        self.addresses = [f"tcp://127.0.0.1:{reserve_port()}" for _ in range(2)]
 
     def start(self, **options: object) -> None:
-        given: dict[str, object] = {
-            "publish": "tcp://127.0.0.1:0",
-            "requests": "tcp://127.0.0.1:0",
-        }
-        self.running.define("zeromq", **given | options)
-        self.running.start()
-        details = self.running.wait_for_phase("running")["details"]
-        self.addresses = (details["publish"], details["requests"])
+        publish, requests = self.addresses
+        self.bridge.start(publish=publish, requests=requests, **options)
 
     def send(self, *values: bytes | None, key: bytes | None = b"k", **more: Any) -> None:
         for value in values:
-            self.producer.produce(self.running.topic, value, key, **more)
+            self.producer.produce(self.topic, value, key, **more)
         assert self.producer.flush(60) == 0
 
     def subscriber(self, **options: Any) -> LogSubscriber:
@@ -44,8 +53,17 @@ class Log:
 
 
 @pytest.fixture
-def log(running: Running) -> Log:
-    return Log(running)
+def log(kafka: Kafka) -> Iterator[Log]:
+    made = Log(kafka)
+    yield made
+    made.bridge.stop()
+
+
+@pytest.fixture
+def two_partitions(kafka: Kafka) -> Iterator[Log]:
+    made = Log(kafka, 2)
+    yield made
+    made.bridge.stop()
 
 
 def records(
@@ -75,3 +93,268 @@ def test_a_late_subscriber_gets_what_was_before_and_then_what_comes(log: Log) ->
     assert [each.offset for each in found] == list(range(20_004))
     values = [b"v", *(b"%d" % number for number in range(20_000)), None, b"", b"now"]
     assert [each.value for each in found] == values
+
+
+def test_only_the_last_values_of_what_was_before_and_then_everything(two_partitions: Log) -> None:
+    log = two_partitions
+    for number in range(3000):
+        value = b"%d" % number
+        log.producer.produce(log.topic, value, b"k%d" % (number % 7), partition=number % 2)
+    log.producer.produce(log.topic, None, b"k3", partition=0)
+    log.producer.produce(log.topic, None, b"k3", partition=1)
+    log.producer.produce(log.topic, b"without key", partition=0)
+    assert log.producer.flush(60) == 0
+    log.start()
+    with log.subscriber(start="last-values") as subscriber:
+        found = records(subscriber, lambda _: subscriber.is_live)
+        by_partition = {
+            number: [each for each in found if each.partition == number] for number in (0, 1)
+        }
+        for number, each in by_partition.items():
+            expected = {b"k%d" % (value % 7): b"%d" % value for value in range(number, 3000, 2)}
+            del expected[b"k3"]
+            assert {row.key: row.value for row in each if row.key is not None} == expected
+            assert [row.offset for row in each] == sorted(row.offset for row in each)
+        assert [row.value for row in found if row.key is None] == [b"without key"]
+        log.send(b"a", b"b", None, key=b"k1", partition=1)
+        found = records(subscriber, lambda found: len(found) == 3)
+    assert [each.value for each in found] == [b"a", b"b", None]
+
+
+def test_an_empty_topic_has_no_last_values_and_is_live(log: Log) -> None:
+    log.start()
+    with log.subscriber(start="last-values") as subscriber:
+        assert records(subscriber, lambda _: subscriber.is_live) == []
+        log.send(b"a")
+        assert [each.value for each in records(subscriber, bool)] == [b"a"]
+
+
+def test_a_subscriber_resumes_from_its_own_position_or_from_the_end(log: Log) -> None:
+    log.start()
+    with log.subscriber(start="latest") as subscriber:
+        log.send(b"too early")
+        records(subscriber, lambda _: subscriber.is_live)
+        log.send(b"1", b"2")
+        values = [each.value for each in records(subscriber, lambda found: len(found) >= 2)]
+        positions = subscriber.positions
+    assert values[-2:] == [b"1", b"2"]
+    log.send(b"3", b"4")
+    # As JSON would have it.
+    stored = {number: list(position) for number, position in positions.items()}
+    with log.subscriber(start=stored) as subscriber:
+        log.send(b"5")
+        found = records(subscriber, lambda found: len(found) == 3)
+    assert [each.value for each in found] == [b"3", b"4", b"5"]
+
+
+def test_markers_and_aborted_records_are_neither_delivered_nor_losses(log: Log) -> None:
+    log.start()
+    producer = Producer({"bootstrap.servers": log.kafka.servers, "transactional.id": log.topic})
+    producer.init_transactions()
+    with log.subscriber() as subscriber:
+        expected = []
+        for number in range(6):
+            producer.begin_transaction()
+            for each in range(3):
+                producer.produce(log.topic, b"%d-%d" % (number, each))
+            producer.flush(30)
+            if number % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                expected += [b"%d-%d" % (number, each) for each in range(3)]
+        found = records(
+            subscriber, lambda _: subscriber.is_live and subscriber.positions[0].offset == 24
+        )
+    assert [each.value for each in found] == expected
+
+
+def test_a_slow_subscriber_misses_blocks_and_gets_them_from_the_log(log: Log) -> None:
+    log.start(queue_size=1, cache_bytes=100_000)
+    with log.subscriber(queue_size=1) as subscriber:
+        records(subscriber, lambda _: subscriber.is_live)
+        for number in range(200):  # far more than the buffers of the sockets hold
+            log.producer.produce(log.topic, b"%d" % number + b"x" * 100_000)
+        assert log.producer.flush(60) == 0
+        log.bridge.wait(lambda: log.bridge.counts.delivered == 200, "all are published")
+        found = records(subscriber, lambda found: len(found) == 200)
+        assert subscriber.recovered > 100
+    assert [each.offset for each in found] == list(range(200))
+
+
+def test_below_the_start_of_the_log_the_loss_is_reported_once(log: Log) -> None:
+    log.send(*(b"%d" % number for number in range(100)))
+    cut = TopicPartition(log.topic, 0, 60)
+    log.admin.delete_records([cut])[cut].result(30)
+    log.start()
+    with log.subscriber() as subscriber:  # from the beginning: nothing was promised below
+        found = records(subscriber, lambda found: len(found) == 40)
+        session = subscriber.positions[0].session
+    assert found[0].offset == 60
+    with log.subscriber(start={0: (session, 10)}) as subscriber:
+        events: list[object] = []
+        deadline = time.monotonic() + 60
+        while len(events) < 41:
+            events += subscriber.poll(0.1)
+            assert time.monotonic() < deadline
+    assert events[0] == LogLost(0, 10, 50)
+    assert all(isinstance(each, LogRecord) for each in events[1:])
+
+
+def test_a_topic_that_is_created_again_is_another_session(log: Log) -> None:
+    log.start()
+    with log.subscriber() as subscriber:
+        log.send(b"old", b"old")
+        records(subscriber, lambda found: len(found) == 2)
+        log.admin.delete_topics([log.topic])[log.topic].result(30)
+        log.admin.create_topics([NewTopic(log.topic, 1, 1)])[log.topic].result(30)
+        log.send(b"new")
+        events: list[object] = []
+        deadline = time.monotonic() + 60
+        while not any(isinstance(each, LogRecord) for each in events):
+            events += subscriber.poll(0.5)
+            assert time.monotonic() < deadline
+    restarted, new = events
+    assert isinstance(restarted, LogRestarted)
+    assert restarted.position.offset == 0
+    assert isinstance(new, LogRecord)
+    assert (new.offset, new.value) == (0, b"new")
+
+
+def test_partitions_that_are_added_later_are_followed_from_their_beginning(log: Log) -> None:
+    log.start()
+    with log.subscriber(start="latest") as subscriber:
+        records(subscriber, lambda _: subscriber.is_live)
+        log.admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(30)
+        log.producer.poll(0)
+        producer = Producer({"bootstrap.servers": log.kafka.servers})
+        producer.produce(log.topic, b"early", partition=2)
+        assert producer.flush(60) == 0
+        found = records(subscriber, bool)
+    assert [(each.partition, each.offset, each.value) for each in found] == [(2, 0, b"early")]
+
+
+def test_a_program_with_pyzmq_alone_reads_blocks_and_asks(log: Log) -> None:
+    """The docstring of the module ``blocks`` is enough to take part."""
+    log.send(b"before", key=None)
+    log.start()
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.SUB) as live,
+        context.socket(zmq.DEALER) as asking,
+    ):
+        live.connect(log.addresses[0])
+        live.subscribe(b"0/")
+        asking.connect(log.addresses[1])
+        asking.send(struct.pack(">2sBBIIQ", b"tr", 1, 1, 77, 0, 0))
+        assert asking.poll(30_000)
+        number, block = asking.recv_multipart()
+        assert (number, value_of(block)) == (struct.pack(">I", 77), b"before")
+        deadline = time.monotonic() + 30
+        while not live.poll(100):  # until the subscription is known
+            log.send(b"now", key=None)
+            assert time.monotonic() < deadline
+        channel, block = live.recv_multipart()
+        assert (channel, value_of(block)) == (b"0/", b"now")
+
+
+def value_of(block: bytes) -> bytes:
+    """Return the value of a block of one record without a key and headers."""
+    magic, version, flags, _, partition, first, following, count = struct.unpack_from(
+        ">2sBBQIQQI", block
+    )
+    assert (magic, version, flags, partition, count) == (b"tb", 1, 0, 0, 1)
+    offset, _, key, value = struct.unpack_from(">QqiI", block, 36)
+    assert (first <= offset < following, key, 60 + value) == (True, -1, len(block))
+    return block[60:]
+
+
+def test_invalid_requests_are_counted_and_do_no_harm(log: Log) -> None:
+    log.send(b"v")
+    log.start()
+    good = struct.pack(">2sBBIIQ", b"tr", 1, 1, 1, 0, 0)
+    bad = [
+        b"",
+        b"x" * 20,
+        good[:-1],
+        good + b"x",
+        struct.pack(">2sBBIIQ", b"tr", 1, 9, 1, 0, 0),  # an unknown kind
+        struct.pack(">2sBBIIQ", b"tr", 1, 1, 1, 2**32 - 1, 0),  # an unknown partition
+    ]
+    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
+        asking.connect(log.addresses[1])
+        for each in bad:
+            asking.send(each)
+        asking.send_multipart([good, b"more"])
+        asking.send(struct.pack(">2sBBIIQ", b"tr", 1, 1, 5, 0, 2**64 - 1))
+        assert asking.poll(30_000)
+        number, block = asking.recv_multipart()
+        assert number == struct.pack(">I", 5)
+        assert struct.unpack_from(">QQI", block, 16) == (1, 1, 0)  # that is the end
+    log.bridge.wait(lambda: log.bridge.counts.refused == len(bad) + 1, "they are counted")
+
+
+def test_requesters_that_never_read_cost_no_memory_and_delay_nobody(log: Log) -> None:
+    """A hundred of them ask for all of the log again and again, and take no answer."""
+    for number in range(40):
+        log.producer.produce(log.topic, b"%d" % number + b"x" * 500_000)
+    assert log.producer.flush(60) == 0
+    log.start(cache_bytes=0)
+    request = struct.pack(">2sBBIIQ", b"tr", 1, 1, 1, 0, 0)
+    with zmq.Context() as context, contextlib.ExitStack() as opened:
+        for _ in range(100):
+            asking = opened.enter_context(context.socket(zmq.DEALER))
+            asking.set(zmq.RCVHWM, 1)
+            asking.set(zmq.LINGER, 0)
+            asking.connect(log.addresses[1])
+            for _ in range(200):
+                with contextlib.suppress(zmq.Again):
+                    asking.send(request, zmq.NOBLOCK)
+        began = memory()
+        with log.subscriber() as subscriber:
+            found = records(subscriber, lambda found: len(found) == 40)
+        assert [each.offset for each in found] == list(range(40))
+        # Two answers of 256 KiB wait for each of them, and some are in its own queue.
+        assert memory() - began < 300 << 20
+
+
+def memory() -> int:
+    """Return the resident memory of this process, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_subscriber_that_hears_nothing_asks_and_gets_the_log(log: Log) -> None:
+    """The address of what is published is wrong, for example behind a firewall."""
+    log.start()
+    nowhere = f"tcp://127.0.0.1:{reserve_port()}"
+    with LogSubscriber(nowhere, log.addresses[1]) as subscriber:
+        log.send(b"1")
+        assert [each.value for each in records(subscriber, bool)] == [b"1"]
+        log.send(b"2")
+        assert [each.value for each in records(subscriber, bool)] == [b"2"]
+
+
+def test_only_clients_with_an_allowed_key_subscribe(log: Log, tmp_path: Path) -> None:
+    server, client, other = new_curve_keys(), new_curve_keys(), new_curve_keys()
+    secret = tmp_path / "secret"
+    secret.write_bytes(server.secret)
+    log.start(
+        curve_public=server.public.decode(),
+        curve_secret=f"${{file:{secret}}}",
+        curve_allowed=[client.public.decode()],
+    )
+    log.send(b"v")
+    with log.subscriber(curve=CurveClient(client, server.public)) as subscriber:
+        assert [each.value for each in records(subscriber, bool)] == [b"v"]
+    with log.subscriber(curve=CurveClient(other, server.public)) as subscriber:
+        assert subscriber.poll(0.3) == []
+    with log.subscriber() as subscriber:
+        assert subscriber.poll(0.3) == []
+
+
+def test_a_manager_runs_it_and_names_an_address_that_can_not_be_used(running: Running) -> None:
+    running.kafka.create_topics("tests", {running.topic: (1, {})})
+    running.define("zeromq", publish="nowhere", requests="tcp://127.0.0.1:0")
+    running.start()
+    assert "can't bind nowhere" in running.wait_for_phase("failed")["error"]

@@ -53,11 +53,11 @@ from tidemill.settings.section import Section
 
 _BLOCK_BYTES = 64 << 10
 _BLOCK_OVERHEAD = 300
-_ANSWER_BYTES = 512 << 10
+_ANSWER_BYTES = 256 << 10
 _ANSWER_RECORDS = 5000
 _ANSWER_BLOCKS = 500
-_ANSWERS = 8
-"""Answers that wait for one requester, and requests of it. An answer above that is left out."""
+_ANSWERS = 2
+"""Answers that wait for a requester, and requests of it. An answer above that is left out."""
 _LARGEST_REQUEST = 4096
 """Requests are smaller, but ZeroMQ's own greetings count, too."""
 _CACHE = 32
@@ -145,7 +145,7 @@ class ZeroMqBridge(Bridge):
             await _in_threads(place.name, self._live.run, answers.run)
 
     def _open(self, opened: contextlib.ExitStack) -> tuple[ZeroMqSocket, ZeroMqSocket]:
-        """Return the sockets. A restart of the bridge keeps their ports."""
+        """Return the sockets of what is published and of requests."""
         live = Options(self._options.queue_size, curve=self._curve)
         answers = Options(_ANSWERS, max_message_bytes=_LARGEST_REQUEST, curve=self._curve)
         publish = ZeroMqSocket("XPUB", [self._addresses[0]], live, bind=True, drops=True)

@@ -98,7 +98,6 @@ class ZeroMqInBridge(Bridge):
                 self._counts.lost += await writer.close(_STOP_S)
 
     def _open(self) -> ZeroMqSocket:
-        """Return the socket. A restart of the bridge keeps its ports."""
         options = self._options
         socket = ZeroMqSocket(
             options.socket.upper(),

@@ -35,8 +35,8 @@ _QUEUE = 1000
 _SILENCE_S = 3.0
 """A bridge publishes its state each second. After so long without it, the subscriber asks."""
 _LONGEST_NUMBER = 10
-_AT_ONCE = 16
-"""So many partitions ask at the same time."""
+_AT_ONCE = 2
+"""So many partitions ask at the same time: a bridge keeps no more answers for a requester."""
 Start = Literal["earliest", "latest", "last-values"] | Mapping[int, Position | Sequence[int]]
 
 
