@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +18,19 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.connect.direct.conftest import Direct, Running
+from tests.connect.direct.zeromq_follower import lines
+from tests.support.broker_process import BrokerProcess
+from tests.support.effort import chosen_seed, rounds
 from tests.support.ports import reserve_port
+from tests.support.processes import ServerProcess, poll_until
+from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import ExtractReader
+from tidemill.connect.base.board import BoardWriter, create_topic
+from tidemill.connect.base.definitions import parse
+from tidemill.connect.direct.definition import Definition
+from tidemill.connect.direct.errors import DefinitionError
+from tidemill.connect.direct.topics import BRIDGES
 from tidemill.direct.pubsub import (
     CurveClient,
     LogLost,
@@ -358,3 +371,138 @@ def test_a_manager_runs_it_and_names_an_address_that_can_not_be_used(running: Ru
     running.define("zeromq", publish="nowhere", requests="tcp://127.0.0.1:0")
     running.start()
     assert "can't bind nowhere" in running.wait_for_phase("failed")["error"]
+
+
+class Kills:
+    """Two topics and their bridges in a worker, a program that follows them, and a broker."""
+
+    def __init__(self, folder: Path, broker: BrokerProcess, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.broker, self.kafka = broker, Kafka(broker.bootstrap)
+        self.plain, self.compacted = f"plain-{seed}", f"compacted-{seed}"
+        self.files = [folder / name for name in (self.plain, self.compacted)]
+        small = {"segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+        self.kafka.create_topics(
+            "tests",
+            {
+                self.plain: (1, {}),
+                self.compacted: (1, {"cleanup.policy": "compact"} | small),
+            },
+        )
+        create_topic(self.kafka, BRIDGES)
+        board = BoardWriter(self.kafka, BRIDGES)
+        arguments: list[str] = []
+        for topic, file in zip((self.plain, self.compacted), self.files, strict=True):
+            at = [f"tcp://127.0.0.1:{reserve_port()}" for _ in range(2)]
+            options = {"publish": at[0], "requests": at[1], "cache_bytes": 100_000}
+            given = {"name": topic, "kind": "zeromq", "topic": topic, "options": options}
+            board.define(parse(Definition, given | {"managed": False}, DefinitionError, ""))
+            arguments += [str(file), *at]
+        board.flush()
+        self.producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "linger.ms": 1, "enable.idempotence": True}
+        )
+        command = ["bridge", "run", self.plain, self.compacted, "-b", broker.bootstrap]
+        self.worker = WorkerProcess(command, folder / "worker.log")
+        program = [sys.executable, "-m", "tests.connect.direct.zeromq_follower", *arguments]
+        self.start_follower = lambda: ServerProcess(
+            "follower", program, folder / "follower.log", env=dict(os.environ)
+        )
+        self.worker.start()
+        self.follower = self.start_follower()
+
+    def send(self) -> None:
+        """Write some records to both topics: to the second one with few keys and deletions."""
+        for _ in range(self.chance.randrange(50, 400)):
+            number = self.chance.randrange(10**9)
+            self.producer.produce(self.plain, b"%d" % number, b"%d" % (number % 50))
+            value = None if number % 5 == 0 else b"%d" % number + b"x" * 4000
+            self.producer.produce(self.compacted, value, b"%d" % (number % 50))
+            self.producer.poll(0)
+
+    def kill(self) -> None:
+        """Kill one of the three after a moment, and start it again."""
+        self.send()
+        self.producer.flush(self.chance.random() * 0.2)
+        which = self.chance.randrange(3)
+        if which == 0:
+            self.broker.kill()
+            self.send()
+            self.broker.start()
+        elif which == 1:
+            self.worker.kill()
+            self.send()
+            self.worker.start()
+        else:
+            self.follower.kill()
+            self.send()
+            self.follower = self.start_follower()
+        self.worker.check()
+
+    def check(self) -> None:
+        """Wait until the program has all, and compare that with the topics."""
+        assert self.producer.flush(60) == 0
+        logs = [self.stored(topic) for topic in (self.plain, self.compacted)]
+        table = {key: value for _, key, value in logs[1] if value is not None}
+        for _, key, value in logs[1]:
+            if value is None:
+                table.pop(key, None)
+            else:
+                table[key] = value
+
+        def is_complete() -> bool:
+            self.worker.check()
+            assert self.follower.exit_code is None, self.follower.output()
+            last = [(lines(file) or [{"at": {"0": [0, 0]}}])[-1] for file in self.files]
+            ends = [log[-1][0] + 1 for log in logs]
+            return [each["at"]["0"][1] for each in last] >= ends
+
+        poll_until(is_complete, 60, "the program has all", 0.05)
+        found, last = (
+            [row for each in lines(file) for row in each["found"]] for file in self.files
+        )
+        assert found == logs[0]
+        values: dict[str, str] = {}
+        for _, key, value in last:
+            values.pop(key, None)
+            if value is not None:
+                values[key] = value
+        assert values == table
+        assert [row[0] for row in last] == sorted({row[0] for row in last})
+
+    def stored(self, topic: str) -> list[list[Any]]:
+        """Return offset, key and value of what a topic has."""
+        end = self.kafka.end_offsets("tests", [(topic, 0)])[topic, 0]
+        reader = ExtractReader.of(self.kafka, "tests")
+        found: list[list[Any]] = []
+        offset = 0
+        while offset < end:
+            extract = reader.read((topic, 0), offset, 10_000, 10_000_000, 10.0)
+            for each in extract.records:
+                key, value = each.key(), each.value()
+                found.append([each.offset(), (key or b"").decode(), value and value.decode()])
+            offset = extract.following
+        reader.close()
+        return found
+
+    def close(self) -> None:
+        self.worker.kill()
+        self.follower.kill()
+
+
+@pytest.mark.crash
+def test_kills_of_bridge_subscriber_and_broker_lose_nothing(tmp_path: Path) -> None:
+    """Each record comes once and in order, and the last values of a compacted topic are right."""
+    seed = chosen_seed(32)
+    settings = {"log.cleaner_backoff_ms": "500"}
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        kills = Kills(tmp_path, broker, seed)
+        try:
+            for _ in range(rounds("CRASH_ROUNDS", 10, 100)):
+                kills.kill()
+            kills.check()
+        except BaseException:
+            print(f"CRASH_SEED={seed}", kills.worker.log(), sep="\n")
+            raise
+        finally:
+            kills.close()
