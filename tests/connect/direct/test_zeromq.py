@@ -7,6 +7,7 @@ import os
 import random
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -410,37 +411,47 @@ class Kills:
         )
         self.worker.start()
         self.follower = self.start_follower()
+        self.is_over = threading.Event()
+        self.producing = threading.Thread(target=self.produce)
+        self.producing.start()
 
-    def send(self) -> None:
-        """Write some records to both topics: to the second one with few keys and deletions."""
-        for _ in range(self.chance.randrange(50, 400)):
-            number = self.chance.randrange(10**9)
+    def produce(self) -> None:
+        """Write to both topics until the end: to the second one with few keys and deletions."""
+        chance = random.Random(self.chance.random())
+        while not self.is_over.wait(0.002):
+            number = chance.randrange(10**9)
             self.producer.produce(self.plain, b"%d" % number, b"%d" % (number % 50))
             value = None if number % 5 == 0 else b"%d" % number + b"x" * 4000
             self.producer.produce(self.compacted, value, b"%d" % (number % 50))
             self.producer.poll(0)
 
     def kill(self) -> None:
-        """Kill one of the three after a moment, and start it again."""
-        self.send()
-        self.producer.flush(self.chance.random() * 0.2)
-        which = self.chance.randrange(3)
-        if which == 0:
-            self.broker.kill()
-            self.send()
+        """Kill two of the three while records come, and start them again."""
+        sizes = [file.stat().st_size if file.exists() else 0 for file in self.files]
+
+        def is_at_work() -> bool:
+            self.worker.check()
+            return all(
+                file.exists() and file.stat().st_size > size + 1000
+                for file, size in zip(self.files, sizes, strict=True)
+            )
+
+        poll_until(is_at_work, 60, "records come", 0.02)
+        self.is_over.wait(self.chance.random() * 0.1)
+        killed = self.chance.sample(("broker", "worker", "follower"), 2)
+        for each in killed:
+            getattr(self, each).kill()
+        if "broker" in killed:
             self.broker.start()
-        elif which == 1:
-            self.worker.kill()
-            self.send()
+        if "worker" in killed:
             self.worker.start()
-        else:
-            self.follower.kill()
-            self.send()
+        if "follower" in killed:
             self.follower = self.start_follower()
-        self.worker.check()
 
     def check(self) -> None:
         """Wait until the program has all, and compare that with the topics."""
+        self.is_over.set()
+        self.producing.join()
         assert self.producer.flush(60) == 0
         logs = [self.stored(topic) for topic in (self.plain, self.compacted)]
         table = {key: value for _, key, value in logs[1] if value is not None}
@@ -486,6 +497,8 @@ class Kills:
         return found
 
     def close(self) -> None:
+        self.is_over.set()
+        self.producing.join()
         self.worker.kill()
         self.follower.kill()
 
@@ -498,7 +511,7 @@ def test_kills_of_bridge_subscriber_and_broker_lose_nothing(tmp_path: Path) -> N
     with BrokerProcess(tmp_path, settings=settings) as broker:
         kills = Kills(tmp_path, broker, seed)
         try:
-            for _ in range(rounds("CRASH_ROUNDS", 10, 100)):
+            for _ in range(rounds("CRASH_ROUNDS", 5, 50)):
                 kills.kill()
             kills.check()
         except BaseException:

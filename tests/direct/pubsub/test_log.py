@@ -161,6 +161,15 @@ def test_a_log_that_has_lost_its_end_is_reported() -> None:
     assert following.is_live
 
 
+def test_an_answer_that_live_blocks_have_overtaken_is_not_a_lost_end() -> None:
+    following = Following(0, Position(1, 4), last_values=False)
+    following.take_end(1, 6)
+    following.ask(1, 0.0)
+    assert offsets(following.take_live(block(4, 9, 5, 8))) == [5, 8]
+    assert following.take_answer(1, [block(4, 6, 5)]) == []
+    assert following.position == Position(1, 9)
+
+
 def test_an_answer_that_brings_nothing_is_not_asked_for_without_a_pause() -> None:
     following = Following(0, Position(1, 0), last_values=False)
     following.take_end(1, 5)

@@ -92,7 +92,7 @@ class Following:
             self._table = {}
         self._waiting: deque[tuple[BlockHead, bytes]] = deque()
         self._waiting_bytes = 0
-        self._due, self._pause = 0.0, FIRST_PAUSE_S
+        self._due, self._pause, self._asked_offset = 0.0, FIRST_PAUSE_S, 0
 
     @property
     def position(self) -> Position | None:
@@ -122,7 +122,8 @@ class Following:
         self.asked = number
         self._due = now + self._pause * random.uniform(0.5, 1.0)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
-        return self._offset or 0
+        self._asked_offset = self._offset or 0
+        return self._asked_offset
 
     # --- what comes ---------------------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class Following:
             if head.session != self._session and self._session is not None:
                 events.append(self._restart(head.session, 0))
                 break
-            if self._offset is not None and head.following < self._offset:
+            if head.following < self._asked_offset:
                 events.append(self._restart(head.session, head.following))
                 break
             events += self._fill(head, data)
