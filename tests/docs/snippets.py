@@ -8,10 +8,10 @@
 
 ``localhost:9092`` and ``localhost:5672`` (AMQP) in a snippet are replaced by the addresses of the
 test's broker, ``localhost:8080`` and ``localhost:8081`` by those of the gateway that a line
-``tidemill gateway`` starts, and ``127.0.0.1:8125`` (StatsD) by a free port. The commands of an
-installation (``pip install``, ``git clone``, ``make``) are skipped, and so is ``tidemill dev``,
-because the broker runs already. Commands of tidemill and programs that need Spark can run in this
-process (``InProcess``); everything else is a process of its own.
+``tidemill gateway`` starts, and ``127.0.0.1:8125`` (StatsD), ``:5556`` and ``:5557`` (ZeroMQ) by
+free ports. The commands of an installation (``pip install``, ``git clone``, ``make``) are skipped,
+and so is ``tidemill dev``, because the broker runs already. Commands of tidemill and programs that
+need Spark can run in this process (``InProcess``); everything else is a process of its own.
 """
 
 from __future__ import annotations

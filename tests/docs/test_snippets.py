@@ -23,6 +23,7 @@ PAGES = [
 ]
 
 
+ZEROMQ_PORTS = (5556, 5557)
 WITH_SPARK = [page for page in PAGES if any(snippet.needs_spark for snippet in snippets(page))]
 WITHOUT_SPARK = [page for page in PAGES if page not in WITH_SPARK]
 
@@ -48,6 +49,7 @@ def run_page(page: Path, folder: Path, in_process: InProcess | None) -> None:
     here.mkdir()
     statsd = str(reserve_port())
     gateway = {f"127.0.0.1{sign}8125": f"127.0.0.1{sign}{statsd}" for sign in ":/"}
+    gateway |= {f"127.0.0.1:{port}": f"127.0.0.1:{reserve_port()}" for port in ZEROMQ_PORTS}
     with BrokerProcess(folder / "broker") as broker, contextlib.ExitStack() as stack:
         (here / "tidemill-data").symlink_to(broker.data_dir)
         for snippet in snippets(page):

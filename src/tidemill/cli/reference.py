@@ -266,6 +266,7 @@ METRICS = (
     ("Syncs", "tidemill.engine.journaling"),
     ("Groups and transactions", "tidemill.engine.metrics.groups"),
     ("Queues", "tidemill.engine.metrics.queues"),
+    ("Sent as StatsD", "tidemill.cli.server.statsd"),
 )
 """Titles, and the modules that declare metrics."""
 

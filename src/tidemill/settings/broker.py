@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from tidemill.settings.section import INT, LONG, Section
+from tidemill.settings.section import INT, LONG, Section, host_and_port
 
 
 class Limits(Section):
@@ -292,6 +292,15 @@ class Security(Section):
     )
 
 
+STATSD_PORT = 8125
+
+
+def _statsd_server(text: str) -> str:
+    if text:
+        host_and_port(text, STATSD_PORT)
+    return text
+
+
 class Telemetry(Section):
     """The broker's log lines, on stderr, and its metrics."""
 
@@ -307,6 +316,22 @@ class Telemetry(Section):
         le=100_000,
         description="Topics, groups and queues with metrics of their own, of each as many. The "
         "rest is counted together.",
+    )
+    statsd: Annotated[str, AfterValidator(_statsd_server)] = Field(
+        "",
+        description="HOST or HOST:PORT of a StatsD server, which gets the metrics over UDP; the "
+        "default port is 8125. Without it, none are sent.",
+    )
+    statsd_prefix: str = Field(
+        "", pattern=r"^[A-Za-z0-9_.-]{0,100}$", description="First part of the names there."
+    )
+    statsd_interval_ms: int = Field(
+        10_000, ge=100, le=3_600_000, description="How often they are sent, in milliseconds."
+    )
+    statsd_tags: bool = Field(
+        False,
+        description="Whether labels are tags of DogStatsD (|#listener:kafka) and not parts of the "
+        "names.",
     )
 
 

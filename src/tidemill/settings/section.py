@@ -55,6 +55,24 @@ def _host(name: str | None) -> str | None:
 
 HOST = AfterValidator(_host)
 """The check of a host name or an address."""
+
+
+def host_and_port(text: str, port: int) -> tuple[str, int]:
+    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[ADDRESS]:PORT``.
+
+    Args:
+        text: the text.
+        port: the port if it has none.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\s\[\]/]+))(?::(\d{1,5}))?", text)
+    if found is None or int(found[3] or port) > 65535:
+        raise ValueError("expected HOST:PORT, without a scheme")
+    return found[1] or found[2], int(found[3] or port)
+
+
 ListenerPort = Annotated[int, Field(ge=0, le=65535, description="TCP port; 0 picks a free one.")]
 CertificateFile = Annotated[
     Path | None,

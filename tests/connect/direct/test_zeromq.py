@@ -406,14 +406,17 @@ class Kills:
         command = ["bridge", "run", self.plain, self.compacted, "-b", broker.bootstrap]
         self.worker = WorkerProcess(command, folder / "worker.log")
         program = [sys.executable, "-m", "tests.connect.direct.zeromq_follower", *arguments]
-        self.start_follower = lambda: ServerProcess(
-            "follower", program, folder / "follower.log", env=dict(os.environ)
-        )
+        self.program = program
+        self.folder = folder
         self.worker.start()
         self.follower = self.start_follower()
         self.is_over = threading.Event()
         self.producing = threading.Thread(target=self.produce)
         self.producing.start()
+
+    def start_follower(self) -> ServerProcess:
+        log = self.folder / "follower.log"
+        return ServerProcess("follower", self.program, log, env=dict(os.environ))
 
     def produce(self) -> None:
         """Write to both topics until the end: to the second one with few keys and deletions."""

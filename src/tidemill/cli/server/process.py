@@ -132,14 +132,20 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
             ready(running)
-            trimming = asyncio.create_task(_return_memory())
+            tasks = [asyncio.create_task(_return_memory())]
+            if settings.telemetry.statsd:
+                from tidemill.cli.server.statsd import StatsdSender
+
+                sender = StatsdSender(engine.metrics, settings.telemetry)
+                tasks.append(asyncio.create_task(sender.run()))
             lag = LoopLag(engine.metrics)
             supervisor.start()
             try:
                 await _stopped_or_failed(stop, engine.failed)
             finally:
                 log.info("stopping")
-                trimming.cancel()
+                for task in tasks:
+                    task.cancel()
                 lag.stop()
                 await supervisor.stop()
                 await control.stop()

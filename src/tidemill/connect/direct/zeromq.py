@@ -21,7 +21,6 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import zmq  # noqa: F401  the registry names the extra if it is missing
 from confluent_kafka import KafkaException, Message
 from pydantic import Field
 
@@ -47,7 +46,7 @@ from tidemill.direct.pubsub.blocks import (
 from tidemill.direct.pubsub.curve import Curve
 from tidemill.direct.pubsub.errors import FrameError
 from tidemill.direct.pubsub.options import Options
-from tidemill.direct.pubsub.zeromq import ZeroMqSocket
+from tidemill.direct.pubsub.zeromq import ZeroMqSocket, check_installed
 from tidemill.errors import TidemillError
 from tidemill.settings.section import Section
 
@@ -116,6 +115,7 @@ class ZeroMqBridge(Bridge):
     options_type = ZeroMqOptions
 
     def __init__(self, place: Place, options: ZeroMqOptions) -> None:
+        check_installed()
         self._place = place
         self._options = options
         self._addresses = options.publish, options.requests
@@ -188,7 +188,7 @@ async def _in_threads(name: str, *works: Callable[[threading.Event], None]) -> N
 
 
 class Published:
-    """What was published: the end of each partition, and the last blocks, in memory.
+    """The end of what is published of each partition, and the last blocks, in memory.
 
     One thread adds, and another one reads.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
-import zmq  # noqa: F401  the registry names the extra if it is missing
 from pydantic import Field
 
 from tidemill.connect.direct.contract import Bridge, Counts, Place
@@ -27,10 +27,11 @@ from tidemill.direct.pubsub.errors import FrameError
 from tidemill.direct.pubsub.options import MAX_CHANNELS, Options
 from tidemill.direct.pubsub.sequences import Received
 from tidemill.direct.pubsub.wire import MAGIC, Message, decode_frames
-from tidemill.direct.pubsub.zeromq import ZeroMqSocket
+from tidemill.direct.pubsub.zeromq import ZeroMqSocket, check_installed
 
 _WAIT_S = 0.05
 _STOP_S = 5.0
+_LAST_READ_S = 1.0
 
 
 class ZeroMqInOptions(CurveOptions):
@@ -63,6 +64,7 @@ class ZeroMqInBridge(Bridge):
     options_type = ZeroMqInOptions
 
     def __init__(self, place: Place, options: ZeroMqInOptions) -> None:
+        check_installed()
         self._place = place
         self._options = options
         self._addresses = list(options.addresses)
@@ -74,6 +76,7 @@ class ZeroMqInBridge(Bridge):
         self._counts = Counts()
         self._sequences = Received(MAX_CHANNELS)
         self._writer: Writer | None = None
+        self._pending: deque[tuple[bytes | None, bytes]] = deque()
 
     async def run(self, running: Callable[[], None]) -> None:
         """Receive and write until the task is cancelled."""
@@ -95,7 +98,7 @@ class ZeroMqInBridge(Bridge):
             finally:
                 with contextlib.suppress(BridgeError, TimeoutError):
                     await asyncio.wait_for(self._end(socket, writer), _STOP_S)
-                self._counts.lost += await writer.close(_STOP_S)
+                self._counts.lost += len(self._pending) + await writer.close(_STOP_S)
 
     def _open(self) -> ZeroMqSocket:
         options = self._options
@@ -129,46 +132,45 @@ class ZeroMqInBridge(Bridge):
     async def _work(self, socket: ZeroMqSocket, writer: Writer, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            found = await to_its_end(
-                _in(loop.run_in_executor(thread, lambda: list(socket.receive(_WAIT_S))))
-            )
-            await self._write(writer, found)
+            await to_its_end(_ended(loop.run_in_executor(thread, self._receive, socket, _WAIT_S)))
+            await self._write(writer)
 
     async def _end(self, socket: ZeroMqSocket, writer: Writer) -> None:
-        """Write what is in the queue at the end."""
-        while found := list(socket.receive(0)):
-            await self._write(writer, found)
+        """Write what is in the queue at the end, as long as that does not take too long."""
+        end = time.monotonic() + _LAST_READ_S
+        while self._receive(socket, 0) and time.monotonic() < end:
+            await self._write(writer)
+        await self._write(writer)
         await writer.drain()
 
-    async def _write(self, writer: Writer, found: list[list[bytes]]) -> None:
-        now_ms, left = time.time_ns() // 1_000_000, len(found)
-        self._counts.received += left
-        try:
-            for frames in found:
-                await self._put(writer, frames, now_ms)
-                left -= 1
-        finally:
-            self._counts.lost += left
+    def _receive(self, socket: ZeroMqSocket, timeout_s: float) -> int:
+        """Receive some messages into memory, and return how many. A thread can do that."""
+        before = self._counts.received
+        for frames in socket.receive(timeout_s):
+            self._counts.received += 1
+            self._pending += self._rows(frames)
+        return self._counts.received - before
+
+    async def _write(self, writer: Writer) -> None:
+        """Write what was received. If this is cancelled, the rest stays in memory."""
+        now_ms = time.time_ns() // 1_000_000
+        while self._pending:
+            await writer.put(self._place.topic, *self._pending[0], now_ms)
+            self._pending.popleft()
         writer.poll()
 
-    async def _put(self, writer: Writer, frames: list[bytes], now_ms: int) -> None:
-        topic = self._place.topic
-        if sum(map(len, frames)) > self._options.max_message_bytes:
-            self._counts.refused += 1
-        elif len(frames) <= 2:
-            await writer.put(topic, frames[0] if len(frames) == 2 else None, frames[-1], now_ms)
-        elif len(frames) == 3 and frames[1].startswith(MAGIC):
-            try:
-                events = self._sequences.take(*decode_frames(frames))
-            except FrameError:
-                self._counts.refused += 1
-                return
-            for each in events:
-                if isinstance(each, Message):
-                    await writer.put(topic, each.channel, each.payload, now_ms)
-        else:
-            self._counts.refused += 1
+    def _rows(self, frames: list[bytes]) -> Sequence[tuple[bytes | None, bytes]]:
+        """Return the keys and values of a message."""
+        if sum(map(len, frames)) <= self._options.max_message_bytes:
+            if len(frames) <= 2:
+                return [(frames[0] if len(frames) == 2 else None, frames[-1])]
+            if frames[1].startswith(MAGIC):
+                with contextlib.suppress(FrameError):
+                    events = self._sequences.take(*decode_frames(frames))
+                    return [(e.channel, e.payload) for e in events if isinstance(e, Message)]
+        self._counts.refused += 1
+        return []
 
 
-async def _in(work: asyncio.Future[list[list[bytes]]]) -> list[list[bytes]]:
+async def _ended(work: asyncio.Future[int]) -> int:
     return await work

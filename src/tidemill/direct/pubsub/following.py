@@ -65,7 +65,7 @@ LogEvent = LogRecord | LogLost | LogRestarted
 
 
 class Following:
-    """What a subscriber knows of one partition.
+    """One partition, as a subscriber knows it.
 
     Args:
         partition: its number.

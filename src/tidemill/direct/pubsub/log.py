@@ -99,7 +99,7 @@ class LogSubscriber:
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Where to resume: by partition, the place behind what ``poll`` has returned."""
+        """The places to resume from: by partition, behind what ``poll`` has returned."""
         return {
             number: position
             for number, each in self._followings.items()

@@ -252,6 +252,15 @@ class _Allowed:
         return key in self._keys
 
 
+def check_installed() -> None:
+    """Check that pyzmq is installed.
+
+    Raises:
+        MissingPackageError: it is not.
+    """
+    _module()
+
+
 def new_curve_keys() -> CurveKeys:
     """Return a new pair of keys for CURVE.
 
