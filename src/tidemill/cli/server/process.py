@@ -92,6 +92,17 @@ async def _return_memory() -> None:
         await asyncio.to_thread(system.return_memory, KEPT_BYTES)
 
 
+def _start_tasks(engine: Engine, settings: Settings) -> list[asyncio.Task[None]]:
+    """Start what runs beside the servers until it is cancelled."""
+    tasks = [asyncio.create_task(_return_memory())]
+    if settings.telemetry.statsd:
+        from tidemill.cli.server.statsd import StatsdSender
+
+        sender = StatsdSender(engine.metrics, settings.telemetry)
+        tasks.append(asyncio.create_task(sender.run()))
+    return tasks
+
+
 async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], None]) -> None:
     from tidemill.engine.engine import Engine
     from tidemill.net import garbage
@@ -132,12 +143,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
             ready(running)
-            tasks = [asyncio.create_task(_return_memory())]
-            if settings.telemetry.statsd:
-                from tidemill.cli.server.statsd import StatsdSender
-
-                sender = StatsdSender(engine.metrics, settings.telemetry)
-                tasks.append(asyncio.create_task(sender.run()))
+            tasks = _start_tasks(engine, settings)
             lag = LoopLag(engine.metrics)
             supervisor.start()
             try:
