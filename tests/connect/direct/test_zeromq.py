@@ -433,7 +433,6 @@ class Kills:
         sizes = [file.stat().st_size if file.exists() else 0 for file in self.files]
 
         def is_at_work() -> bool:
-            self.worker.check()
             return all(
                 file.exists() and file.stat().st_size > size + 1000
                 for file, size in zip(self.files, sizes, strict=True)
@@ -465,7 +464,6 @@ class Kills:
                 table[key] = value
 
         def is_complete() -> bool:
-            self.worker.check()
             assert self.follower.exit_code is None, self.follower.output()
             last = [(lines(file) or [{"at": {"0": [0, 0]}}])[-1] for file in self.files]
             ends = [log[-1][0] + 1 for log in logs]
