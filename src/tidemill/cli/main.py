@@ -31,6 +31,7 @@ from tidemill.cli.server.config import app as config_app
 from tidemill.cli.server.doctor import doctor
 from tidemill.cli.server.serve import dev, serve
 from tidemill.cli.source.commands import app as source_app
+from tidemill.cli.sql.commands import sql
 from tidemill.cli.topic.commands import app as topic_app
 from tidemill.cli.transaction.commands import app as transaction_app
 from tidemill.cli.webhook.commands import app as webhook_app
@@ -182,6 +183,7 @@ app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and co
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
 app.add_typer(events_app, name="events", short_help="Read and write event stores; publish them.")
 app.command(short_help="Serve topics over HTTP.")(gateway)
+app.command(short_help="Query topics with SQL.")(sql)
 app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)

@@ -1,0 +1,201 @@
+"""``tidemill sql``: one statement, a file of statements, or a shell."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, Yes
+from tidemill.errors import TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.sql.session import Connection, Cursor
+
+_LIMIT = 1 << 30
+"""Bytes above which a statement asks before it reads."""
+_PROMPT, _MORE = "sql> ", "...> "
+_SHOWN = 1000
+_WIDTH = 60
+
+
+def sql(
+    statement: Annotated[
+        str | None,
+        typer.Argument(metavar="STATEMENT", help="A query; without it, a shell or stdin."),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    property_: Property = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--columns", metavar="TOPIC=COLUMNS", help="Columns of a topic: 'orders=id BIGINT'."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="The time limit of a query."),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="DuckDB's memory limit.")
+    ] = "1GB",
+    max_bytes: Annotated[
+        int, typer.Option("--max-bytes", metavar="N", min=0, help="Ask before reading more.")
+    ] = _LIMIT,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: Json = False,
+    yes: Yes = False,
+) -> None:
+    """Query topics with SQL, without a JVM (DuckDB).
+
+    Topics are tables. 'orders$latest' has the last record of each key. EXPLAIN before a query says
+    what it would read.
+    """
+    from tidemill import sql as topics_sql
+    from tidemill.cli.client import Cluster
+    from tidemill.extras import require_extra
+
+    require_extra("sql")
+    cluster = Cluster.at(bootstrap, property_)
+    declared = dict(_declared(each) for each in columns or ())
+    connection = topics_sql.connect(
+        cluster.servers,
+        properties=cluster.properties,
+        memory=memory,
+        timeout_s=timeout,
+        schemas=declared,
+    )
+    show = _csv if as_csv else _json_lines if as_json else _table
+    if statement is not None:
+        _run(connection, statement, show, max_bytes, yes=yes)
+        return
+    interactive = sys.stdin is not None and sys.stdin.isatty()
+    for each in _statements(interactive):
+        try:
+            _run(connection, each, show, max_bytes, yes=yes)
+        except TidemillError as error:
+            if not interactive:
+                raise
+            output.error(str(error), error.hint)
+
+
+def _declared(text: str) -> tuple[str, str]:
+    topic, sign, columns = text.partition("=")
+    if not sign or not topic:
+        raise output.UsageError(
+            f"invalid columns {text!r}", hint="Write TOPIC=COLUMNS: 'orders=id BIGINT, n INTEGER'."
+        )
+    return topic, columns
+
+
+def _run(connection: Connection, statement: str, show: Any, max_bytes: int, *, yes: bool) -> None:
+    from tidemill.sql.errors import TooMuchToReadError
+
+    connection.max_bytes = max_bytes
+    try:
+        cursor = connection.execute(statement)
+    except TooMuchToReadError as error:
+        output.confirm(f"This reads about {output.size_text(error.bytes)}. Continue?", yes=yes)
+        connection.max_bytes = None
+        cursor = connection.execute(statement)
+    with cursor:
+        show(cursor)
+        for note in cursor.notes:
+            output.note(note)
+        for warning in cursor.warnings:
+            output.warn(warning)
+
+
+def _statements(interactive: bool) -> Iterator[str]:
+    """Yield the statements of stdin: each ends with ``;``, the last one also with the input."""
+    lines: list[str] = []
+    for line in _lines(interactive, lines):
+        lines.append(line)
+        text = "\n".join(lines).strip()
+        if text.endswith(";"):
+            lines.clear()
+            if text.strip("; \n"):
+                yield text
+        elif interactive and text in ("exit", "quit", ".quit", "\\q"):
+            return
+    text = "\n".join(lines).strip()
+    if text:
+        yield text
+
+
+def _lines(interactive: bool, pending: list[str]) -> Iterator[str]:
+    if not interactive:
+        yield from (sys.stdin or ())
+        return
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (lines can be edited)
+    while True:
+        try:
+            yield input(_MORE if pending else _PROMPT)
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            pending.clear()
+            sys.stderr.write("\n")
+
+
+def _table(cursor: Cursor) -> None:
+    names = [str(each[0]) for each in cursor.description or ()]
+    rows = cursor.fetchmany(_SHOWN + 1)
+    output.emit_table(names, ([_cell(value) for value in row] for row in rows[:_SHOWN]))
+    if len(rows) > _SHOWN:
+        output.warn(f"these are the first {_SHOWN} rows; --csv and --json print all")
+
+
+def _json_lines(cursor: Cursor) -> None:
+    names = [str(each[0]) for each in cursor.description or ()]
+    for row in cursor:
+        output.emit_json({n: _plain(v) for n, v in zip(names, row, strict=True)})
+
+
+def _csv(cursor: Cursor) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([each[0] for each in cursor.description or ()])
+    rows: Iterable[Any] = cursor
+    writer.writerows([_text(value) for value in row] for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has, as the one nearest to it."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    plain = _plain(value)
+    if isinstance(plain, (dict, list)):
+        import json
+
+        return json.dumps(plain, ensure_ascii=False)
+    if isinstance(value, (datetime, timedelta)):
+        return str(value)
+    return "" if plain is None else str(plain)
+
+
+def _cell(value: Any) -> str:
+    text = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in _text(value))
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"

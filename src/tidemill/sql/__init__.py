@@ -1,0 +1,78 @@
+"""SQL on topics, without a JVM: ``tidemill.sql.connect().execute("SELECT * FROM orders").df()``.
+
+DuckDB computes; our native reader feeds it with Arrow, through a Kafka client only. The package
+duckdb is the extra ``sql``. Must not know: the broker's inside, Spark, commands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidemill.extras import require_extra
+from tidemill.sql.errors import QueryEndedError as OperationalError
+from tidemill.sql.errors import SqlError as DatabaseError
+from tidemill.sql.errors import SqlError as Error
+from tidemill.sql.errors import StatementRefusedError as NotSupportedError
+from tidemill.sql.errors import UnknownTableError as ProgrammingError
+
+if TYPE_CHECKING:
+    from tidemill.sql.session import Connection
+
+__all__ = [
+    "DatabaseError",
+    "Error",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "apilevel",
+    "connect",
+    "paramstyle",
+    "threadsafety",
+]
+
+apilevel, threadsafety, paramstyle = "2.0", 1, "qmark"
+"""As in PEP 249."""
+
+
+def connect(
+    bootstrap_servers: str | None = None,
+    *,
+    properties: Mapping[str, str] | None = None,
+    memory: str = "1GB",
+    threads: int | None = None,
+    timeout_s: float | None = None,
+    max_bytes: int | None = None,
+    schemas: Mapping[str, str] | None = None,
+) -> Connection:
+    """Return a connection on which statements can be run.
+
+    Args:
+        bootstrap_servers: the brokers; by default the variable TIDEMILL_BOOTSTRAP_SERVERS, or
+            localhost:9092.
+        properties: librdkafka's properties, e.g. for TLS and SASL.
+        memory: the memory limit of DuckDB.
+        threads: the threads of DuckDB; by default one for each core.
+        timeout_s: the time limit of a statement, from its start to its last row.
+        max_bytes: the most that a statement can read.
+        schemas: columns of topics in DuckDB's types; a topic without them is sampled.
+
+    Raises:
+        TidemillError: the packages of the extra are not installed.
+        SqlError: a schema is malformed.
+    """
+    require_extra("sql")
+    from tidemill.confluent.clients import Kafka
+    from tidemill.frames import BOOTSTRAP_VARIABLE, DEFAULT_SERVERS
+    from tidemill.sql.session import Connection
+
+    servers = bootstrap_servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_SERVERS
+    return Connection(
+        Kafka(servers, dict(properties or {}), prefix="properties: "),
+        memory=memory,
+        threads=threads,
+        timeout_s=timeout_s,
+        max_bytes=max_bytes,
+        schemas=schemas,
+    )

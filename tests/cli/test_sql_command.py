@@ -1,0 +1,94 @@
+"""The command ``tidemill sql``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.cli.conftest import CommandLine
+from tests.support.broker_process import BrokerProcess
+
+pytest.importorskip("duckdb", reason="the extra tidemill[sql] is not installed")
+
+
+ENDLESS = "range(99999999) a, range(99999999) b"
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for n in range(1500):
+            producer.produce("many", json.dumps({"n": n, "s": f"a\x1b[31m{n}", "o": {"k": [n]}}))
+        assert producer.flush(60) == 0
+        yield broker.bootstrap
+
+
+@pytest.fixture
+def line(bootstrap: str, tmp_path: Path) -> CommandLine:
+    return CommandLine(bootstrap, tmp_path)
+
+
+def test_a_table_shows_the_first_rows_and_escapes_what_is_in_them(line: CommandLine) -> None:
+    done = line.run("sql", "SELECT * FROM many ORDER BY n")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1001
+    assert "\x1b" not in done.stdout
+    assert "the first 1000 rows" in done.stderr
+
+
+def test_json_and_csv_print_all_rows(line: CommandLine) -> None:
+    rows = [json.loads(each) for each in line.ok("sql", "--json", "FROM many").splitlines()]
+    assert len(rows) == 1500
+    assert rows[7]["o"] == {"k": [7]}
+    lines = line.ok("sql", "--csv", "SELECT n, o FROM many ORDER BY n").splitlines()
+    assert lines[:2] == ["n,o", '0,"{""k"": [0]}"']
+    assert len(lines) == 1501
+
+
+def test_statements_of_stdin_end_with_a_semicolon(line: CommandLine) -> None:
+    text = "SELECT 1 AS a;\nSELECT\n 2 AS b\n;\nSELECT 3 AS c"
+    assert line.ok("sql", stdin=text).split() == ["a", "1", "b", "2", "c", "3"]
+
+
+def test_the_first_error_of_stdin_ends_it(line: CommandLine) -> None:
+    done = line.run("sql", stdin="SELECT nope;\nSELECT 2;")
+    assert done.returncode == 1
+    assert "nope" in done.stderr
+    assert done.stdout == ""
+
+
+def test_reading_much_needs_a_confirmation(line: CommandLine) -> None:
+    done = line.run("sql", "--max-bytes", "100", "SELECT count(n) FROM many")
+    assert done.returncode == 2
+    assert "This reads about" in done.stderr
+    assert line.ok("sql", "--max-bytes", "100", "--yes", "SELECT count(n) FROM many").split()[
+        -1
+    ] == ("1500")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["SELECT * FROM nope"], 1, "there is no topic nope"),
+        (["DROP TABLE many"], 1, "DROP is not a query"),
+        (["--columns", "many", "SELECT 1"], 2, "TOPIC=COLUMNS"),
+        (["--columns", "many=n NOTATYPE", "SELECT 1"], 1, "invalid columns"),
+        (["--memory", "lots", "SELECT 1"], 1, "must have a number"),
+        (
+            ["--timeout", "0.2", "SELECT count(*) FROM range(99999999) a, range(99999999) b"],
+            1,
+            "limit",
+        ),
+    ],
+)
+def test_errors_are_told_in_a_line(
+    line: CommandLine, arguments: list[str], code: int, text: str
+) -> None:
+    done = line.run("sql", *arguments)
+    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+    assert "bug" not in done.stderr

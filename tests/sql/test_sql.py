@@ -1,0 +1,373 @@
+"""SQL on topics gives what DuckDB gives over the same rows."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.sql.conftest import Topics
+from tests.support.effort import examples
+from tests.support.hidden_packages import python_without
+from tidemill import sql
+from tidemill.errors import DataLossError, UnreachableError
+from tidemill.sql.errors import (
+    QueryEndedError,
+    SqlError,
+    StatementRefusedError,
+    TooMuchToReadError,
+    UnknownTableError,
+)
+from tidemill.sql.session import Connection
+
+NAMES = ["ann", "ben", "cai", "dan", "eve", "flo", "gus"]
+ROWS: list[dict[str, Any]] = [
+    {
+        "n": n,
+        "x": n / 2,
+        "s": None if n % 10 == 0 else f"s{n}",
+        "who": {"name": NAMES[n % 7]},
+        "flag": n % 2 == 0,
+        "tags": ["a", "b"],
+    }
+    for n in range(1000)
+]
+CASES = re.findall(
+    r"^query\n(.*?)\n----\n(.*?)(?:\n\n|\Z)",
+    (Path(__file__).parent / "queries.slt").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@pytest.fixture(scope="module")
+def table(sql_broker: Any) -> str:
+    from tidemill.confluent.clients import Kafka
+
+    topics = Topics(Kafka(sql_broker.bootstrap_servers))
+    return topics.fill([(f"k{row['n'] % 50}", row) for row in ROWS], partitions=3)
+
+
+@pytest.fixture
+def connection(topics: Topics) -> Iterator[Connection]:
+    with sql.connect(topics.servers) as made:
+        yield made
+
+
+def one(connection: Connection, statement: str) -> Any:
+    ((value,),) = connection.execute(statement).fetchall()
+    return value
+
+
+@pytest.mark.parametrize(("statement", "expected"), CASES, ids=[c[0][:60] for c in CASES])
+def test_a_statement_on_a_topic_gives_what_duckdb_gives(
+    connection: Connection, table: str, statement: str, expected: str
+) -> None:
+    import pyarrow as pa
+
+    found = connection.execute(statement.format(t=table)).fetchall()
+    with duckdb.connect() as oracle:
+        oracle.register("t", pa.Table.from_pylist(ROWS))
+        assert found == oracle.execute(statement.format(t="t")).fetchall()
+    assert "\n".join("  ".join(map(str, row)) for row in found) == expected.strip()
+
+
+CONDITIONS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("_offset"),
+            st.sampled_from(["<", "<=", ">", ">=", "="]),
+            st.integers(-5, 60).map(str),
+        ),
+        st.tuples(st.just("_partition"), st.sampled_from(["=", ">"]), st.sampled_from("0123")),
+        st.tuples(
+            st.just("_timestamp"),
+            st.sampled_from(["<", "<=", ">", ">=", "="]),
+            st.integers(-1, 12).map(lambda s: f"epoch_ms({s * 1000})"),
+        ),
+    ),
+    min_size=1,
+    max_size=3,
+)
+TIMES = [(n * 37 % 11) * 1000 for n in range(150)]
+"""Not in order: a later record can have an earlier time."""
+
+
+@pytest.fixture(scope="module")
+def timed(sql_broker: Any) -> str:
+    from tidemill.confluent.clients import Kafka
+
+    topics = Topics(Kafka(sql_broker.bootstrap_servers))
+    rows = [(f"k{n}", {"n": n}) for n in range(150)]
+    never = {"retention.ms": "-1"}
+    return topics.fill(rows, partitions=3, times=[t + 1 for t in TIMES], configs=never)
+
+
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(conditions=CONDITIONS, word=st.sampled_from([" AND ", " OR "]))
+def test_what_is_not_read_changes_no_result(
+    connection: Connection, timed: str, conditions: list[tuple[str, str, str]], word: str
+) -> None:
+    """The same condition in a place where it is no bound gives the same rows."""
+    where = word.join(" ".join(each) for each in conditions)
+    columns = "n, _partition, _offset, epoch_ms(_timestamp)"
+    pruned = connection.execute(f"SELECT {columns} FROM {timed} WHERE {where}").fetchall()
+    everything = f"(SELECT * FROM {timed})"
+    whole = connection.execute(f"SELECT {columns} FROM {everything} WHERE {where}").fetchall()
+    assert sorted(pruned) == sorted(whole)
+
+
+def test_less_is_read_where_a_condition_allows_it(connection: Connection, table: str) -> None:
+    (whole,) = connection.plan(f"SELECT n FROM {table}")
+    assert (whole.offsets, whole.columns) == (1000, ("n",))
+    (part,) = connection.plan(f"SELECT x FROM {table} WHERE _partition = 1 AND _offset >= 300")
+    assert (part.offsets, part.columns) == (33, ("x",))
+    assert part.bytes < whole.bytes / 10
+    (row,) = connection.execute(f"EXPLAIN SELECT x FROM {table} WHERE _partition = 1").fetchall()
+    assert row[:3] == (table, 1, 333)
+
+
+def test_columns_of_the_record(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1}), (None, b"text"), ("k", None)], times=[1000, 2000, 3000])
+    rows = connection.execute(
+        f"SELECT _key, _partition, _offset, epoch_ms(_timestamp), _value FROM {topic}"
+    ).fetchall()
+    assert rows == [
+        ("k", 0, 0, 1000, b'{"n": 1}'),
+        (None, 0, 1, 2000, b"text"),
+        ("k", 0, 2, 3000, None),
+    ]
+
+
+def test_values_that_do_not_fit_are_null_and_reported(
+    connection: Connection, topics: Topics
+) -> None:
+    rows: list[Any] = [("k", {"n": n}) for n in range(1000)]
+    rows[500] = ("k", {"n": "text"})
+    rows[501] = ("k", b"no json")
+    topic = topics.fill(rows)
+    cursor = connection.execute(f"SELECT count(*), count(n) FROM {topic}")
+    assert cursor.fetchall() == [(1000, 998)]
+    (sampled,) = cursor.notes
+    assert "taken from 200 records" in sampled
+    (misfits,) = cursor.warnings
+    assert misfits.startswith("2 values do not fit the columns, which are null there")
+    assert f"the first: {topic}-0 offset 500" in misfits
+
+
+def test_declared_columns_are_used_instead_of_a_sample(topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1, "at": "2026-01-02T03:04:05Z"})])
+    schemas = {topic: 'n DOUBLE, "at" TIMESTAMP, missing VARCHAR'}
+    connection = sql.connect(topics.servers, schemas=schemas)
+    cursor = connection.execute(f'SELECT n, year("at"), missing FROM {topic}')
+    assert cursor.fetchall() == [(1.0, 2026, None)]
+    assert cursor.notes == []
+    with pytest.raises(SqlError, match="invalid columns"):
+        sql.connect(topics.servers, schemas={"t": "n NOTATYPE"})
+
+
+def test_the_latest_record_of_each_key_without_deleted_ones(
+    connection: Connection, topics: Topics
+) -> None:
+    rows = [(f"k{n % 10}", {"n": n}) for n in range(100)]
+    topic = topics.fill([*rows, ("k3", None), (None, {"n": -1})])
+    found = connection.execute(f"SELECT _key, n FROM {topic}$latest ORDER BY n").fetchall()
+    assert found == [(f"k{n % 10}", n) for n in range(90, 100) if n != 93]
+    assert one(connection, f"SELECT count(*) FROM {topic}$latest WHERE _offset < 95") == 4
+
+
+def test_a_captured_table_shows_its_rows(connection: Connection, topics: Topics) -> None:
+    def change(op: str, before: Any, after: Any) -> dict[str, Any]:
+        return {"op": op, "before": before, "after": after, "source": {"table": "t"}, "ts_ms": 1}
+
+    one_row, two = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
+    other = {"id": 2, "name": "c"}
+    topic = topics.fill(
+        [
+            ("1", change("c", None, one_row)),
+            ("2", change("r", None, other)),
+            ("1", change("u", one_row, two)),
+            ("2", change("d", other, None)),
+            ("2", None),
+        ]
+    )
+    rows = connection.execute(f"SELECT id, name, _op, _deleted FROM {topic}").fetchall()
+    assert rows == [
+        (1, "a", "c", False),
+        (2, "c", "r", False),
+        (1, "b", "u", False),
+        (2, "c", "d", True),
+        (None, None, None, True),
+    ]
+    assert connection.execute(f"SELECT id, name FROM {topic}$latest").fetchall() == [(1, "b")]
+
+
+def test_only_committed_records_are_seen(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1})])
+    producer = Producer({"bootstrap.servers": topics.servers, "transactional.id": topic})
+    producer.init_transactions(60)
+    for number, end in ((2, producer.abort_transaction), (3, producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, b'{"n": %d}' % number)
+        end(60)
+    producer.begin_transaction()
+    producer.produce(topic, b'{"n": 4}')
+    producer.flush(60)
+    assert one(connection, f"SELECT list(n ORDER BY n) FROM {topic}") == [1, 3]
+    producer.abort_transaction(60)
+
+
+def test_names_with_other_characters_are_quoted(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1})], name="demo.main.air-craft")
+    assert one(connection, f'SELECT n FROM "{topic}"') == 1
+    assert one(connection, f'SELECT n FROM "{topic}$latest"') == 1
+    topics.fill([], name="plain.dotted")
+    with pytest.raises(UnknownTableError) as raised:
+        connection.execute("SELECT * FROM plain.dotted")
+    assert '"plain.dotted"' in raised.value.hint
+    assert (topic,) in connection.execute("SHOW TABLES").fetchall()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM sniff_csv('/etc/passwd')",
+        "SELECT getenv('HOME')",
+        "COPY (SELECT 1) TO '/tmp/tidemill-sql-test.csv'",
+        "ATTACH '/tmp/tidemill-sql-test.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET memory_limit = '64GB'",
+        "PRAGMA database_list",
+        "PIVOT t ON n USING sum(n)",
+        "CREATE TABLE x AS SELECT 1",
+        "DROP TABLE x",
+        "INSERT INTO t VALUES (1)",
+        "EXPORT DATABASE '/tmp/x'",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        "EXPLAIN ANALYZE SELECT 1",
+        "BEGIN",
+        "CREATE MACRO m() AS 1",
+        "SELECT secret FROM (SELECT * FROM topics_of_python)",
+        "",
+        "nonsense",
+        "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+    ],
+)
+def test_hostile_statements_are_refused(connection: Connection, statement: str) -> None:
+    topics_of_python = [("secret",)]
+    with pytest.raises(SqlError):
+        connection.execute(statement).fetchall()
+    assert topics_of_python
+    assert not Path("/tmp/tidemill-sql-test.csv").exists()
+
+
+def test_an_endless_statement_ends_at_its_time_limit(topics: Topics) -> None:
+    connection = sql.connect(topics.servers, timeout_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(QueryEndedError):
+        connection.execute("SELECT count(*) FROM range(100000000) a, range(100000000) b").fetchall()
+    assert time.monotonic() - began < 20
+    assert one(connection, "SELECT 1") == 1
+
+
+def test_a_statement_can_be_cancelled(connection: Connection) -> None:
+    cursor = connection.execute("SELECT count(*) FROM range(100000000) a, range(100000000) b")
+    threading.Timer(0.3, cursor.cancel).start()
+    with pytest.raises(QueryEndedError):
+        cursor.fetchall()
+
+
+def test_memory_is_bounded(topics: Topics) -> None:
+    connection = sql.connect(topics.servers, memory="50MB")
+    with pytest.raises(SqlError, match=r"(?i)out of memory"):
+        connection.execute("SELECT list(range) FROM range(100000000)").fetchall()
+
+
+def test_reading_too_much_is_refused_before_it_begins(topics: Topics, table: str) -> None:
+    connection = sql.connect(topics.servers, max_bytes=1000)
+    with pytest.raises(TooMuchToReadError) as raised:
+        connection.execute(f"SELECT * FROM {table}")
+    assert raised.value.bytes > 1000
+    assert (
+        one(connection, f"SELECT count(*) FROM {table} WHERE _partition = 0 AND _offset < 3") == 3
+    )
+
+
+def test_errors_name_what_is_wrong(connection: Connection, topics: Topics, table: str) -> None:
+    with pytest.raises(UnknownTableError) as raised:
+        connection.execute(f"SELECT * FROM {table[:-1]}")
+    assert table in raised.value.hint
+    with pytest.raises(SqlError, match='"nosuch"'):
+        connection.execute(f"SELECT nosuch FROM {table}")
+    with pytest.raises(StatementRefusedError, match="DELETE"):
+        connection.execute(f"DELETE FROM {table}")
+    with pytest.raises(SqlError, match="no result"):
+        connection.cursor().fetchall()
+    with pytest.raises(UnreachableError):
+        sql.connect("127.0.0.1:1").execute("SELECT * FROM t")
+
+
+def test_records_that_are_removed_meanwhile_are_reported(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"n": n}) for n in range(10)])
+    cursor = connection.execute(f"SELECT n FROM {topic}")
+    admin = topics.kafka.admin("test")
+    (done,) = admin.delete_records([TopicPartition(topic, 0, 5)]).values()
+    done.result(60)
+    with pytest.raises(DataLossError) as raised:
+        cursor.fetchall()
+    assert "again" in raised.value.hint
+
+
+def test_rows_come_in_the_forms_of_db_api_arrow_and_pandas(
+    connection: Connection, table: str
+) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SELECT n, s FROM {table} WHERE n < ? ORDER BY n", [5])
+    assert [each[0] for each in cursor.description or ()] == ["n", "s"]
+    assert cursor.fetchone() == (0, None)
+    assert cursor.fetchmany(2) == [(1, "s1"), (2, "s2")]
+    assert list(cursor) == [(3, "s3"), (4, "s4")]
+    assert cursor.fetchone() is None
+    statement = f"SELECT n FROM {table} WHERE n < 3 ORDER BY n"
+    assert connection.execute(statement).arrow()["n"].to_pylist() == [0, 1, 2]
+    assert list(connection.execute(statement).df()["n"]) == [0, 1, 2]
+    assert sum(b.num_rows for b in connection.execute(f"SELECT * FROM {table}").batches()) == 1000
+    cursor.close()
+
+
+def test_an_empty_topic_has_the_columns_of_the_record(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([])
+    cursor = connection.execute(f"SELECT * FROM {topic}")
+    assert cursor.fetchall() == []
+    assert [each[0] for each in cursor.description or ()][:3] == ["_key", "_partition", "_offset"]
+
+
+def test_a_small_limit_reads_little(connection: Connection, table: str) -> None:
+    assert len(connection.execute(f"SELECT * FROM {table} LIMIT 5").fetchall()) == 5
+
+
+def test_without_duckdb_it_says_what_to_install() -> None:
+    done = python_without(["duckdb"], "import tidemill.sql; tidemill.sql.connect()")
+    assert "pip install 'tidemill[sql]'" in done.stderr
