@@ -43,6 +43,7 @@ RETRY_SECONDS = 0.1
 """Pause before a request is sent again."""
 _FIND_COORDINATOR = 10
 _FIND_COORDINATOR_VERSIONS = range(4, 7)
+_DESCRIBE_CONFIGS, _BROKER = 32, 4
 _GROUP, _TRANSACTION = 0, 1
 """The kinds of coordinators."""
 
@@ -85,6 +86,23 @@ class BrokerRequests:
     def brokers(self) -> dict[int, Address]:
         """Return the address of each broker by its id."""
         return _addresses(self._metadata())
+
+    def any_broker(self) -> Address:
+        """Return the address of a broker."""
+        return next(iter(self.brokers().values()))
+
+    def broker_configs(self, names: Sequence[str]) -> dict[str, str | None]:
+        """Return the values of configs of a broker, as far as it has them."""
+        node_id, address = next(iter(self.brokers().items()))
+        resource = {
+            "resource_type": _BROKER,
+            "resource_name": str(node_id),
+            "configuration_keys": list(names),
+        }
+        tree = {"resources": [resource]}
+        (result,) = self.ask(address, _DESCRIBE_CONFIGS, range(1, 5), tree)["results"]
+        check_error_code(result["error_code"], "the broker's configs", result["error_message"])
+        return {each["name"]: each["value"] for each in result["configs"]}
 
     def leaders(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, Address]:
         """Return the leader of each partition. The partitions must exist."""

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from tidemill import __version__, extras
 from tidemill.cli import output
+from tidemill.cli.acl.commands import app as acl_app
 from tidemill.cli.bridge.commands import app as bridge_app
 from tidemill.cli.demo.commands import demo
 from tidemill.cli.events.commands import app as events_app
@@ -34,6 +35,7 @@ from tidemill.cli.source.commands import app as source_app
 from tidemill.cli.sql.commands import sql
 from tidemill.cli.topic.commands import app as topic_app
 from tidemill.cli.transaction.commands import app as transaction_app
+from tidemill.cli.user.commands import app as user_app
 from tidemill.cli.webhook.commands import app as webhook_app
 from tidemill.cli.worker.commands import app as worker_app
 from tidemill.errors import TidemillError
@@ -185,6 +187,8 @@ app.add_typer(events_app, name="events", short_help="Read and write event stores
 app.command(short_help="Serve topics over HTTP.")(gateway)
 app.command(short_help="Query topics with SQL.")(sql)
 app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
+app.add_typer(user_app, name="user", short_help="Manage users and their passwords.")
+app.add_typer(acl_app, name="acl", short_help="Manage rules of access; explain a decision.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
 app.command(short_help="Check this machine, the data folder and the port.")(doctor)

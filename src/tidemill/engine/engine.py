@@ -6,7 +6,7 @@ A client's request reaches the parts through ``Engine.door``. The engine knows n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
@@ -51,7 +51,7 @@ from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
 from tidemill.engine.records.records import RecordServices
 from tidemill.engine.records.slices import Slices
-from tidemill.engine.security.assembly import new_authorizer
+from tidemill.engine.security.assembly import new_authorizer, super_users_of
 from tidemill.engine.security.logins import Logins
 from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.security_log import SecurityLog
@@ -81,6 +81,8 @@ from tidemill.metrics.registry import Registry
 from tidemill.settings import Settings
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import CoordinatorNotAvailableError
+from tidemill.state.security.scram import DEFAULT_ITERATIONS
+from tidemill.state.security.types import ScramMechanism
 
 logger = structlog.get_logger("tidemill.engine")
 
@@ -99,6 +101,7 @@ class Engine:
         fs: the file system; None is the real one.
         authorizer: decides about each access; None is the one of the settings and of the stored
             rules, which allows everything where there is no super user.
+        admins: passwords of super users by name. The start creates these users.
 
     Attributes:
         records, topics, configs, groups, transactions, storage, queues, shares, security: the
@@ -116,10 +119,12 @@ class Engine:
         clock: Clock | None = None,
         fs: FileSystem | None = None,
         authorizer: Authorizer | None = None,
+        admins: Mapping[str, str] | None = None,
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self._fs = fs
+        self._admins = admins or {}
         self._given_authorizer = authorizer
         self._authorizer = authorizer or AllowAll()
         self.metrics = Registry()
@@ -193,7 +198,7 @@ class Engine:
             journal=self._store.journal,
         )
         await self._start_topics()
-        self._start_security()
+        await self._start_security()
         await self._start_coordinators()
         self._backpressure = Backpressure(
             self._store, self._group_coordinator.committed_offset, self._waiters, self.clock
@@ -362,7 +367,7 @@ class Engine:
                 catalog_log.deleted_names,
             )
 
-    def _start_security(self) -> None:
+    async def _start_security(self) -> None:
         self._folders.uncommitted.add(SECURITY)  # no client can read it
         self._security_log = SecurityLog(self._state_log(SECURITY))
         self._security_log.recover()
@@ -370,8 +375,17 @@ class Engine:
         self.logins = Logins(state)
         self.user_admin = UserAdmin(self._security_log)
         self._security_log.on_change.append(self.logins.forget)
+        for name, password in self._admins.items():
+            await self.user_admin.set_password(
+                name, password, list(ScramMechanism), DEFAULT_ITERATIONS
+            )
         if self._given_authorizer is None:
-            self._authorizer = new_authorizer(self.settings, state)
+            super_users = super_users_of(self.settings, [*state.admins, *self._admins])
+            security = self.settings.security.model_copy(
+                update={"super_users": ";".join(sorted(super_users))}
+            )
+            self.settings = self.settings.model_copy(update={"security": security})
+            self._authorizer = new_authorizer(self.settings, state, super_users, self.clock)
 
     async def _start_coordinators(self) -> None:
         self._group_coordinator = GroupCoordinator(

@@ -22,6 +22,7 @@ import structlog
 from tidemill import system
 from tidemill.cli.output import AddressInUseError
 from tidemill.cli.server import start_checks
+from tidemill.cli.server.admins import read_admins
 from tidemill.cli.server.settings_file import LoadedSettings
 from tidemill.cli.server.worker_kinds import Broker, worker_specs
 from tidemill.clock import SystemClock
@@ -113,7 +114,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     system.keep_spare_descriptors()
     for protocol in protocols():
         start_checks.check_addresses(protocol.unguarded(settings), insecure=settings.insecure)
-    engine = Engine(settings, SystemClock())
+    engine = Engine(settings, SystemClock(), admins=read_admins(settings))
     servers = _servers(engine, settings)
     encrypted = [server.listener for _, server in servers if server.listener.tls.is_used]
     add_process(engine.metrics)

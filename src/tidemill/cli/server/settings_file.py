@@ -38,6 +38,7 @@ OTHER_VARIABLES = {
     CONFIG_VARIABLE: "The settings file, if there is no --config.",
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
     "TIDEMILL_AMQP_URL": "The broker that commands about queues connect to, if there is no -a.",
+    "TIDEMILL_ADMIN": "A super user whom the broker creates when it starts, as name:password.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
     "TIDEMILL_SINK_CLIENT": "With librdkafka, pipelines write topics with librdkafka and not with "
     "tidemill's own client, which is faster.",

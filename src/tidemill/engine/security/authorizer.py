@@ -13,6 +13,7 @@ from tidemill.engine.authorize import (
     Resource,
     ResourceKind,
 )
+from tidemill.engine.security.audit import AuditLog
 from tidemill.state.security.machine import Security
 
 
@@ -24,6 +25,7 @@ class RuleAuthorizer(Authorizer):
         super_users: ``User:alice``; they are allowed everything.
         allow_if_no_rules: whether an access is allowed if no rule is for the resource.
         notes_allowed: whether allowed accesses are logged, too.
+        audit: takes note of accesses.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class RuleAuthorizer(Authorizer):
         *,
         allow_if_no_rules: bool = False,
         notes_allowed: bool = False,
+        audit: AuditLog | None = None,
     ) -> None:
         self._state = state
         self._super_users = super_users
         self._allow_if_no_rules = allow_if_no_rules
         self.notes_allowed = notes_allowed
+        self._audit = audit
 
     @property
     def generation(self) -> int:  # type: ignore[override]
@@ -76,3 +80,16 @@ class RuleAuthorizer(Authorizer):
         ):
             return True
         return self._state.rules.allows_any(str(principal), host, operation, kind)
+
+    def report(
+        self,
+        principal: Principal,
+        operation: Operation,
+        resource: Resource,
+        host: str,
+        *,
+        allowed: bool,
+    ) -> None:
+        """Write a line of the audit log."""
+        if self._audit is not None:
+            self._audit.report(principal, operation, resource, host, allowed=allowed)

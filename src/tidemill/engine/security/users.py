@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 
 from tidemill.engine.security.security_log import SecurityLog
 from tidemill.errors import TidemillError
+from tidemill.state.security.scram import SALT_BYTES, credential, is_password
 from tidemill.state.security.types import ScramCredential, ScramMechanism
 
 UserChange = tuple[str, ScramMechanism, ScramCredential | None]
@@ -42,6 +44,27 @@ class UserAdmin:
         """
         state = self._log.state
         return await self._log.run(lambda: state.alter_users(changes, known))
+
+    async def set_password(
+        self, user: str, password: str, mechanisms: Sequence[ScramMechanism], iterations: int
+    ) -> None:
+        """Set the keys of a user. Keys that fit the password already stay as they are.
+
+        It hashes, which takes a few milliseconds: only for a start, or without clients.
+
+        Raises:
+            TidemillError: the name or the number of iterations is invalid.
+            StorageError: nothing has changed.
+        """
+        changes = []
+        for mechanism in mechanisms:
+            known = self._log.state.credential(user, mechanism)
+            if known is None or not is_password(mechanism, password, known):
+                salt = secrets.token_bytes(SALT_BYTES)
+                changes.append((user, mechanism, credential(mechanism, password, salt, iterations)))
+        error = (await self.alter(changes, {})).get(user)
+        if error is not None:
+            raise error
 
     async def set_admin(self, user: str, *, is_admin: bool) -> None:
         """Make a user a super user, or an ordinary one. The broker reads that when it starts."""

@@ -36,6 +36,9 @@ class BrokerConfig(NamedTuple):
 
 BROKER_CONFIGS: dict[str, BrokerConfig] = {
     "advertised.listeners": BrokerConfig(_T.LIST, None, "Addresses that clients connect to."),
+    "allow.everyone.if.no.acl.found": BrokerConfig(
+        _T.BOOLEAN, "false", "Whether everyone may use a resource that no rule is for."
+    ),
     "auto.create.topics.enable": BrokerConfig(
         _T.BOOLEAN, "true", "Whether the broker creates a topic when a client first uses it."
     ),
@@ -112,6 +115,7 @@ BROKER_CONFIGS: dict[str, BrokerConfig] = {
     "socket.receive.buffer.bytes": BrokerConfig(_T.INT, "102400", "Buffer of the socket."),
     "socket.request.max.bytes": BrokerConfig(_T.INT, "104857600", "Largest request."),
     "socket.send.buffer.bytes": BrokerConfig(_T.INT, "102400", "Buffer of the socket."),
+    "super.users": BrokerConfig(_T.STRING, "", "Principals that may do everything."),
     "transaction.max.timeout.ms": BrokerConfig(
         _T.INT, "900000", "Longest transaction timeout that a producer can use."
     ),
@@ -163,6 +167,9 @@ def static_values(
     transactions = settings.transactions
     values: dict[str, object] = {
         "advertised.listeners": advertised_listener,
+        "allow.everyone.if.no.acl.found": str(
+            settings.security.allow_everyone_if_no_acl_found
+        ).lower(),
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "broker.id": node_id,
         "connections.max.idle.ms": limits.idle_seconds * 1000,
@@ -186,6 +193,7 @@ def static_values(
         "process.roles": "broker,controller",
         "producer.id.expiration.ms": log.producer_id_expiration_ms,
         "socket.request.max.bytes": limits.request_bytes,
+        "super.users": settings.security.super_users,
         "transaction.max.timeout.ms": transactions.max_timeout_ms,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 1,
