@@ -353,11 +353,14 @@ def commit_start(kafka: Kafka, webhook: Webhook) -> None:
     """
     metadata = Position(0, topic_id=topic_identity(kafka, webhook.topic)).metadata()
     client = group_id(webhook.name)
-    places = kafka.partitions(client, webhook.topic)
-    at_end = webhook.start_at == "end"
-    offsets = (kafka.end_offsets if at_end else kafka.start_offsets)(client, places)
-    starts = [TopicPartition(*place, offset, metadata) for place, offset in offsets.items()]
     admin: Any = kafka.admin(client)  # a client that is collected gets no answers
+    places = kafka.partitions(client, webhook.topic, admin)
+    offsets = (
+        kafka.end_offsets(client, places, admin=admin)
+        if webhook.start_at == "end"
+        else kafka.start_offsets(client, places)
+    )
+    starts = [TopicPartition(*place, offset, metadata) for place, offset in offsets.items()]
     wanted = ConsumerGroupTopicPartitions(client, starts)
     try:
         admin.alter_consumer_group_offsets([wanted])[client].result(2 * REQUEST_S)

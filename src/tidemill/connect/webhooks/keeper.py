@@ -6,12 +6,10 @@ Must not know: the topic that orders come from.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import deque
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import structlog
@@ -19,6 +17,7 @@ import structlog
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.board import BoardWriter
 from tidemill.connect.base.manager import Commands
+from tidemill.connect.base.runs import Phase, Runs
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.webhooks.attempts import Recorder, Written, encode_attempt, encode_event
 from tidemill.connect.webhooks.definition import Webhook
@@ -29,13 +28,7 @@ from tidemill.connect.webhooks.retries import judge
 from tidemill.connect.webhooks.runner import Run, now_ms
 from tidemill.connect.webhooks.sender import Answer, Sender
 from tidemill.connect.webhooks.topics import ATTEMPTS_CONFIG, attempts_topic
-from tidemill.errors import SettingsError, TidemillError
-
-Phase = Literal["starting", "running", "paused", "disabled", "waiting", "failed", "stopped"]
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-STEADY_S = 60.0
-"""After a run of so long, a failure counts as the first one."""
+from tidemill.errors import TidemillError
 
 log = structlog.get_logger("tidemill.webhooks")
 
@@ -47,7 +40,6 @@ class Keeper:
         webhook: its definition.
         finished: commands that were carried out, until the manager takes them.
         to_disable: why the endpoint is to be disabled, until the manager stores it.
-        phase: "waiting" continues by itself after a failure, "failed" waits for the user.
     """
 
     def __init__(
@@ -61,12 +53,10 @@ class Keeper:
         self._changed = asyncio.Event()
         self._stopping = False
         self._run: Run | None = None
-        self._error: TidemillError | None = None
-        self._attempts = 0
+        self._runs = Runs(PermanentWebhookError, WebhookError)
         self._was_missing = False
         self._disabled = ""
         self._tests: dict[str, asyncio.Task[None]] = {}
-        self.phase: Phase = "starting"
         self.finished: deque[str] = deque()
         self.to_disable = ""
 
@@ -130,40 +120,28 @@ class Keeper:
             if rest is None:
                 await self._attempt()
                 continue
-            self.phase = rest
-            self._error, self._attempts = None, 0
+            self._runs.rest(rest)
             await self._wait_for_order()
-        self.phase = "stopped"
+        self._runs.phase = "stopped"
         await asyncio.gather(*self._tests.values())
 
     async def _attempt(self) -> None:
         self._resumed = self._id("pause")
-        self.phase = "starting"
-        started = asyncio.get_running_loop().time()
+        self._runs.begin()
         run = Run(self.webhook, self._kafka, self._recorder, from_beginning=self._was_missing)
         self._redeliver(run)
         self._run = run
         try:
             await run.run(self._is_running)
-        except (PermanentWebhookError, SettingsError) as error:
-            self._failed(error, "failed")
-            await self._wait_for_order()
         except Exception as error:
-            found = error if isinstance(error, TidemillError) else None
-            if found is None:
-                found = WebhookError(f"unexpected {type(error).__name__}: {error}")
-            self._was_missing = self._was_missing or "does not exist" in str(found)
-            if asyncio.get_running_loop().time() - started > STEADY_S:
-                self._attempts = 0
-            self._failed(found, "waiting")
-            pause = FIRST_PAUSE_S * 2 ** min(self._attempts - 1, 10)
-            await self._wait_for_order(min(pause, LONGEST_PAUSE_S))
+            self._was_missing = self._was_missing or "does not exist" in str(error)
+            await self._rest_after(error)
         else:
             if run.disabled:
                 self._disable(run.disabled)
 
     def _is_running(self) -> None:
-        self.phase, self._error, self._attempts = "running", None, 0
+        self._runs.work()
         log.info("webhook.running", webhook=self.webhook.name, topic=self.webhook.topic)
 
     def _disable(self, reason: str) -> None:
@@ -171,14 +149,13 @@ class Keeper:
         log.error("webhook.disabled", webhook=self.webhook.name, reason=reason)
         self._write(b"event", encode_event("disabled", reason, now_ms()))
 
-    def _failed(self, error: TidemillError, phase: Phase) -> None:
-        self.phase, self._error = phase, error
-        self._attempts += 1
-        said = {"error": redact(str(error)), "hint": redact(error.hint), "attempts": self._attempts}
-        if phase == "failed":
-            log.error("webhook.failed", webhook=self.webhook.name, **said)
+    async def _rest_after(self, error: Exception) -> None:
+        pause = self._runs.fail(error)
+        if pause is None:
+            log.error("webhook.failed", webhook=self.webhook.name, **self._runs.said())
         else:
-            log.warning("webhook.failed", webhook=self.webhook.name, **said)
+            log.warning("webhook.failed", webhook=self.webhook.name, **self._runs.said())
+        await self._wait_for_order(pause)
 
     async def _wait_for_order(self, timeout_s: float | None = None) -> None:
         """Wait for a resume, a pause or the end, or for so long."""
@@ -229,14 +206,6 @@ class Keeper:
 
     def status(self) -> dict[str, Any]:
         """Return the present status, as JSON values. Any thread can call it."""
-        error = self._error
-        return {
-            "phase": self.phase,
-            "updated_ms": now_ms(),
-            "worker": f"{socket.gethostname()}:{os.getpid()}",
-            "error": redact(" ".join(str(error).split())) if error else "",
-            "hint": redact(error.hint) if error else "",
-            "attempts": self._attempts,
-            "disabled": self._disabled or str(self._commands.get("disable", {}).get("reason", "")),
-            **({} if self._run is None else self._run.figures),
-        }
+        reason = str(self._commands.get("disable", {}).get("reason", ""))
+        figures = {} if self._run is None else self._run.figures
+        return {**self._runs.status(), "disabled": self._disabled or reason, **figures}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 BATCH_BYTES = 1 << 20
 """A delivery has so many bytes at most, unless its first event alone has more."""
@@ -60,7 +60,6 @@ class Delivery:
     steps: int = 0
     due_ms: int = 0
     cancelled: bool = False
-    id: str = field(default="")
 
 
 class Lanes:
