@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -129,6 +129,16 @@ class Boards:
             **{key: value for key, value in status.items() if key not in own},
         }
 
+    def fields(self, found: Mapping[str, Any], *keys: str) -> list[tuple[str, object]]:
+        """Return the fields for people that all definitions have, and some keys of their own."""
+        age = output.duration_text(found["status_age_ms"])
+        fields: list[tuple[str, object]] = [
+            *((key, found[key]) for key in ("name", *keys, "state")),
+            ("worker", found.get("worker")),
+            ("status from", None if age is None else f"{age} ago"),
+        ]
+        return [*fields, ("declared in", found["declared"])] if found["declared"] else fields
+
     # --- changing -----------------------------------------------------------------------------
 
     def create(
@@ -179,6 +189,53 @@ class Boards:
         writer = self.writer(kafka)
         writer.command(name, command, **payload)
         writer.flush()
+
+    def pause(self, name: str, servers: str, properties: list[str] | None, *, paused: bool) -> None:
+        """Store the command to pause or to continue, and say so.
+
+        Raises:
+            NotFoundError: it does not exist.
+            DeclaredError: a settings file declares it, so it can't be paused.
+        """
+        kafka, _ = self.find(name, servers, properties, to_change=paused)
+        self.order(kafka, name, "pause", paused=paused)
+        print(f"{'paused' if paused else 'resumed'} {self.noun} {name}")
+
+    def delete(
+        self,
+        name: str,
+        servers: str,
+        properties: list[str] | None,
+        question: str,
+        topics: Sequence[str] = (),
+        *,
+        yes: bool,
+        dry_run: bool,
+    ) -> Kafka | None:
+        """Delete a definition with its commands and its status.
+
+        Args:
+            question: what the user is asked.
+            topics: topics that the caller deletes then.
+
+        Returns:
+            The cluster; None for a dry run.
+
+        Raises:
+            NotFoundError: it does not exist.
+            DeclaredError: a settings file declares it.
+        """
+        kafka, board = self.find(name, servers, properties, to_change=True)
+        if dry_run:
+            print(f"would delete {self.noun} {name}")
+            for topic in topics:
+                print(f"would delete topic {topic}")
+            return None
+        output.confirm(question, yes=yes)
+        writer = self.writer(kafka)
+        writer.forget(name, board)
+        writer.flush()
+        return kafka
 
     def writer(self, kafka: Kafka) -> BoardWriter:
         """Return a writer of the topic."""

@@ -106,15 +106,8 @@ def describe(
     if as_json:
         output.emit_json(found)
         return
-    age = output.duration_text(found["status_age_ms"])
-    fields: list[tuple[str, object]] = [
-        *((key, found[key]) for key in ("name", "kind", "topic", "state")),
-        ("worker", found.get("worker")),
-        ("status from", None if age is None else f"{age} ago"),
-        *((key, found.get(key)) for key in _COUNTS),
-    ]
-    if found["declared"]:
-        fields.append(("declared in", found["declared"]))
+    fields = _BOARDS.fields(found, "kind", "topic")
+    fields += ((key, found.get(key)) for key in _COUNTS)
     for key, value in (found.get("details") or {}).items():
         fields += _detail_fields(key.replace("_", " "), value)
     fields += [(key, found[key]) for key in ("error", "hint") if found.get(key)]
@@ -138,17 +131,13 @@ def _detail_fields(name: str, value: Any) -> list[tuple[str, object]]:
 @app.command(short_help="Stop a bridge for now.")
 def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Stop a bridge for now. What arrives from outside in the meantime is not received."""
-    kafka, _ = _BOARDS.find(name, servers, properties, to_change=True)
-    _BOARDS.order(kafka, name, "pause", paused=True)
-    print(f"paused bridge {name}")
+    _BOARDS.pause(name, servers, properties, paused=True)
 
 
 @app.command(short_help="Continue a bridge that was paused or has failed.")
 def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Continue a bridge that was paused or has failed."""
-    kafka, _ = _BOARDS.find(name, servers, properties)
-    _BOARDS.order(kafka, name, "pause", paused=False)
-    print(f"resumed bridge {name}")
+    _BOARDS.pause(name, servers, properties, paused=False)
 
 
 @app.command(short_help="Delete a bridge. Its topic stays.")
@@ -160,15 +149,9 @@ def delete(
     properties: Property = None,
 ) -> None:
     """Delete a bridge. The worker ends it, and its topic stays."""
-    kafka, board = _BOARDS.find(name, servers, properties, to_change=True)
-    if dry_run:
-        print(f"would delete bridge {name}")
-        return
-    output.confirm(f"Delete bridge {name}?", yes=yes)
-    writer = _BOARDS.writer(kafka)
-    writer.forget(name, board)
-    writer.flush()
-    print(f"deleted bridge {name}")
+    question = f"Delete bridge {name}?"
+    if _BOARDS.delete(name, servers, properties, question, yes=yes, dry_run=dry_run):
+        print(f"deleted bridge {name}")
 
 
 @app.command(short_help="Run bridges in this process.")

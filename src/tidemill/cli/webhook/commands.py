@@ -106,7 +106,7 @@ def describe(
     if as_json:
         output.emit_json({**found, "last_attempts": last})
         return
-    output.emit_fields(fields_of(found))
+    output.emit_fields([*BOARDS.fields(found, "topic", "url"), *fields_of(found)])
     if last:
         print()
         emit_attempts(last)
@@ -154,9 +154,7 @@ def _test_result(kafka: Kafka, name: str, number: str) -> dict[str, Any] | None:
 @app.command(short_help="Stop delivering for now. Nothing is lost.")
 def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Stop delivering for now. Nothing is lost as long as the topic keeps its records."""
-    kafka, _ = BOARDS.find(name, servers, properties, to_change=True)
-    BOARDS.order(kafka, name, "pause", paused=True)
-    print(f"paused webhook {name}")
+    BOARDS.pause(name, servers, properties, paused=True)
 
 
 @app.command(short_help="Continue a webhook that was paused, disabled or has failed.")
@@ -289,17 +287,11 @@ def delete(
 
     The worker stops delivering it. Its consumer group can be deleted a few seconds later.
     """
-    kafka, board = BOARDS.find(name, servers, properties, to_change=True)
     topics = [attempts_topic(name), *([dead_letters_topic(name)] if letters else [])]
-    if dry_run:
-        print(f"would delete webhook {name}")
-        for topic in topics:
-            print(f"would delete topic {topic}")
+    question = f"Delete webhook {name} and its position?"
+    kafka = BOARDS.delete(name, servers, properties, question, topics, yes=yes, dry_run=dry_run)
+    if kafka is None:
         return
-    output.confirm(f"Delete webhook {name} and its position?", yes=yes)
-    writer = BOARDS.writer(kafka)
-    writer.forget(name, board)
-    writer.flush()
     _delete_group(kafka, name)
     kafka.delete_topics("tidemill-cli", topics)
     print(f"deleted webhook {name}")

@@ -56,15 +56,8 @@ def emit_list(webhooks: Sequence[Mapping[str, Any]]) -> None:
 
 
 def fields_of(webhook: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Return the fields of a webhook for people."""
-    age = output.duration_text(webhook.get("status_age_ms"))
+    """Return the fields for people that only webhooks have."""
     fields: list[tuple[str, object]] = [
-        ("name", webhook["name"]),
-        ("topic", webhook["topic"]),
-        ("url", webhook["url"]),
-        ("state", webhook["state"]),
-        ("worker", webhook.get("worker")),
-        ("status from", None if age is None else f"{age} ago"),
         ("lag", webhook.get("lag")),
         ("delivered", webhook.get("delivered")),
         ("failed attempts", webhook.get("failed")),
@@ -75,8 +68,6 @@ def fields_of(webhook: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("next retry", _time(webhook.get("next_retry_ms"))),
         ("circuit breaker", webhook.get("breaker")),
     ]
-    if webhook["declared"]:
-        fields.append(("declared in", webhook["declared"]))
     if webhook.get("is_full"):
         fields.append(("reading", "waits: max_waiting is reached"))
     fields += [
