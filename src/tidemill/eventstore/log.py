@@ -6,6 +6,7 @@ Must not know: what commits mean, the index.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from tidemill.confluent.clients import REQUEST_S, Kafka
 from tidemill.confluent.errors import RAISED, error_in
 from tidemill.confluent.reading import Follower
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, UnreachableError
 from tidemill.eventstore.errors import (
     CommitTooLargeError,
     EventStoreError,
@@ -215,6 +216,25 @@ class Log:
                     hint="Find out why. Then rebuild the index: tidemill events rebuild",
                 ) from error
             raise self._kafka.translate(found, f"read topic {self.topic}") from error
+
+    def scan(self, start: int, patience_s: float = 60.0) -> Iterator[Record]:
+        """Yield the records from an offset to the present end.
+
+        Raises:
+            UnreachableError: nothing came for ``patience_s`` seconds.
+        """
+        end, deadline = self.end(), time.monotonic() + patience_s
+        self.tail(start)
+        while self.read() < end:
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    f"topic {self.topic!r} can't be read: nothing came for {patience_s:g} s"
+                )
+            for record in self.poll(0.5):
+                if record.offset >= end:
+                    return
+                deadline = time.monotonic() + patience_s
+                yield record
 
     def read(self) -> int:
         """Return the offset behind what was read, also of records that are not delivered."""

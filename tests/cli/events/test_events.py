@@ -180,3 +180,15 @@ def test_snapshots_and_projections_of_a_program(
         assert done.returncode == output.USAGE, wrong
         assert "error:" in done.stderr
     sys.modules.pop(name)
+
+
+def test_verify_prints_a_head_that_a_later_run_compares(tidemill: CommandLine, store: str) -> None:
+    found = json.loads(tidemill.ok("events", "verify", store, "--json"))
+    assert (found["events"], found["accepted"], found["void"]) == (4, 4, 0)
+    tidemill.ok("events", "append", store, "count-a", "counted")
+    assert "accepted" in tidemill.ok("events", "verify", store, "--head", found["head"])
+    broken = tidemill.run("events", "verify", store, "--head", f"1:{'00' * 32}")
+    assert broken.returncode == output.FAILURE
+    assert "does not fit together" in broken.stderr
+    invalid = tidemill.run("events", "verify", store, "--head", "x")
+    assert invalid.returncode == output.USAGE

@@ -385,6 +385,62 @@ def rebuild(
     print(f"built the index of {store} again: {output.plural(head.position, 'event')}")
 
 
+@app.command(short_help="Fold the whole log again, and find what was changed.")
+def verify(
+    store: StoreName,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head",
+            metavar="POSITION:HASH",
+            help="Compare with the head of an earlier run. Can be repeated.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Fold the whole log of a store again, and compare what the writers of commits have seen.
+
+    Keep the printed head elsewhere: with --head, a later run proves that the events up to it are
+    the same. If something does not fit, the command fails and names the first place.
+    """
+    from tidemill.eventstore.errors import EventStoreError
+    from tidemill.eventstore.verifying import verify as check
+
+    found = check(_kafka(servers, properties), store, heads=[_head(each) for each in head or ()])
+    fields = {
+        "head": f"{found.head.position}:{found.head.hash.hex()}",
+        "events": found.head.position,
+        "accepted": found.accepted,
+        "repeated": found.repeated,
+        "void": found.void,
+        "foreign": found.foreign,
+        "unchecked": found.unchecked,
+    }
+    if as_json:
+        output.emit_json(fields)
+    else:
+        output.emit_fields(list(fields.items()))
+    if found.first_break is not None:
+        broken = found.first_break
+        raise EventStoreError(
+            f"store {store} does not fit together at offset {broken.offset}: {broken.why}; it was "
+            f"changed behind position {broken.after}, at that offset or before it",
+            hint="Compare the topic with a backup.",
+        )
+
+
+def _head(text: str) -> tuple[int, bytes]:
+    position, _, hashed = text.partition(":")
+    try:
+        return int(position), bytes.fromhex(hashed)
+    except ValueError as error:
+        raise output.UsageError(
+            f"invalid head {text!r}: write POSITION:HASH as events verify prints it"
+        ) from error
+
+
 @app.command(short_help="Make snapshots of aggregates.")
 def snapshot(
     target: Target,
