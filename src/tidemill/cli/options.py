@@ -5,6 +5,7 @@ This module must not know a command or a client library. It is imported before e
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +31,33 @@ Bootstrap = Annotated[
         help="Address of a broker, or several with commas.",
     ),
 ]
+CLIENT_CONFIG_VARIABLE = "TIDEMILL_CLIENT_CONFIG"
+
+
+def _with_client_config(given: list[str] | None) -> list[str]:
+    """Return properties with those of the file that the environment names, unless given twice.
+
+    Raises:
+        UsageError: the file can't be read, or a line is not KEY=VALUE.
+    """
+    given = list(given or ())
+    name = os.environ.get(CLIENT_CONFIG_VARIABLE)
+    if not name:
+        return given
+    keys = {each.partition("=")[0] for each in given}
+    try:
+        lines = [line.strip() for line in Path(name).read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"can't read {name}, which {CLIENT_CONFIG_VARIABLE} names: {error}"
+        ) from error
+    found = [line for line in lines if line and not line.startswith("#")]
+    for line in found:
+        if "=" not in line:  # not the line itself: it can have a password
+            raise UsageError(f"{name}: expected KEY=VALUE in each line")
+    return [line for line in found if line.partition("=")[0] not in keys] + given
+
+
 Property = Annotated[
     list[str] | None,
     typer.Option(
@@ -37,6 +65,7 @@ Property = Annotated[
         "-X",
         metavar="KEY=VALUE",
         help="A librdkafka property, e.g. security.protocol=SSL.",
+        callback=_with_client_config,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -5,8 +5,8 @@ It is imported with the settings, so it must not import asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,14 @@ class WorkerSpec:
         command: an absolute path of a program, and its arguments.
         wanted: whether there is something to do for it. It is asked until that is so.
         stop_s: how long it can take to end after SIGTERM, in seconds. Then it is killed.
+        env: variables besides those of the broker.
     """
 
     name: str
     command: Sequence[str]
     wanted: Callable[[], bool] = lambda: True
     stop_s: float = 8.0
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class Worker:
                 stdout=reader.writable,
                 stderr=reader.writable,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **self._spec.env, "PYTHONUNBUFFERED": "1"},
             )
         except OSError:
             reader.finish(0)

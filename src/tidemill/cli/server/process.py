@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -25,6 +25,7 @@ from tidemill.cli.server import start_checks
 from tidemill.cli.server.admins import read_admins
 from tidemill.cli.server.settings_file import LoadedSettings
 from tidemill.cli.server.worker_kinds import Broker, worker_specs
+from tidemill.cli.server.worker_logins import WorkerLogins
 from tidemill.clock import SystemClock
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
@@ -115,7 +116,8 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     for protocol in protocols():
         start_checks.check_addresses(protocol.unguarded(settings), insecure=settings.insecure)
     engine = Engine(settings, SystemClock(), admins=read_admins(settings))
-    servers = _servers(engine, settings)
+    workers = _worker_logins(loaded)
+    servers = _servers(engine, settings, workers)
     encrypted = [server.listener for _, server in servers if server.listener.tls.is_used]
     add_process(engine.metrics)
     add_errors(engine.metrics)
@@ -138,7 +140,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = running[0].address
-            supervisor = _supervisor(loaded, engine, client_settings(running, settings))
+            supervisor = _supervisor(loaded, engine, client_settings(running, settings), workers)
             control = ControlSocket(supervisor, settings.data_dir)
             await control.start()
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
@@ -164,7 +166,9 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             log.info("stopped")
 
 
-def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]]:
+def _servers(
+    engine: Engine, settings: Settings, workers: WorkerLogins
+) -> list[tuple[Protocol, Server]]:
     """Return the servers of the protocols that are switched on, in order.
 
     They share the memory of requests, and what logins share.
@@ -175,7 +179,7 @@ def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]
 
     budget, logins = (
         Budget(settings.limits.total_inflight_bytes),
-        Logins(settings, lambda: engine.logins),
+        Logins(settings, lambda: engine.logins, workers.users),
     )
     servers: list[tuple[Protocol, Server]] = []
     for protocol in protocols():
@@ -187,7 +191,21 @@ def _servers(engine: Engine, settings: Settings) -> list[tuple[Protocol, Server]
     return servers
 
 
-def _supervisor(loaded: LoadedSettings, engine: Engine, client: Mapping[str, str]) -> Supervisor:
+def _worker_logins(loaded: LoadedSettings) -> WorkerLogins:
+    """Return the logins of the workers, with a user for each that has none in the settings."""
+    settings, somewhere = loaded.settings, ("127.0.0.1", 0)
+    client: dict[str, str] = {}
+    for protocol in protocols():
+        client.update(protocol.client_settings(settings, somewhere))
+    logins = WorkerLogins(settings, client)
+    for spec in worker_specs(Broker(settings, client, loaded.file, lambda _: False)):
+        logins.add(spec.name)
+    return logins
+
+
+def _supervisor(
+    loaded: LoadedSettings, engine: Engine, client: Mapping[str, str], logins: WorkerLogins
+) -> Supervisor:
     """Return the supervisor of the workers, which is not started."""
 
     def has_topic(name: str) -> bool:
@@ -197,7 +215,8 @@ def _supervisor(loaded: LoadedSettings, engine: Engine, client: Mapping[str, str
             return False
         return True
 
-    return Supervisor(worker_specs(Broker(loaded.settings, client, loaded.file, has_topic)))
+    specs = worker_specs(Broker(loaded.settings, client, loaded.file, has_topic))
+    return Supervisor([replace(each, env=logins.environment(each.name)) for each in specs])
 
 
 def client_settings(running: Sequence[Running], settings: Settings) -> dict[str, str]:

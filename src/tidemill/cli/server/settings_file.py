@@ -29,6 +29,7 @@ from tidemill.cli.server.settings_check import (
     validated,
 )
 from tidemill.cli.server.worker_kinds import KINDS
+from tidemill.cli.server.worker_logins import WorkerLogin
 from tidemill.errors import SettingsError
 from tidemill.protocols.table import SECTIONS, protocols
 from tidemill.settings import ENV_PREFIX, Section, SettingDef, Settings, definitions
@@ -37,6 +38,8 @@ CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 OTHER_VARIABLES = {
     CONFIG_VARIABLE: "The settings file, if there is no --config.",
     "TIDEMILL_BOOTSTRAP_SERVERS": "The broker that client commands connect to, if there is no -b.",
+    "TIDEMILL_CLIENT_CONFIG": "A file with librdkafka's properties, KEY=VALUE in each line, for "
+    "client commands: a password there is not visible in the list of processes, as with -X.",
     "TIDEMILL_AMQP_URL": "The broker that commands about queues connect to, if there is no -a.",
     "TIDEMILL_ADMIN": "A super user whom the broker creates when it starts, as name:password.",
     "TIDEMILL_DEBUG": "If set, errors show their stack trace, as with --debug.",
@@ -100,7 +103,7 @@ def known_settings() -> dict[str, SettingDef]:
 def declared_sections() -> list[type[Section]]:
     """Return the sections of protocols and kinds of worker, in the order of ``config show``."""
     own = (protocol.section for protocol in protocols())
-    return [*own, *SECTIONS, *(kind.section for kind in KINDS)]
+    return [*own, *SECTIONS, *(kind.section for kind in KINDS), WorkerLogin]
 
 
 def load(

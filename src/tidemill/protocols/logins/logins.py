@@ -100,6 +100,7 @@ class Logins:
 
     Args:
         store: returns the users that the broker stores; None: there are only those of the file.
+        workers: passwords of the broker's workers, by name.
 
     Attributes:
         credentials: all users.
@@ -110,10 +111,17 @@ class Logins:
         SettingsError: ``logins.users_file`` can't be used.
     """
 
-    def __init__(self, settings: Settings, store: Callable[[], UserStore] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Callable[[], UserStore] | None = None,
+        workers: Mapping[str, str] | None = None,
+    ) -> None:
         section = settings.section(LoginSettings)
         check_mode(section.users_file)
         self.credentials = AllUsers([FileUsers(read_users(section.users_file))], store)
+        if workers:
+            self.credentials = self.credentials.beside(FileUsers(workers))
         self.by_user = Failures(time.monotonic, MOST_OF_USER, USER_PER_SECOND)
         self.by_address = Failures(time.monotonic, MOST_OF_ADDRESS, ADDRESS_PER_SECOND)
         self.pending = Pending(settings.limits.connections // 2)
