@@ -192,6 +192,19 @@ class IndexFile:
             ).fetchone()
         return int(row[0]) if row else 0
 
+    def streams(self, category: str | None, after: str, limit: int) -> list[str]:
+        """Return names of streams, sorted, behind a name."""
+        with self.connection() as connection:
+            wanted, values = "", [after]
+            if category is not None:
+                wanted = "AND category = (SELECT id FROM names WHERE name = ?)"
+                values.append(category or "-")
+            rows = connection.execute(
+                f"SELECT name FROM streams WHERE name > ? {wanted} ORDER BY name LIMIT ?",
+                (*values, limit),
+            )
+            return [row[0] for row in rows]
+
     def _stream_id(self, connection: sqlite3.Connection, stream: str) -> int:
         """Return the number of a stream; -1 if it has no events."""
         number = self._stream_ids.get(stream)
@@ -508,13 +521,14 @@ class IndexWriter:
         """Store what a commit changes besides its events."""
         assert step.commit is not None
         for name, below in step.commit.truncate:
+            stream = self._stream(name)[0]
             self._connection.execute(
-                "UPDATE streams SET truncated = max(truncated, ?) WHERE id = ?",
-                (below, self._stream(name)[0]),
+                "UPDATE events SET data = NULL, metadata = NULL WHERE stream = ? AND version < ? "
+                "AND version >= (SELECT truncated FROM streams WHERE id = ?)",
+                (stream, below, stream),
             )
             self._connection.execute(
-                "UPDATE events SET data = NULL, metadata = NULL WHERE stream = ? AND version < ?",
-                (self._stream(name)[0], below),
+                "UPDATE streams SET truncated = max(truncated, ?) WHERE id = ?", (below, stream)
             )
         for key in step.commit.forget:
             self._connection.execute(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 from tidemill.eventstore import wire
 from tidemill.eventstore.errors import CommitTooLargeError, InvalidCommitError
@@ -73,13 +73,28 @@ class MemoryStore:
         self.propose(appends, conditions, outcomes.append)
         return answered(outcomes[0], 0)
 
+    def truncate(self, below: Mapping[str, int]) -> None:
+        """Make the first events of streams unreadable; see ``Store.truncate``."""
+        outcomes: list[Outcome | BaseException] = []
+        self._propose((), (), outcomes.append, truncate=tuple(below.items()))
+        answered(outcomes[0], 0)
+
     def propose(
         self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
     ) -> bytes:
         """Store events, and hand over the outcome; see ``Store.propose``."""
+        return self._propose(appends, conditions, answer)
+
+    def _propose(
+        self,
+        appends: Sequence[StreamAppend],
+        conditions: Sequence[Condition],
+        answer: Answer,
+        **more: Any,
+    ) -> bytes:
         with self._changed:
             seen = (self._state.position, self._state.hash)
-            value = wire.encode(wire.propose(os.urandom(16), appends, conditions, seen))
+            value = wire.encode(wire.propose(os.urandom(16), appends, conditions, seen, **more))
             if len(value) > self._max_bytes:
                 raise CommitTooLargeError(f"a commit of {len(value)} bytes")
             outcome = self._state.step(len(self.log), value, wire.decode(value), self._clock())
@@ -127,6 +142,10 @@ class MemoryStore:
             backwards=backwards,
             limit=limit,
         )
+
+    def streams(self, category: str | None = None) -> Iterator[str]:
+        """Return the names of all streams that have events, sorted."""
+        return self._reader.streams(category)
 
     def version(self, stream: str) -> int:
         """Return the number of events in a stream."""

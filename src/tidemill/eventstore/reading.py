@@ -6,6 +6,7 @@ chunks, so a long stream needs no memory. Must not know: clients, SQLite, bytes 
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Self
 from tidemill.eventstore.errors import OutcomeUnknownError
 from tidemill.eventstore.events import Appended, Query, StoredEvent
 from tidemill.eventstore.fold import Outcome, Void
-from tidemill.eventstore.state import Chunk, Folded, State, Wanted
+from tidemill.eventstore.state import Chunk, Folded, State, Wanted, category_of
 
 CHUNK = 1000
 """The most events of one chunk."""
@@ -124,6 +125,27 @@ class Reader:
             if wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
         ]
         return _events(chosen, chunk, after, min(last, floor), backwards, limit)
+
+    def streams(self, category: str | None) -> Iterator[str]:
+        """Return the names of all streams that have events, sorted."""
+        with self.changed:
+            base = self.state.base
+            recent = [
+                each
+                for each in self.state.recent_streams()
+                if category is None or category_of(each) == category
+            ]
+
+        def indexed() -> Iterator[str]:
+            after = ""
+            while found := base.streams(category, after, CHUNK):
+                yield from found
+                after = found[-1]
+
+        # SQLite and Python sort by code points.
+        merged = heapq.merge(indexed(), sorted(recent))
+        names = (name for name, _ in itertools.groupby(merged))
+        return (name for name in names if self.version(name))
 
     def follow(
         self, *, after: int, queries: Sequence[Query], category: str | None, wait_s: float | None

@@ -105,6 +105,9 @@ class Base(Protocol):
     def truncated(self, stream: str) -> int:
         """Return the version below which the events of a stream are not read."""
 
+    def streams(self, category: str | None, after: str, limit: int) -> list[str]:
+        """Return names of streams, sorted, behind a name."""
+
     def of_stream(
         self, stream: str, after: int, to: int, at: int, backwards: bool, limit: int
     ) -> Chunk:
@@ -157,6 +160,9 @@ class Nothing:
 
     def truncated(self, stream: str) -> int:
         return 0
+
+    def streams(self, category: str | None, after: str, limit: int) -> list[str]:
+        return []
 
     def of_stream(
         self, stream: str, after: int, to: int, at: int, backwards: bool, limit: int
@@ -321,6 +327,10 @@ class State:
     def truncated(self, stream: str) -> int:
         """Return the version below which the events of a stream are not read."""
         return max(self._truncated.get(stream, 0), self.base.truncated(stream))
+
+    def recent_streams(self) -> list[str]:
+        """Return the names of the streams that have events behind ``floor``."""
+        return list(self._streams)
 
     def hidden(self) -> dict[str, int]:
         """Return what was truncated by records that are not known to be in the base."""

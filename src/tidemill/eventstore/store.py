@@ -68,6 +68,7 @@ class Store:
             read to its end at the start without any progress.
 
     Attributes:
+        topic, folder: as given.
         timeout_s: how long an append waits for its outcome.
 
     Raises:
@@ -88,6 +89,7 @@ class Store:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.topic = topic
+        self.folder = folder
         self.timeout_s = timeout_s
         self._pid = os.getpid()
         self._changed = threading.Condition()
@@ -143,19 +145,38 @@ class Store:
         self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
     ) -> Appended:
         """Store events of several streams, all or none; see ``Events.commit``."""
+        return self._commit(appends, conditions)
+
+    def _commit(
+        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], **more: Any
+    ) -> Appended:
         waiter = _Waiter()
         try:
-            commit_id = self.propose(appends, conditions, waiter)
+            commit_id = self._propose(appends, conditions, waiter, **more)
         except VersionConflictError as error:
             if not may_be_behind(appends, error):
                 raise
             self.catch_up()
-            commit_id = self.propose(appends, conditions, waiter)
+            commit_id = self._propose(appends, conditions, waiter, **more)
         try:
             outcome = waiter.wait(self.timeout_s)
         finally:
             self.abandon(commit_id)
         return answered(outcome, self.timeout_s)
+
+    def truncate(self, below: Mapping[str, int]) -> None:
+        """Make the first events of streams unreadable, for all processes: retention.
+
+        Versions and positions stay as they are, ids stay known, and append conditions still see
+        the events. The index loses their data; the log keeps them until it is archived.
+
+        Args:
+            below: by stream, the version below which its events are not read any more.
+
+        Raises:
+            VersionConflictError: a stream does not have so many events.
+        """
+        self._commit((), (), truncate=tuple(below.items()))
 
     def propose(
         self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
@@ -239,6 +260,11 @@ class Store:
             backwards=backwards,
             limit=limit,
         )
+
+    def streams(self, category: str | None = None) -> Iterator[str]:
+        """Return the names of all streams that have events, sorted."""
+        self._check_usable()
+        return self._reader.streams(category)
 
     def version(self, stream: str) -> int:
         """Return the number of events in a stream, also of those that were truncated."""

@@ -23,7 +23,7 @@ from tidemill.eventstore.log import Log, Record
 from tidemill.eventstore.state import GENESIS, Head, State
 
 _STEPS = 1000
-"""Records that are written to the temporary index at once."""
+"""Records that one transaction writes to the temporary index."""
 _REMEMBERED = 100_000
 """Positions whose hashes are in memory. What a writer has seen longer ago is not compared."""
 
@@ -46,7 +46,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was found in a log.
+    """The findings in a log.
 
     Attributes:
         head: the point up to which it was read. Keep it elsewhere, to compare later.
