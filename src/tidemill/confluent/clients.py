@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,7 @@ _UNREACHABLE = frozenset(
     }
 )
 _log = logging.getLogger("tidemill.librdkafka")
+_ANSWERED: weakref.WeakSet[AdminClient] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class Kafka:
         that offset.
 
         Args:
-            admin: a client that has had an answer, to ask with; by default a new one.
+            admin: the client to ask with; by default a new one.
 
         Raises:
             TidemillError: a partition does not exist.
@@ -279,17 +281,16 @@ class Kafka:
         partitions: Iterable[tuple[str, int]],
         spec: Any,
         committed: bool = False,
-        answered: AdminClient | None = None,
+        admin: AdminClient | None = None,
     ) -> dict[tuple[str, int], int]:
         asked = {TopicPartition(*place): spec for place in partitions}
         levels = IsolationLevel
         isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         if not asked:
             return {}
-        admin = answered or self.admin(client)  # a client that is collected gets no answers
+        admin = admin or self.admin(client)  # a client that is collected gets no answers
         try:
-            if answered is None:
-                has_answered(admin)
+            has_answered(admin)
             answers = admin.list_offsets(
                 asked, isolation_level=isolation, request_timeout=REQUEST_S
             )
@@ -341,17 +342,21 @@ def flush_while_reachable(client: Producer, topic: str, timeout_s: float) -> boo
     return True
 
 
-def has_answered(admin: AdminClient) -> None:
-    """Wait until a new admin client has had an answer: it lists offsets without a pause then.
+def has_answered(admin: AdminClient, timeout_s: float = REQUEST_S) -> None:
+    """Wait until an admin client has had an answer: it lists offsets without a pause then.
 
     librdkafka looks for the leaders of partitions over the connection to the bootstrap address. It
     closes that connection as soon as it knows the brokers. If it closes it amid the question, it
-    asks again after three seconds (librdkafka 2.11 to 2.16). It repeats other requests immediately.
+    asks again after three seconds (librdkafka 2.11 to 2.16). A description of the cluster comes
+    from a broker that it knows, so it is connected to one then. An answer about topics does not
+    show that. A client that has had the answer is not asked again.
 
     Raises:
         KafkaException: no broker answers.
     """
-    admin.describe_cluster(request_timeout=REQUEST_S).result(2 * REQUEST_S)
+    if admin not in _ANSWERED:
+        admin.describe_cluster(request_timeout=timeout_s).result(2 * timeout_s)
+        _ANSWERED.add(admin)
 
 
 def topic_id_text(described: Any) -> str:

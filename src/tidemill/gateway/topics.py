@@ -24,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from tidemill.confluent.clients import Kafka, topic_id_text
+from tidemill.confluent.clients import Kafka, has_answered, topic_id_text
 from tidemill.confluent.errors import error_in
 from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable, unknown_topic
 
@@ -63,6 +63,7 @@ class Catalog:
 
     def __init__(self, kafka: Kafka) -> None:
         self._admin = kafka.admin("tidemill-gateway")
+        self._has_answered = False
         self._known: OrderedDict[str, tuple[float, Topic]] = OrderedDict()
         self._asking: dict[str, asyncio.Task[Topic]] = {}
         self._free = asyncio.Semaphore(_QUESTIONS)
@@ -145,6 +146,9 @@ class Catalog:
             return {}
 
         async def ask() -> dict[Place, int]:
+            if not self._has_answered:
+                await asyncio.to_thread(has_answered, self._admin, REQUEST_S)
+                self._has_answered = True
             futures = self._admin.list_offsets(
                 {TopicPartition(*place): each for place, each in asked.items()},
                 isolation_level=_ISOLATION[committed],

@@ -21,6 +21,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from tidemill.confluent.clients import has_answered
 from tidemill.confluent.errors import RETRIABLE, LastError
 from tidemill.confluent.pooling import make_client, raise_if_permanent, unreachable
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError, UnreachableError
@@ -144,6 +145,7 @@ class KafkaCluster:
             if self._committed_only
             else IsolationLevel.READ_UNCOMMITTED
         )
+        has_answered(self._client(), self._request_s)
         futures = self._client().list_offsets(
             {KafkaTopicPartition(*tp): spec for tp, spec in specs.items()},
             isolation_level=isolation,
