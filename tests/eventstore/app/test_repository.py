@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ import pytest
 from tests.eventstore.app.bank import Account, Bank, Deposited, Opened, RefusedError, Withdrawn
 from tests.eventstore.app.bank import events as codec
 from tidemill.eventstore.app import (
+    AsyncRepository,
     Change,
     Context,
     Repository,
@@ -27,8 +29,12 @@ from tidemill.eventstore.app import (
 )
 from tidemill.eventstore.app.errors import DeclarationError, MissingHandlerError
 from tidemill.eventstore.app.testing import given
-from tidemill.eventstore.errors import OutcomeUnknownError, VersionConflictError
-from tidemill.eventstore.events import Appended, NewEvent
+from tidemill.eventstore.errors import (
+    ConditionFailedError,
+    OutcomeUnknownError,
+    VersionConflictError,
+)
+from tidemill.eventstore.events import Appended, Condition, NewEvent, Query
 from tidemill.eventstore.memory_store import MemoryStore
 
 
@@ -207,6 +213,31 @@ def test_a_command_that_fails_because_it_was_done_returns_its_outcome(store: Mem
 
     assert bank.accounts.execute("ada", withdraw, command_id="click").repeated
     assert bank.balance("ada") == 0
+
+
+async def test_coroutines_run_commands_at_the_same_time(store: MemoryStore) -> None:
+    bank = Bank.over(store)
+    accounts = AsyncRepository(bank.accounts)
+    await accounts.execute("ada", lambda account: account.open("Ada"))
+    deposit = [accounts.execute("ada", lambda account: account.deposit(1)) for _ in range(50)]
+    await asyncio.gather(*deposit)
+    loaded = await accounts.load("ada", fresh=True)
+    assert (loaded.state.cents, loaded.version) == (50, 51)
+    assert (await accounts.as_of("ada", version=11)).state.cents == 10
+    assert (await accounts.save(loaded, Deposited(5))).state.cents == 55
+    with pytest.raises(RefusedError):
+        await accounts.execute("ada", lambda account: account.withdraw(99))
+    accounts.close()
+
+
+def test_a_condition_holds_between_aggregates(store: MemoryStore) -> None:
+    bank = Bank.over(store)
+    bank.fund("ada", 5)
+    never = [Condition((Query(types=codec.names([Deposited])),), after=1)]
+    with pytest.raises(ConditionFailedError):
+        bank.accounts.execute("eve", lambda it: it.open("Eve"), conditions=never)
+    never = [Condition((Query(types=codec.names([Deposited])),), after=store.position())]
+    bank.accounts.execute("eve", lambda it: it.open("Eve"), conditions=never, command_id="1")
 
 
 # --- snapshots -----------------------------------------------------------------------------------

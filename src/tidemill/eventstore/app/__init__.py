@@ -5,6 +5,7 @@ Nothing is inherited. Works on any store with the methods of ``events.Events``. 
 brokers, the store's files.
 """
 
+from tidemill.eventstore.app.async_repository import AsyncRepository
 from tidemill.eventstore.app.codec import Codec
 from tidemill.eventstore.app.context import Context
 from tidemill.eventstore.app.history import MISSING, Change, Entry, audit, diff
@@ -17,6 +18,7 @@ from tidemill.eventstore.app.worker import ProcessWorker
 
 __all__ = [
     "MISSING",
+    "AsyncRepository",
     "Cancel",
     "Change",
     "Codec",

@@ -25,7 +25,6 @@ from tidemill.eventstore.app.errors import (
 from tidemill.eventstore.app.handlers import evolve
 from tidemill.eventstore.app.snapshots import Snapshot, SnapshotPolicy
 from tidemill.eventstore.errors import (
-    ConditionFailedError,
     ConflictError,
     OutcomeUnknownError,
     VersionConflictError,
@@ -274,6 +273,7 @@ class Repository(Generic[State]):
         *,
         command_id: str | uuid.UUID | None = None,
         context: Context | None = None,
+        conditions: Sequence[Condition] = (),
         fresh: bool = False,
     ) -> Done[State]:
         """Run a command on an aggregate, and store the events that it returns, all or none.
@@ -286,9 +286,11 @@ class Repository(Generic[State]):
                 and by however many processes it is executed with this id on this aggregate. A
                 command that decides nothing leaves no trace.
             context: who, and why.
+            conditions: rules about events of other streams, such as a name that is given once.
 
         Raises:
             VersionConflictError: other writers were faster in all attempts.
+            ConditionFailedError: an event that a condition excludes is stored.
             OutcomeUnknownError: it is not known whether the events are stored. With a command id,
                 execute it again.
             Exception: what the command raises.
@@ -312,14 +314,14 @@ class Repository(Generic[State]):
                 return Done(loaded.id, loaded.state, loaded.version, loaded.position)
             # A command method must not have changed the aggregate: only apply does.
             try:
-                return self._store(loaded, stream, events, context, tag)
+                return self._store(loaded, stream, events, context, tag, conditions)
             except ConflictError as error:
                 if (
                     tag is not None
                     and (known := self._known(aggregate_id, tag, fresh=True)) is not None
                 ):
                     return known
-                is_race = isinstance(error, VersionConflictError | ConditionFailedError)
+                is_race = isinstance(error, VersionConflictError)
                 if not is_race or attempt + 1 >= self._retries.attempts:
                     raise
                 time.sleep(self._retries.pause_s(attempt))
@@ -340,7 +342,7 @@ class Repository(Generic[State]):
         stream, given = self.stream(loaded.id), self.codec.decided(events)
         if not given:
             return Done(loaded.id, loaded.state, loaded.version, loaded.position)
-        return self._store(loaded, stream, given, context or Context(), None)
+        return self._store(loaded, stream, given, context or Context(), None, ())
 
     def _store(
         self,
@@ -349,6 +351,7 @@ class Repository(Generic[State]):
         events: Sequence[object],
         context: Context,
         tag: str | None,
+        conditions: Sequence[Condition],
     ) -> Done[State]:
         new = [
             self.codec.encode(
@@ -359,7 +362,8 @@ class Repository(Generic[State]):
             )
             for number, event in enumerate(events)
         ]
-        conditions = () if tag is None else (never_before(tag),)
+        if tag is not None:
+            conditions = (*conditions, never_before(tag))
         done = append_surely(
             self.store, stream, new, expected=loaded.version, conditions=conditions
         )
