@@ -144,3 +144,18 @@ def test_bare_multicast_loses_messages_and_a_stream_of_a_log_does_not() -> None:
     assert int(lost) > 0
     assert found == ["300", "0", "yes"]
     assert "StatsD: 300 counted by the program" in printed
+
+
+@pytest.mark.slow
+def test_the_bank_checks_its_figures() -> None:
+    printed = output_of("bank")
+    assert "paid, once" in printed
+    assert printed.endswith("All checks passed.\n")
+
+
+@pytest.mark.slow
+def test_the_shop_checks_its_figures(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        printed = output_of("cart", "-b", broker.bootstrap)
+    assert "1 can use it" in printed
+    assert printed.endswith("All checks passed.\n")

@@ -56,7 +56,7 @@ from tidemill.eventstore.events import ANY, Condition, Events, NewEvent, Query, 
 _NAMESPACE = uuid.UUID("0d5b0f76-52b5-5b60-8f5a-6a1f0d9c9d52")
 _log = logging.getLogger("tidemill.eventstore")
 
-Starts = Mapping[type, Callable[[Any], str | None]]
+Starts = Mapping[type, Callable[..., str | None]]
 
 
 class ProcessWorker:
@@ -65,8 +65,9 @@ class ProcessWorker:
     Args:
         processes: their repository. Their class has methods ``on_…``.
         targets: the repositories of the aggregates that get commands.
-        starts: for events of other streams, that no command of the process has caused: which
-            process they belong to, by their class. None means: to none.
+        starts: functions for events of other streams, that no command of the process has caused,
+            by their class. They get the event (and, as a second argument, the stored event), and
+            return the id of the process that it belongs to, or None.
         refusals: the exceptions with which aggregates refuse commands. The process gets
             ``Refused``. Any other exception stops the worker, and the command is tried again.
         now_ms: the wall clock, for time-outs.
@@ -87,7 +88,10 @@ class ProcessWorker:
         self._processes = processes
         self._store: Events = processes.store
         self._codec = processes.codec
-        self._starts = dict(starts or {})
+        self._starts = {
+            event: (function, len(inspect.signature(function).parameters))
+            for event, function in (starts or {}).items()
+        }
         self._refusals = refusals
         self._now_ms = now_ms
         self._checkpoint_every = checkpoint_every
@@ -182,8 +186,8 @@ class ProcessWorker:
         """Return the id of the process that an event belongs to, or None."""
         if own is not None:
             return own
-        start = self._starts.get(type(content))
-        if start is not None and (id_ := start(content)) is not None:
+        start, parameters = self._starts.get(type(content), (None, 0))
+        if start is not None and (id_ := start(*(content, event)[:parameters])) is not None:
             return id_
         return self._processes.id_of(Context.decode(event.metadata).process)
 
