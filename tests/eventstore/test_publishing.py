@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import BrokerFactory
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.connect.base.errors import ProducerFencedError
+from tidemill.errors import UnreachableError
 from tidemill.eventstore import publishing
 from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.publishing import Publisher, PublishPositionError
@@ -157,3 +159,16 @@ def test_a_second_publisher_takes_over_and_nothing_is_doubled(store: Store, kafk
     stop.set()
     assert list(second) == []
     assert positions(kafka, to) == [1, 2, 3]
+
+
+def test_brokers_that_went_down_are_unreachable_also_for_a_client_that_knew_them(
+    start_broker: BrokerFactory,
+) -> None:
+    broker = start_broker()
+    kafka = Kafka(broker.bootstrap)
+    kafka.create_topics("test", {"t": (1, {})})
+    admin = kafka.admin("test")
+    assert kafka.end_offsets("test", [("t", 0)], admin=admin) == {("t", 0): 0}
+    broker.kill()
+    with pytest.raises(UnreachableError):
+        kafka.end_offsets("test", [("t", 0)], admin=admin)

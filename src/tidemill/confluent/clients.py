@@ -38,6 +38,8 @@ _UNREACHABLE = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._RESOLVE,
         KafkaError.REQUEST_TIMED_OUT,
+        # "No leaders found": the client knew the brokers, and all are down.
+        KafkaError._NOENT,
     }
 )
 _log = logging.getLogger("tidemill.librdkafka")

@@ -11,6 +11,7 @@ process's stream that it was refused or changed nothing. Must not know: brokers,
 
 from __future__ import annotations
 
+import heapq
 import inspect
 import logging
 import threading
@@ -108,6 +109,7 @@ class ProcessWorker:
         self._queries = (Query(types=types),)
         self._worker_stream = f"{processes.category}.worker-checkpoints"
         self._open: dict[tuple[str, str], OpenTimeout] = {}
+        self._due: list[tuple[int, str, str]] = []
         self._position = self._handled = 0
         self._resume()
 
@@ -146,10 +148,11 @@ class ProcessWorker:
             self._handle(event)
             self._position = event.position
             handled += 1
-            if stopped() or self._is_due():
-                return fired + handled
-        # No event up to there was for this process.
-        self._position = max(self._position, known)
+            if stopped() or self._is_due() or self._handled >= self._checkpoint_every:
+                break
+        else:
+            # No event up to there was for this process.
+            self._position = max(self._position, known)
         if self._handled >= self._checkpoint_every:
             self._store_checkpoint()
         return fired + handled
@@ -250,9 +253,7 @@ class ProcessWorker:
         for name in decision.cancelled:
             self._open.pop((mark.stream, name), None)
         for timeout in decision.timeouts:
-            self._open[mark.stream, timeout.type] = OpenTimeout(
-                mark.stream, str(mark.id), mark.position, timeout
-            )
+            self._add(OpenTimeout(mark.stream, str(mark.id), mark.position, timeout))
 
     def _run(self, command: StoredCommand, mark: StoredEvent, id_: str) -> None:
         target = self._targets[command.category]
@@ -286,22 +287,34 @@ class ProcessWorker:
 
     # --- time-outs -------------------------------------------------------------------------------
 
+    def _add(self, each: OpenTimeout) -> None:
+        self._open[each.stream, each.timeout.type] = each
+        heapq.heappush(self._due, (each.timeout.due_ms, each.stream, each.timeout.type))
+
+    def _next(self) -> OpenTimeout | None:
+        """Return the time-out that is due first."""
+        while self._due:
+            due_ms, *key = self._due[0]
+            found = self._open.get((key[0], key[1]))
+            if found is not None and found.timeout.due_ms == due_ms:
+                return found
+            heapq.heappop(self._due)  # it was cancelled, replaced or has happened
+        return None
+
     def _is_due(self) -> bool:
-        now = self._now_ms()
-        return any(each.timeout.due_ms <= now for each in self._open.values())
+        found = self._next()
+        return found is not None and found.timeout.due_ms <= self._now_ms()
 
     def _wait_s(self, most_s: float) -> float:
-        due = min((each.timeout.due_ms for each in self._open.values()), default=None)
-        if due is None:
+        found = self._next()
+        if found is None:
             return most_s
-        return min(most_s, max(0.0, (due - self._now_ms()) / 1000))
+        return min(most_s, max(0.0, (found.timeout.due_ms - self._now_ms()) / 1000))
 
     def _fire(self) -> int:
         """Append the events of time-outs that are due. Return how many."""
         now, fired = self._now_ms(), 0
-        for each in self.open_timeouts:
-            if each.timeout.due_ms > now:
-                break
+        while (each := self._next()) is not None and each.timeout.due_ms <= now:
             self._open.pop((each.stream, each.timeout.type))
             tag = timeout_tag(each.stream, each.timeout.type)
             set_by = uuid.UUID(each.set_by)
@@ -332,7 +345,8 @@ class ProcessWorker:
         for each in stored:
             found = CHECKPOINTS.validate_json(each.data)
             self._position = found.position
-            self._open = {(each.stream, each.timeout.type): each for each in found.timeouts}
+            for timeout in found.timeouts:
+                self._add(timeout)
 
     def _store_checkpoint(self) -> None:
         made = Checkpoint(self._position, tuple(self.open_timeouts))
