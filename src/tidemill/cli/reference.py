@@ -267,6 +267,11 @@ METRICS = (
     ("Groups and transactions", "tidemill.engine.metrics.groups"),
     ("Queues", "tidemill.engine.metrics.queues"),
     ("Sent as StatsD", "tidemill.cli.server.statsd"),
+    ("The gateway", "tidemill.gateway.metrics"),
+    ("Sources of change data capture", "tidemill.connect.cdc.metrics"),
+    ("Bridges", "tidemill.connect.direct.metrics"),
+    ("Webhooks", "tidemill.connect.webhooks.metrics"),
+    ("Queries of pipelines", "tidemill.spark.pipelines.metrics"),
 )
 """Titles, and the modules that declare metrics."""
 
@@ -291,6 +296,10 @@ The broker answers Prometheus at `/metrics` of its health port (9464):
   and the rest is counted together with the label value `(other)`.
 - Histograms have the suffixes `_bucket`, `_sum` and `_count`. Counters start at 0 when the process
   starts, unless the table says otherwise.
+- Workers (the gateway, sources, bridges, webhooks, pipelines) have their metrics at `/metrics` of
+  the gateway (8080), with the labels `worker` and `process`. They publish them every ten seconds in
+  the topic `tidemill.metrics`, as soon as the first scrape has created it. That works in front of
+  Apache Kafka, too. A process that has published nothing for a minute is not shown.
 - The broker does not decode records, so it does not know how many a fetch returned: compare
   `tidemill_topic_bytes_out_total` with `tidemill_topic_bytes_in_total`, and look at the lag.
 """

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemill.gateway.guard import Guard, Rates
 from tidemill.gateway.information import get_group, get_groups, get_topic, get_topics
+from tidemill.gateway.metrics import get_metrics
 from tidemill.gateway.openapi import get_document, get_page, get_root
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.posting import post
@@ -31,6 +32,7 @@ ROUTES = [
     Route("/", get_root),
     Route("/docs", get_page),
     Route("/openapi.json", get_document),
+    Route("/metrics", get_metrics),
     Route("/topics", get_topics),
     Route("/topics/{topic}/partitions/{partition}", get_partition),
     Route("/groups", get_groups),

@@ -8,10 +8,12 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
+from tidemill.gateway.metrics import MetricsPage
 from tidemill.gateway.reading import Pool
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.gateway.topics import Catalog
 from tidemill.gateway.writing import Writer
+from tidemill.metrics.registry import Registry
 
 
 @dataclass
@@ -22,6 +24,8 @@ class Parts:
         budget: The memory of bodies and of records that are not acknowledged yet.
         pool: Reads from explicit positions.
         hub: Follows topics.
+        registry: What the gateway measures.
+        metrics: The page with the metrics of all workers.
     """
 
     kafka: Kafka
@@ -32,6 +36,8 @@ class Parts:
     keys: Keys
     pool: Pool
     hub: Hub
+    registry: Registry
+    metrics: MetricsPage
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings) -> Parts:
@@ -39,7 +45,9 @@ class Parts:
         budget, catalog = Budget(settings.inflight_bytes), Catalog(kafka)
         writer = Writer(kafka, budget)
         keys = Keys(kafka, writer, settings)
-        return cls(kafka, settings, budget, writer, catalog, keys, Pool(kafka), Hub(kafka, catalog))
+        pool, hub, registry = Pool(kafka), Hub(kafka, catalog), Registry()
+        page = MetricsPage(kafka, registry)
+        return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, registry, page)
 
     def stop(self) -> None:
         """End answers that wait for new records. All others are completed."""

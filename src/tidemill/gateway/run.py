@@ -8,15 +8,19 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tidemill import system
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.gateway.app import listeners
 from tidemill.gateway.hooks.app import HooksApp
 from tidemill.gateway.hooks.settings import DeclaredHooks
+from tidemill.gateway.metrics import WORKER, Measured
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.server import serve
 from tidemill.gateway.settings import GatewaySettings
+from tidemill.metrics.process import LoopLag
 
 SWITCH_SECONDS = 0.0005
 """How long the thread of acknowledgements waits for the event loop's thread, while that is busy."""
@@ -51,7 +55,16 @@ async def _serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, _stop, stop, parts)
         incoming.start()
-        await serve([*listeners(parts), *incoming.listeners()], stop, ready)
+        served = [
+            replace(each, app=Measured(each.app, parts.registry, each.name))
+            for each in (*listeners(parts), *incoming.listeners())
+        ]
+        with MetricsPublisher(kafka, WORKER, parts.registry):
+            lag = LoopLag(parts.registry)
+            try:
+                await serve(served, stop, ready)
+            finally:
+                lag.stop()
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await incoming.stop()

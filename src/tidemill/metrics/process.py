@@ -15,9 +15,7 @@ from tidemill.metrics.definition import Metric, gauge, histogram
 from tidemill.metrics.definition import counter as counter_of
 from tidemill.metrics.registry import Family, Registry
 
-BUILD_INFO = gauge(
-    "tidemill_build_info", "1; its labels have the versions.", "version", "python", "worker"
-)
+BUILD_INFO = gauge("tidemill_build_info", "1; its labels have the versions.", "version", "python")
 CPU = counter_of("process_cpu_seconds_total", "Processor time of the process, in seconds.")
 RESIDENT = gauge("process_resident_memory_bytes", "Memory of the process in RAM, in bytes.")
 VIRTUAL = gauge("process_virtual_memory_bytes", "Virtual memory of the process, in bytes.")
@@ -35,13 +33,9 @@ LOOP_LAG = histogram(
 LAG_PERIOD_S = 0.5
 
 
-def add_process(registry: Registry, worker: str = "broker") -> None:
-    """Add the metrics of this process to a registry.
-
-    Args:
-        worker: the kind of process, for ``tidemill_build_info``.
-    """
-    about = (__version__, platform.python_version(), worker)
+def add_process(registry: Registry) -> None:
+    """Add the metrics of this process to a registry."""
+    about = (__version__, platform.python_version())
 
     def collect() -> Iterator[Family]:
         yield BUILD_INFO, [(about, 1)]

@@ -17,8 +17,11 @@ import structlog
 
 from tidemill import system
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.connect.base.board import BoardFollower, BoardWriter
+from tidemill.connect.base.metrics import Statuses
 from tidemill.errors import TidemillError
+from tidemill.metrics.registry import Registry
 
 LOOK_S = 0.1
 STATUS_S = 1.0
@@ -83,6 +86,7 @@ class Manager(Generic[D]):
         decode: returns the definition of a record, or raises a TidemillError.
         keep: returns the keeper of a definition, given its commands. It is called on the loop.
         only: names of the definitions; None: all that are ``managed``.
+        measure: adds the metrics of this kind to a registry, from the statuses that are published.
 
     Raises:
         UnreachableError: no broker answers.
@@ -96,7 +100,10 @@ class Manager(Generic[D]):
         decode: Callable[[bytes], D],
         keep: Callable[[D, Commands], Keeper],
         only: Collection[str] | None = None,
+        measure: Callable[[Registry, Statuses], None] | None = None,
     ) -> None:
+        self._kafka = kafka
+        self._measure = measure
         self._noun = noun
         self._decode = decode
         self._keep = keep
@@ -109,8 +116,18 @@ class Manager(Generic[D]):
 
     def run(self, stop: threading.Event) -> None:
         """Run an event loop until ``stop`` is set. Then all keepers end."""
-        with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
+        registry = Registry()
+        if self._measure is not None:
+            self._measure(registry, self._statuses)
+        with (
+            MetricsPublisher(self._kafka, f"{self._noun}s", registry),
+            asyncio.Runner(loop_factory=system.new_event_loop) as runner,
+        ):
             runner.run(self._run(stop))
+
+    def _statuses(self) -> dict[str, dict[str, Any]]:
+        """Return the latest published statuses. Any thread can call this."""
+        return {name: kept.shown for name, kept in list(self._kept.items()) if kept.shown}
 
     async def _run(self, stop: threading.Event) -> None:
         try:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
+from typing import Any
 
 import structlog
 
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.connect.base.board import BoardFollower, BoardWriter
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import DefinitionError, FencedError
+from tidemill.connect.cdc.metrics import add_sources
 from tidemill.connect.cdc.runner import Runner
 from tidemill.connect.cdc.topics import SOURCES
+from tidemill.metrics.registry import Registry
 
 STATUS_S = 1.0
 HEARTBEAT_S = 10.0
@@ -43,7 +47,7 @@ class Manager:
         self._runners: dict[str, Runner] = {}
         self._encoded: dict[str, bytes] = {}
         self._ending: list[Runner] = []
-        self._published: dict[str, tuple[object, float]] = {}
+        self._published: dict[str, tuple[dict[str, Any], float]] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Run until ``stop`` is set. Then all sources stop, and their last statuses are published.
@@ -51,6 +55,16 @@ class Manager:
         Raises:
             FencedError: all sources that this manager was started for run elsewhere now.
         """
+        registry = Registry()
+        add_sources(registry, self._statuses)
+        with MetricsPublisher(self._kafka, "sources", registry):
+            self._run(stop)
+
+    def _statuses(self) -> dict[str, dict[str, Any]]:
+        """Return the latest published statuses. Any thread can call this."""
+        return {name: each for name, (each, _) in list(self._published.items())}
+
+    def _run(self, stop: threading.Event) -> None:
         try:
             self._follower.catch_up()
             while not stop.is_set():
@@ -93,6 +107,7 @@ class Manager:
 
     def _end(self, name: str) -> None:
         runner = self._runners.pop(name)
+        self._published.pop(name, None)
         self._encoded.pop(name, None)
         runner.stop()
         self._ending.append(runner)
@@ -104,7 +119,7 @@ class Manager:
         """Publish statuses that have changed, at most once a second; the others at times."""
         now = time.monotonic()
         for name, runner in self._runners.items():
-            last, at = self._published.get(name, (None, 0.0))
+            last, at = self._published.get(name, ({}, 0.0))
             if now - at < STATUS_S or runner.fenced is not None or runner.deleted:
                 continue
             status = runner.status()

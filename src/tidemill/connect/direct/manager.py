@@ -8,6 +8,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.manager import Commands, Manager
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.keeper import Keeper
+from tidemill.connect.direct.metrics import add_bridges
 from tidemill.connect.direct.topics import BRIDGES
 
 
@@ -24,4 +25,4 @@ def manager(kafka: Kafka, only: Collection[str] | None = None) -> Manager[Defini
     def keep(definition: Definition, commands: Commands) -> Keeper:
         return Keeper(definition, kafka, commands)
 
-    return Manager(kafka, BRIDGES, "bridge", Definition.decode, keep, only)
+    return Manager(kafka, BRIDGES, "bridge", Definition.decode, keep, only, add_bridges)

@@ -10,6 +10,7 @@ from tidemill.connect.base.manager import Commands, Manager
 from tidemill.connect.webhooks.attempts import Recorder
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.keeper import Keeper
+from tidemill.connect.webhooks.metrics import add_webhooks
 from tidemill.connect.webhooks.topics import WEBHOOKS
 
 
@@ -30,4 +31,4 @@ def manager(kafka: Kafka, only: Collection[str] | None = None) -> Manager[Webhoo
     def keep(webhook: Webhook, commands: Commands) -> Keeper:
         return Keeper(webhook, kafka, recorder(), commands)
 
-    return Manager(kafka, WEBHOOKS, "webhook", Webhook.decode, keep, only)
+    return Manager(kafka, WEBHOOKS, "webhook", Webhook.decode, keep, only, add_webhooks)

@@ -177,7 +177,7 @@ class Runner:
         lock = PipelineLock(self._options.state, self._pipeline.name)
         stop_timeout = {**RUN_SETTINGS, **self._pipeline.spark}[STOP_TIMEOUT_KEY]
         guard = StopGuard(stop, jvm.kill, limit_of(stop_timeout))
-        with lock, StatusTopic(self._kafka) as topic, guard:
+        with lock, StatusTopic(self._kafka, self._pipeline.name) as topic, guard:
             publisher = self._publisher = StatusPublisher(topic, self._listener)
             read, written = topics_to_create(self._pipeline)
             topic.create(read)

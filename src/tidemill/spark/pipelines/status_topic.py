@@ -14,9 +14,12 @@ from typing import Self
 from confluent_kafka import Producer
 
 from tidemill.confluent.clients import Kafka, flush_while_reachable
+from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.confluent.reading import read_table
 from tidemill.errors import TidemillError, UnreachableError
+from tidemill.metrics.registry import Registry
 from tidemill.spark.errors import PipelineError
+from tidemill.spark.pipelines.metrics import add_queries
 from tidemill.spark.pipelines.progress import (
     HEARTBEAT_S,
     TOPIC,
@@ -32,16 +35,34 @@ Listener = Callable[[QueryStatus], None]
 
 
 class StatusTopic:
-    """A producer of statuses. Use it as a context manager."""
+    """A producer of statuses, and of metrics if there is a pipeline. Use it as a context manager.
 
-    def __init__(self, kafka: Mapping[str, str]) -> None:
+    Args:
+        pipeline: the name of the pipeline that runs; None: only statuses are written.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], pipeline: str | None = None) -> None:
         self._kafka = cluster_of(kafka)
         self._producer: Producer | None = None
+        self._latest: Mapping[str, QueryStatus] = {}
+        self._metrics: MetricsPublisher | None = None
+        if pipeline is not None:
+            registry = Registry()
+            add_queries(registry, lambda: self._latest)
+            self._metrics = MetricsPublisher(self._kafka, f"pipeline/{pipeline}", registry)
 
     def __enter__(self) -> Self:
+        if self._metrics is not None:
+            self._metrics.__enter__()
         return self
 
+    def measure(self, latest: Mapping[str, QueryStatus]) -> None:
+        """Publish metrics of these statuses, which are replaced as the queries run."""
+        self._latest = latest
+
     def __exit__(self, *error: object) -> None:
+        if self._metrics is not None:
+            self._metrics.__exit__(*error)
         if self._producer is not None:
             flush_while_reachable(self._producer, TOPIC, _FLUSH_S)
 
@@ -102,6 +123,7 @@ class StatusPublisher:
         self._listener = listener
         self._published_at: dict[str, float] = {}
         self.latest: dict[str, QueryStatus] = {}
+        topic.measure(self.latest)
 
     def publish(self, statuses: Sequence[QueryStatus]) -> None:
         """Publish the statuses that have changed, or that were not published for a while."""

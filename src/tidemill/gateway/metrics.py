@@ -1,0 +1,115 @@
+"""Metrics of the gateway, and the page with those of all workers.
+
+Workers publish theirs in the topic ``tidemill.metrics``, which the first scrape creates; the broker
+has a page of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.metrics import create_topic, read_metrics
+from tidemill.metrics import text
+from tidemill.metrics.definition import gauge, histogram
+from tidemill.metrics.published import Published, merged
+from tidemill.metrics.registry import Family, Registry
+
+REQUEST_SECONDS = histogram(
+    "tidemill_http_request_seconds",
+    "Time until the answer to a request begins, by listener, method and status.",
+    *("listener", "method", "status"),
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0),
+)
+OPEN = gauge("tidemill_http_requests_open", "Requests that are being answered.", "listener")
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+WORKER = "gateway"
+KEPT_S = 2.0
+"""How long a page is served again."""
+
+
+class Measured:
+    """An ASGI application whose requests are measured."""
+
+    def __init__(self, app: ASGIApp, registry: Registry, listener: str) -> None:
+        self._app = app
+        self._registry = registry
+        self._listener = listener
+        self._open = registry.gauge(OPEN, listener)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        method = scope["method"] if scope["method"] in METHODS else "other"
+
+        async def send_measured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                labels = self._listener, method, str(message["status"])
+                taken = time.perf_counter() - began
+                self._registry.histogram(REQUEST_SECONDS, *labels).observe(taken)
+            await send(message)
+
+        self._open.value += 1
+        try:
+            await self._app(scope, receive, send_measured)
+        finally:
+            self._open.value -= 1
+
+
+class MetricsPage:
+    """The text with the metrics of all workers, kept for a short time."""
+
+    def __init__(self, kafka: Kafka, registry: Registry) -> None:
+        self._kafka = kafka
+        self._registry = registry
+        self._process = f"{socket.gethostname()}:{os.getpid()}"
+        self._lock = asyncio.Lock()
+        self._kept: dict[str, tuple[float, bytes]] = {}
+        self._is_created = False
+
+    async def get(self, content: str) -> bytes:
+        """Return the page.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        async with self._lock:
+            at, page = self._kept.get(content, (0.0, b""))
+            if not page or time.monotonic() - at > KEPT_S:
+                own = tuple(self._registry.families())
+                page = await asyncio.to_thread(self._write, own, content)
+                self._kept[content] = time.monotonic(), page
+            return page
+
+    def _write(self, own: tuple[Family, ...], content: str) -> bytes:
+        if not self._is_created:
+            create_topic(self._kafka)
+            self._is_created = True
+        now_ms = time.time_ns() // 1_000_000
+        here = Published(WORKER, self._process, now_ms, own)
+        others = (each for each in read_metrics(self._kafka) if each.key != here.key)
+        return "".join(text.write(merged(_first(here, others), now_ms), content)).encode()
+
+
+def _first(own: Published, others: Iterator[Published]) -> Iterator[Published]:
+    yield own
+    yield from others
+
+
+async def get_metrics(request: Request) -> Response:
+    """Answer Prometheus."""
+    content = text.content_type(request.headers.get("accept", ""))
+    page = await request.app.parts.metrics.get(content)
+    return Response(page, headers={"content-type": content, "cache-control": "no-store"})
