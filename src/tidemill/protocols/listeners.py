@@ -50,11 +50,11 @@ class NamedListener(SecureSection):
             raise ValueError(f"the name {self.name} is reserved: choose another one")
         if self.protocol in ("SSL", "SASL_SSL", "AMQPS"):
             if self.tls_cert is None:
-                raise ValueError(f"{self.protocol} needs tls_cert")
+                raise ValueError(f"the protocol {self.protocol} needs tls_cert")
         elif self.tls_cert is not None:
-            raise ValueError(f"{self.protocol} has no TLS, and tls_cert is set")
+            raise ValueError(f"the protocol {self.protocol} has no TLS, and tls_cert is set")
         if self.protocol in ("PLAINTEXT", "SSL") and self.mechanisms:
-            raise ValueError(f"{self.protocol} has no logins, and mechanisms is set")
+            raise ValueError(f"the protocol {self.protocol} has no logins: remove mechanisms")
         return self
 
     @property
