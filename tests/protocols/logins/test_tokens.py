@@ -90,7 +90,7 @@ async def test_a_refusal_is_answered_as_in_rfc_7628_and_must_be_confirmed(jwks: 
 )
 async def test_claims_that_do_not_fit(jwks: Path, claims: dict[str, Any], problem: str) -> None:
     wanted = OauthSettings(jwks=str(jwks), issuer="us", audience="x, broker", scope="kafka")
-    good = {"iss": "us", "aud": "broker", "scope": "other kafka"}
+    good: dict[str, Any] = {"iss": "us", "aud": "broker", "scope": "other kafka"}
     checked = Tokens(wanted)
     assert (await checked.check(token(**good))).user == "alice"
     assert (await checked.check(token(**good | {"scope": ["kafka"]}))).user == "alice"
