@@ -35,6 +35,9 @@ class Decision:
     disables: str = ""
 
 
+_DELIVERED = Decision("delivered")
+
+
 class Endpoint:
     """An endpoint with the events that wait for it.
 
@@ -125,7 +128,7 @@ class Endpoint:
             if self.breaker.succeeded():
                 self.lanes.hurry(now_ms, HURRY_MS)
             self.lanes.finish(delivery)
-            return Decision("delivered")
+            return _DELIVERED
         self.failing_since_ms = self.failing_since_ms or now_ms
         if verdict is Verdict.GONE:
             return self._disable("gone", "the endpoint answered 410 Gone")

@@ -134,8 +134,9 @@ class Lanes:
 
     def finish(self, delivery: Delivery) -> None:
         """Forget a delivery, and let its lane continue."""
-        self.count -= len(delivery.events)
-        self.bytes -= sum(each.size for each in delivery.events)
+        for each in delivery.events:
+            self.count -= 1
+            self.bytes -= each.size
         if delivery.lane is None:
             return
         if self._lanes[delivery.lane]:

@@ -76,6 +76,8 @@ class Rate:
 
     def wait_ms(self, now_ms: int) -> int:
         """Return how long the next delivery has to wait, in milliseconds."""
+        if not self._interval_ms:
+            return 0
         return max(math.ceil(self._next_ms - self._burst_ms - now_ms), 0)
 
     def take(self, now_ms: int) -> None:

@@ -204,12 +204,13 @@ class Run:
             place = event.partition, event.offset
             is_known = event.offset <= restored.highest.get(event.partition, -1)
             floor = restored.start if is_known else self._outbox.end
-            if place in restored.done:
-                restored.done.remove(place)
-                marks.pass_over(event.offset, floor)
-                continue
-            planned = restored.planned.pop(place, (0, 0, 0))
-            event.attempts, event.steps, event.due_ms = planned
+            if is_known:
+                if place in restored.done:
+                    restored.done.remove(place)
+                    marks.pass_over(event.offset, floor)
+                    continue
+                planned = restored.planned.pop(place, (0, 0, 0))
+                event.attempts, event.steps, event.due_ms = planned
             try:
                 accepted = messages.accepts(event)
             except MessageError as error:

@@ -86,7 +86,7 @@ class Signer:
         if not _IDENTITY.fullmatch(message_id):
             raise ValueError(f"invalid id of a message {message_id!r}: use ASCII without a dot")
         signed = signed_bytes(message_id, str(timestamp_s), body)
-        signatures = " ".join(sign(signed) for sign in self._signs)
+        signatures = " ".join([sign(signed) for sign in self._signs])
         return {ID: message_id, TIMESTAMP: str(timestamp_s), SIGNATURE: signatures}
 
 
