@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.boards import DefinitionFile, Replace
+from tidemill.cli.boards import (
+    Boards,
+    Declared,
+    DefinitionFile,
+    Every,
+    Names,
+    Replace,
+    until_signal,
+)
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -20,7 +29,6 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
-from tidemill.cli.webhook.run import BOARDS, run
 from tidemill.cli.webhook.view import (
     emit_attempts,
     emit_list,
@@ -28,6 +36,7 @@ from tidemill.cli.webhook.view import (
     last_attempts,
 )
 from tidemill.connect.webhooks.topics import (
+    WEBHOOKS,
     attempts_topic,
     dead_letters_topic,
     group_id,
@@ -39,6 +48,7 @@ if TYPE_CHECKING:
     from tidemill.connect.webhooks.definition import Webhook
 
 app = command_group("Deliver topics to HTTP endpoints, as signed webhooks.")
+BOARDS = Boards("webhook", WEBHOOKS)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the webhook.")]
 WAIT_S = 30.0
@@ -317,4 +327,25 @@ def _delete_group(kafka: Kafka, name: str) -> None:
             return
 
 
-app.command()(run)
+@app.command(short_help="Deliver webhooks in this process.")
+def run(
+    names: Names = None,
+    every: Every = False,
+    declared: Declared = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Deliver webhooks in this process, until Ctrl-C or SIGTERM.
+
+    The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill webhook run --all --declared
+    FILE', with their settings file. A webhook has one worker: a second one takes over, and the
+    first stops delivering it.
+    """
+    from tidemill.connect.webhooks.definition import Webhook
+    from tidemill.connect.webhooks.manager import manager
+
+    kafka = BOARDS.begin_run(Webhook, Webhook.decode, names, every, declared, servers, properties)
+    # What waits is many small objects without cycles: collections would only look at them.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    until_signal(manager(kafka, None if every else names).run)
