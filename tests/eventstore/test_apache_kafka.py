@@ -16,10 +16,11 @@ from tests.eventstore.test_races import (  # noqa: F401
     test_racing_processes_agree_with_the_model_and_each_other,
 )
 from tests.eventstore.test_retention import (  # noqa: F401
-    store,
+    filled,
     test_truncated_events_are_not_read_anywhere_and_still_count,
 )
 from tests.eventstore.test_store import (  # noqa: F401
+    store,
     test_a_commit_larger_than_the_topic_takes_is_an_error_and_the_store_works_on,
     test_a_missing_topic_is_not_created_if_that_is_not_wanted,
     test_a_topic_that_can_lose_commits_is_refused,

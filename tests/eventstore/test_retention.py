@@ -16,7 +16,7 @@ from tidemill.eventstore.store import Store
 
 
 @pytest.fixture(params=["topic", "index", "memory"])
-def store(
+def filled(
     request: pytest.FixtureRequest, kafka: Kafka, topic: str, tmp_path: Path
 ) -> Iterator[Store | MemoryStore]:
     """A store with the streams a-1 to a-3 of five events each, and b-1."""
@@ -35,10 +35,10 @@ def versions(store: Store | MemoryStore, stream: str) -> list[int]:
 
 
 def test_truncated_events_are_not_read_anywhere_and_still_count(
-    store: Store | MemoryStore, kafka: Kafka
+    filled: Store | MemoryStore, kafka: Kafka
 ) -> None:
-    first = next(iter(store.read("a-1")))
-    store.truncate({"a-1": 4})
+    first = next(iter(filled.read("a-1")))
+    filled.truncate({"a-1": 4})
 
     def check(checked: Store | MemoryStore) -> None:
         assert versions(checked, "a-1") == [4, 5]
@@ -52,32 +52,32 @@ def test_truncated_events_are_not_read_anywhere_and_still_count(
         assert [each.position for each in checked.read_all(queries=queries)] == expected
         assert checked.version("a-1") == 5
 
-    check(store)
-    if isinstance(store, Store):
-        with Store(kafka, store.topic, folder=store.folder) as other:
+    check(filled)
+    if isinstance(filled, Store):
+        with Store(kafka, filled.topic, folder=filled.folder) as other:
             check(other)
-        store.wait_indexed()
-        check(store)
-    again = store.append("a-1", [NewEvent("e", b"data", first.id)])
+        filled.wait_indexed()
+        check(filled)
+    again = filled.append("a-1", [NewEvent("e", b"data", first.id)])
     assert again.repeated
     with pytest.raises(VersionConflictError):
-        store.truncate({"a-1": 7})
-    store.truncate({"a-1": 2})
-    assert versions(store, "a-1") == [4, 5]
+        filled.truncate({"a-1": 7})
+    filled.truncate({"a-1": 2})
+    assert versions(filled, "a-1") == [4, 5]
     with pytest.raises(Exception, match="at position 1"):
-        store.append("x", [NewEvent("e")], conditions=[Condition((Query(),))])
+        filled.append("x", [NewEvent("e")], conditions=[Condition((Query(),))])
 
 
-def test_a_scavenger_truncates_by_count_and_age(store: Store | MemoryStore) -> None:
-    newest = max(each.time_ms for each in store.read_all())
+def test_a_scavenger_truncates_by_count_and_age(filled: Store | MemoryStore) -> None:
+    newest = max(each.time_ms for each in filled.read_all())
     rules = {"a": Retention(max_count=2), "b": Retention(max_age_ms=1000)}
-    assert scavenge(store, rules, newest) == {"a-1": 4, "a-2": 4, "a-3": 4}
-    assert scavenge(store, rules, newest) == {}
-    assert scavenge(store, rules, newest + 10_000) == {"b-1": 5}
-    assert versions(store, "b-1") == [5]
-    assert scavenge(store, rules, newest + 10_000) == {}
-    assert list(store.streams("a")) == ["a-1", "a-2", "a-3"]
-    assert list(store.streams()) == ["a-1", "a-2", "a-3", "b-1"]
+    assert scavenge(filled, rules, newest) == {"a-1": 4, "a-2": 4, "a-3": 4}
+    assert scavenge(filled, rules, newest) == {}
+    assert scavenge(filled, rules, newest + 10_000) == {"b-1": 5}
+    assert versions(filled, "b-1") == [5]
+    assert scavenge(filled, rules, newest + 10_000) == {}
+    assert list(filled.streams("a")) == ["a-1", "a-2", "a-3"]
+    assert list(filled.streams()) == ["a-1", "a-2", "a-3", "b-1"]
 
 
 def test_limits_that_would_keep_nothing_are_refused() -> None:
