@@ -216,17 +216,17 @@ class Following:
         self._listener: Callable[[], None] | None = None
         self.after = after
 
-    def take(self) -> list[StoredEvent]:
-        """Return the next events that are there, at most a chunk. Don't wait.
+    def take(self, most: int = CHUNK) -> list[StoredEvent]:
+        """Return the next events that are there, at most so many. Don't wait.
 
         An empty list does not mean that all was looked at: see ``is_behind``.
         """
         with self._reader.changed:
             floor = self._reader.state.floor
-            recent = self._reader.state.recent(self.after, self.after + CHUNK)
+            recent = self._reader.state.recent(self.after, self.after + most)
             hidden = self._reader.state.hidden()
         if self.after < floor:
-            found = self._reader.state.base.of_all(self.after, floor, self._wanted, False, CHUNK)
+            found = self._reader.state.base.of_all(self.after, floor, self._wanted, False, most)
             self.after = floor if found.reached is None else found.reached
             return visible(found, hidden).events
         if recent:

@@ -1,0 +1,155 @@
+"""Subscription groups: what is given out, retried, parked and replayed, and the next member."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.effort import examples
+from tests.support.processes import poll_until
+from tidemill.confluent.clients import Kafka
+from tidemill.eventstore.deliveries import Backoff, Deliveries
+from tidemill.eventstore.events import NewEvent, Query, StoredEvent
+from tidemill.eventstore.groups import Delivery, Group
+from tidemill.eventstore.store import Store
+
+QUICK = Backoff(first_s=0.01, most_s=0.02, attempts=3)
+WAIT_S = 60.0
+
+
+def event(position: int, stream: str) -> StoredEvent:
+    return StoredEvent(
+        *("e", b"", uuid.UUID(int=position), b"", frozenset(), 1, stream, position, position, 0)
+    )
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(st.sampled_from("abc"), max_size=30),
+    st.lists(st.tuples(st.sampled_from(["offer", "take", "ack", "retry"]), st.integers(0, 9))),
+)
+def test_streams_stay_in_order_and_the_checkpoint_below_what_is_open(
+    streams: list[str], actions: list[tuple[str, int]]
+) -> None:
+    deliveries, now = Deliveries(0, 10), 0.0
+    offered: list[StoredEvent] = []
+    out: list[int] = []
+    handled: dict[str, list[int]] = {}
+    finished: set[int] = set()
+
+    def act(action: str, number: int) -> None:
+        nonlocal now
+        now += 1
+        if action == "offer" and len(offered) < len(streams) and deliveries.room:
+            offered.append(event(len(offered) + 1, streams[len(offered)]))
+            deliveries.offer(offered[-1])
+        elif action == "take":
+            taken = deliveries.take(now)
+            if taken is not None:
+                out.append(taken[0].position)
+                waiting = [e for e in offered if e.position not in finished]
+                assert taken[0] == next(e for e in waiting if e.stream == taken[0].stream)
+        elif out:
+            position = out.pop(number % len(out))
+            if action == "retry":
+                deliveries.retry(position, now + number)
+            else:
+                deliveries.finish(position)
+                finished.add(position)
+                handled.setdefault(streams[position - 1], []).append(position)
+        below = set(range(1, deliveries.checkpoint + 1))
+        assert below <= finished
+        assert deliveries.checkpoint + 1 not in finished
+
+    for action, number in actions:
+        act(action, number)
+    while len(finished) < len(streams):
+        for action in ("offer", "take", "ack"):
+            act(action, 0)
+    assert deliveries.checkpoint == len(streams)
+    assert sorted(finished) == list(range(1, len(streams) + 1))
+    for positions in handled.values():
+        assert positions == sorted(positions)
+
+
+@pytest.fixture
+def store(kafka: Kafka, topic: str) -> Iterator[Store]:
+    with Store(kafka, topic) as opened:
+        yield opened
+
+
+def taken(group: Group) -> Delivery:
+    found = group.take(WAIT_S)
+    assert found is not None
+    return found
+
+
+def committed(kafka: Kafka, topic: str) -> int:
+    from confluent_kafka import TopicPartition
+
+    consumer = kafka.consumer("tests")
+    consumer.close()
+    reader = kafka.make(type(consumer), kafka.config("tests", group_id=f"{topic}.g"))
+    try:
+        (found,) = reader.committed([TopicPartition(topic, 0)], timeout=30)
+        return int(found.offset)
+    finally:
+        reader.close()
+
+
+def test_a_group_retries_parks_and_continues_where_it_stopped(kafka: Kafka, store: Store) -> None:
+    for number in range(6):
+        store.append(f"s-{number % 2}", [NewEvent("e", str(number).encode())])
+    with Group(store, kafka, "g", backoff=QUICK) as group:
+        first, second = taken(group), taken(group)
+        assert (first.event.position, second.event.position) == (1, 2)
+        second.ack()
+        assert taken(group).event.position == 4  # 3 waits for 1
+        first.retry("not now")
+        again = taken(group)
+        assert (again.event.position, again.attempt) == (1, 2)
+        again.park("never")
+        again.ack()  # it is settled
+        assert taken(group).event.position == 3
+        assert group.parked() == {1: "never"}
+    assert committed(kafka, store.topic) == 2
+    with Group(store, kafka, "g", backoff=QUICK) as group:
+        seen: list[int] = []
+
+        def handle(event: StoredEvent) -> None:
+            seen.append(event.position)
+            if event.position == 5:
+                raise ValueError("bad")
+
+        group.run(handle, wait_s=1.0)
+        assert sorted(seen) == [3, 4, 5, 5, 5, 6]
+        assert group.parked() == {1: "never", 5: "ValueError: bad"}
+        replayed: list[int] = []
+        assert group.replay_parked(lambda each: replayed.append(each.position)) == (2, 0)
+        assert replayed == [1, 5]
+        assert group.parked() == {}
+        reached = store.position()
+        poll_until(lambda: committed(kafka, store.topic) == reached, 30, "the checkpoint moves")
+
+
+def test_a_second_member_takes_over_and_a_late_acknowledgement_counts_for_nothing(
+    kafka: Kafka, store: Store
+) -> None:
+    store.append("s", [NewEvent("e"), NewEvent("other"), NewEvent("e")])
+    wanted = [Query(frozenset({"e"}))]
+    with Group(store, kafka, "g", queries=wanted) as first:
+        held = taken(first)
+        with Group(store, kafka, "g", queries=wanted) as second:
+            first.close()
+            held.ack()
+            again = taken(second)
+            assert (again.event.position, again.attempt) == (1, 1)
+            again.ack()
+            last = taken(second)
+            assert last.event.position == 3
+            last.ack()
+    assert committed(kafka, store.topic) == 3
