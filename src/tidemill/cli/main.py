@@ -21,7 +21,7 @@ from tidemill.cli import output
 from tidemill.cli.acl.commands import app as acl_app
 from tidemill.cli.bridge.commands import app as bridge_app
 from tidemill.cli.demo.commands import demo
-from tidemill.cli.events.commands import app as events_app
+from tidemill.cli.events import app as events_app
 from tidemill.cli.exchange.commands import app as exchange_app
 from tidemill.cli.gateway.commands import gateway
 from tidemill.cli.group.commands import app as group_app

@@ -66,11 +66,15 @@ class MemoryStore:
         return self.commit(appends, conditions=conditions)
 
     def commit(
-        self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
+        self,
+        appends: Sequence[StreamAppend],
+        *,
+        conditions: Sequence[Condition] = (),
+        keys: Sequence[str] = (),
     ) -> Appended:
-        """Store events of several streams, all or none; see ``Events.commit``."""
+        """Store events of several streams, all or none; see ``Store.commit``."""
         outcomes: list[Outcome | BaseException] = []
-        self.propose(appends, conditions, outcomes.append)
+        self._propose(appends, conditions, outcomes.append, keys=tuple(keys))
         return answered(outcomes[0], 0)
 
     def truncate(self, below: Mapping[str, int]) -> None:
@@ -78,6 +82,17 @@ class MemoryStore:
         outcomes: list[Outcome | BaseException] = []
         self._propose((), (), outcomes.append, truncate=tuple(below.items()))
         answered(outcomes[0], 0)
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Declare that keys are deleted; see ``Store.forget``."""
+        outcomes: list[Outcome | BaseException] = []
+        self._propose((), (), outcomes.append, forget=tuple(keys))
+        answered(outcomes[0], 0)
+
+    def is_forgotten(self, key: str) -> bool:
+        """Return whether a key is deleted."""
+        with self._changed:
+            return self._state.is_forgotten(key)
 
     def propose(
         self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer

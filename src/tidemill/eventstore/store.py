@@ -142,10 +142,33 @@ class Store:
         return self.commit(appends, conditions=conditions)
 
     def commit(
-        self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
+        self,
+        appends: Sequence[StreamAppend],
+        *,
+        conditions: Sequence[Condition] = (),
+        keys: Sequence[str] = (),
     ) -> Appended:
-        """Store events of several streams, all or none; see ``Events.commit``."""
-        return self._commit(appends, conditions)
+        """Store events of several streams, all or none; see ``Events.commit``.
+
+        Args:
+            keys: ids of the keys with which content is sealed. If one is forgotten, the commit is
+                void.
+        """
+        return self._commit(appends, conditions, keys=tuple(keys))
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Declare that keys are deleted: later commits that are sealed with them are void.
+
+        Raises:
+            OutcomeUnknownError: the outcome is not known in time. It can be repeated.
+        """
+        self._commit((), (), forget=tuple(keys))
+
+    def is_forgotten(self, key: str) -> bool:
+        """Return whether the log says that a key is deleted, as far as it is folded."""
+        self._check_usable()
+        with self._changed:
+            return self._state.is_forgotten(key)
 
     def _commit(
         self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], **more: Any
