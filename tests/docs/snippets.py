@@ -2,7 +2,8 @@
 
 - ``console`` blocks: bash runs the lines that begin with ``$``. The lines below them are the
   expected output (stdout and stderr). The commands of one page share a folder.
-- ``python`` blocks are run as a program. A ``text`` block right below is the expected output.
+- ``python`` blocks are run as a program. A ``text`` block right below is the expected output. A
+  block with ``title="NAME.py"`` in its fence is also a file, which later snippets can import or run.
 - ``...`` in an expected line matches anything in that line, a line ``...`` matches any lines.
 - A block with ``no-run`` in its fence is not run.
 
@@ -43,6 +44,7 @@ class Snippet:
     command: list[str]
     expected: str | None
     may_fail: bool = False
+    file: str = ""
 
     @property
     def text(self) -> str:
@@ -67,6 +69,9 @@ class Snippet:
         return self.text.startswith("tidemill pipeline run ")
 
 
+_TITLE = re.compile(r'title="([\w.-]+)"')
+
+
 def snippets(page: Path) -> Iterator[Snippet]:
     """Yield the snippets of a page in order."""
     text = page.read_text()
@@ -82,7 +87,9 @@ def snippets(page: Path) -> Iterator[Snippet]:
             output = fences[index + 1] if index + 1 < len(fences) else None
             below = output and not text[fence.end() : output.start()].strip()
             expected = output[3] if output and below and output[1] == "text" else None
-            yield Snippet(place, [sys.executable, "-c", body], expected)
+            title = _TITLE.search(info)
+            file = title[1] if title else ""
+            yield Snippet(place, [sys.executable, "-c", body], expected, file=file)
 
 
 def _console(place: str, body: str) -> Iterator[Snippet]:
@@ -119,9 +126,12 @@ def run(
     text = snippet.text.replace("localhost:9092", bootstrap).replace("localhost:5672", amqp)
     for written, address in (gateway or {}).items():
         text = text.replace(written, address)
+    if snippet.file:
+        (folder / snippet.file).write_text(text)
     kept = environment.without_settings()
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     env = kept | {"TIDEMILL_BOOTSTRAP_SERVERS": bootstrap, "PATH": path}
+    env["XDG_CACHE_HOME"] = str(folder / ".cache")  # indexes of event stores
     env["TIDEMILL_AMQP_URL"] = f"amqp://{amqp}/"
     if in_process is None or not (
         (snippet.needs_spark and in_process.has_spark) if snippet.is_python else snippet.is_command
