@@ -166,7 +166,7 @@ class Reminder:
 
 
 class BestSellers:
-    """How many pieces of each item are in carts that were checked out."""
+    """The pieces of each item that are in carts that were checked out."""
 
     name = "best_sellers"
     version = 1
