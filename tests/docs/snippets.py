@@ -3,7 +3,7 @@
 - ``console`` blocks: bash runs the lines that begin with ``$``. The lines below them are the
   expected output (stdout and stderr). The commands of one page share a folder.
 - ``python`` blocks are run as a program. A ``text`` block right below is the expected output. A
-  block with ``title="NAME.py"`` in its fence is also a file, which later snippets can import or run.
+  block with ``title="NAME.py"`` in its fence is also a file, which later ones can import or run.
 - ``...`` in an expected line matches anything in that line, a line ``...`` matches any lines.
 - A block with ``no-run`` in its fence is not run.
 
