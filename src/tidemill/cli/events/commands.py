@@ -103,8 +103,9 @@ def streams(
 
     last: dict[str, StoredEvent] = {}
     with opened(store, servers, properties) as found:
-        for event in found.read_all(category=category):
-            last[event.stream] = event
+        for name in found.streams(category):
+            for event in found.read(name, backwards=True, limit=1):
+                last[name] = event
     rows = [
         {
             "stream": name,
@@ -112,7 +113,7 @@ def streams(
             "position": event.position,
             "last": datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "seconds"),
         }
-        for name, event in sorted(last.items())
+        for name, event in last.items()
     ]
     if as_json:
         output.emit_json(rows)
