@@ -266,6 +266,9 @@ METRICS = (
     ("Syncs", "tidemill.engine.journaling"),
     ("Groups and transactions", "tidemill.engine.metrics.groups"),
     ("Queues", "tidemill.engine.metrics.queues"),
+    ("Names of kafka_exporter", "tidemill.engine.metrics.kafka_names"),
+    ("Names of RabbitMQ: what the broker knows", "tidemill.engine.metrics.rabbitmq_names"),
+    ("Names of RabbitMQ: connections and messages", "tidemill.protocols.amqp.metrics"),
     ("Sent as StatsD", "tidemill.cli.server.statsd"),
     ("The gateway", "tidemill.gateway.metrics"),
     ("Sources of change data capture", "tidemill.connect.cdc.metrics"),
@@ -294,6 +297,10 @@ The broker answers Prometheus at `/metrics` of its health port (9464):
 - The text is written in slices, so that clients do not notice a scrape, and kept for a second. The
   number of series is bounded: `telemetry.metrics_series` topics, groups and queues have their own,
   and the rest is counted together with the label value `(other)`.
+- `telemetry.metrics_names = "kafka_exporter,rabbitmq"` shows metrics under the names of these
+  projects as well, so that their dashboards show data: RabbitMQ's at `/metrics`, and the series of
+  kafka_exporter, which are series of partitions, at `/metrics/partitions` (`metrics_path` of
+  Prometheus). What AMQP clients do is counted for RabbitMQ's names only if they are shown.
 - Histograms have the suffixes `_bucket`, `_sum` and `_count`. Counters start at 0 when the process
   starts, unless the table says otherwise.
 - Workers (the gateway, sources, bridges, webhooks, pipelines) have their metrics at `/metrics` of

@@ -38,8 +38,10 @@ from tidemill.engine.internal_topics import (
     TRANSACTIONS,
 )
 from tidemill.engine.metrics.groups import GroupMetrics
+from tidemill.engine.metrics.kafka_names import add_kafka_names
 from tidemill.engine.metrics.logs import LogMetrics
 from tidemill.engine.metrics.queues import add_queues
+from tidemill.engine.metrics.rabbitmq_names import add_rabbitmq_names
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests
 from tidemill.engine.records.append import Appender
@@ -234,17 +236,24 @@ class Engine:
         self._register_metrics()
 
     def _register_metrics(self) -> None:
-        most = self.settings.telemetry.metrics_series
+        telemetry = self.settings.telemetry
+        most = telemetry.metrics_series
         LogMetrics(self._store, self._flusher, self._reader, most).register(self.metrics)
-        GroupMetrics(
+        groups = GroupMetrics(
             self._store,
             self._group_coordinator,
             self._shares,
             self._transaction_coordinator,
             self.clock,
             most,
-        ).register(self.metrics)
+        )
+        groups.register(self.metrics)
         add_queues(self.metrics, self._queues, most)
+        if telemetry.shows_names_of("kafka_exporter"):
+            add_kafka_names(self.metrics, self._store, groups)
+        if telemetry.shows_names_of("rabbitmq"):
+            cluster_id = str(self._catalog_log.cluster_id)
+            add_rabbitmq_names(self.metrics, self._queues, self._store.path, cluster_id)
 
     def _new_services(self) -> Services:
         records = self._start_records()

@@ -175,7 +175,12 @@ def cumulative(value: Histogram) -> Iterator[tuple[str, int]]:
     total = 0
     for bound, count in zip((*value.bounds, None), value.counts, strict=True):
         total += count
-        yield "+Inf" if bound is None else repr(float(bound)), total
+        yield "+Inf" if bound is None else bound_text(bound), total
+
+
+def bound_text(bound: float) -> str:
+    """Return an upper bound as the label ``le`` has it: as client libraries write it."""
+    return f"{bound:g}" if bound >= 1e6 else repr(float(bound))
 
 
 def _samples_of(

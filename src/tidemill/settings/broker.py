@@ -301,6 +301,21 @@ def _statsd_server(text: str) -> str:
     return text
 
 
+OTHER_NAMES = ("kafka_exporter", "rabbitmq")
+
+
+def _other_names(text: str) -> str:
+    """Check names of other projects.
+
+    Raises:
+        ValueError: one is not known.
+    """
+    for name in filter(None, (each.strip() for each in text.split(","))):
+        if name not in OTHER_NAMES:
+            raise ValueError(f"invalid name {name[:50]!r}: use {' or '.join(OTHER_NAMES)}")
+    return text
+
+
 class Telemetry(Section):
     """The broker's log lines, on stderr, and its metrics."""
 
@@ -316,6 +331,11 @@ class Telemetry(Section):
         le=100_000,
         description="Topics, groups and queues with metrics of their own, of each as many. The "
         "rest is counted together.",
+    )
+    metrics_names: Annotated[str, AfterValidator(_other_names)] = Field(
+        "",
+        description="Names of other projects under which metrics are shown as well, with commas: "
+        "kafka_exporter, rabbitmq. Their dashboards show data then.",
     )
     statsd: Annotated[str, AfterValidator(_statsd_server)] = Field(
         "",
@@ -333,6 +353,10 @@ class Telemetry(Section):
         description="Whether labels are tags of DogStatsD (|#listener:kafka) and not parts of the "
         "names.",
     )
+
+    def shows_names_of(self, project: str) -> bool:
+        """Return whether ``metrics_names`` has a project."""
+        return project in (each.strip() for each in self.metrics_names.split(","))
 
 
 class Webhooks(Section):

@@ -23,6 +23,7 @@ from tidemill.engine.queues.api import Owner, QueueSpec
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.metrics.registry import OTHER
 from tidemill.metrics.text import PROMETHEUS, write
+from tidemill.settings import Telemetry
 
 LARGE = b"v" * 60_000
 """Values with which ten batches fill more than a segment."""
@@ -194,3 +195,29 @@ def test_a_scrape_at_five_thousand_partitions_holds_the_loop_for_a_few_milliseco
             assert sum(steps) < bound(0.1, 0.4)
     finally:
         broker.close()
+
+
+def test_partitions_are_shown_under_the_names_of_kafka_exporter_if_asked_for() -> None:
+    broker = Broker(telemetry={"metrics_names": "kafka_exporter"})
+    try:
+        broker.create("t", 2)
+        produce(broker, "t", 3, partition=1)
+        commit(broker, "g", OffsetToCommit("t", 1, 1))
+        found = {
+            (metric.name, labels): value
+            for metric, rows in broker.engine.metrics.families(detailed=True)
+            for labels, value in rows
+        }
+        assert found["kafka_topic_partitions", ("t",)] == 2
+        assert found["kafka_topic_partition_current_offset", ("t", "1")] == 3
+        assert found["kafka_consumergroup_current_offset", ("g", "t", "1")] == 1
+        assert found["kafka_consumergroup_lag", ("g", "t", "1")] == 2
+    finally:
+        broker.close()
+
+
+def test_names_of_a_project_that_is_not_known_are_refused() -> None:
+    with pytest.raises(ValueError, match="use kafka_exporter or rabbitmq"):
+        Telemetry(metrics_names="rabbitmq,burrow")
+    assert not Telemetry().shows_names_of("rabbitmq")
+    assert not Telemetry(metrics_names="kafka_exporter").shows_names_of("kafka")

@@ -101,7 +101,7 @@ class GroupMetrics:
 
     # --- groups ----------------------------------------------------------------------------------
 
-    def _committed(self) -> Iterator[tuple[_Key, PartitionLog, int] | None]:
+    def committed(self) -> Iterator[tuple[_Key, PartitionLog, int] | None]:
         """Yield each committed offset with its log, and None where there is nothing to show."""
         for group in self._groups.groups_with_offsets():
             for topic, partition in self._groups.positions(group):
@@ -125,7 +125,7 @@ class GroupMetrics:
         sums, kept = Sums(2), set[tuple[str, str]]()
         now_ms = self._clock.now_ms()
         self._lookups = 0
-        for number, found in enumerate(self._committed()):
+        for number, found in enumerate(self.committed()):
             if found is not None:
                 (group, topic, partition), log, offset = found
                 shown = label(group), topic
@@ -160,7 +160,7 @@ class GroupMetrics:
 
     def _collect_partitions(self) -> Iterator[Family]:
         found = []
-        for number, each in enumerate(self._committed()):
+        for number, each in enumerate(self.committed()):
             if each is not None:
                 (group, topic, partition), log, offset = each
                 lag = max(log.high_watermark - max(offset, log.log_start_offset), 0)

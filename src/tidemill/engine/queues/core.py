@@ -109,6 +109,7 @@ class QueueCore:
                 logger.error("queue.offline", queue=name, error=str(error), hint=error.hint)
         await complete_letters(self._ack_log, self._lane_of, self._letters.resend)
         self._ack_log.forget_unused(self.registry.is_known)
+        self.registry.created = 0
         self._run(self._tick())
 
     async def stop(self) -> None:

@@ -69,6 +69,7 @@ class Registry:
         self.table = table
         self.queues: dict[str, LiveQueue] = {}
         self.deleting: set[str] = set()
+        self.created = self.deleted = 0
         self._catalog = catalog
         self._partitions = partitions
         self._ack_log = ack_log
@@ -154,6 +155,7 @@ class Registry:
         for lane in lanes:
             self._by_log[lane.log] = (queue, lane)
         self.queues[name] = queue
+        self.created += 1
         self._routes.clear()
         return queue
 
@@ -168,7 +170,8 @@ class Registry:
     def close(self, queue: LiveQueue) -> None:
         """End a live queue and delete what is stored of it."""
         queue.close()
-        self.queues.pop(queue.name, None)
+        if self.queues.pop(queue.name, None) is not None:
+            self.deleted += 1
         self._routes.clear()
         for lane in queue.lanes:
             self._by_log.pop(lane.log, None)

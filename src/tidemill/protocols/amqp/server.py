@@ -15,6 +15,7 @@ from tidemill.net.listener import Listener
 from tidemill.net.tls import ListenerTls
 from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
+from tidemill.protocols.amqp.metrics import Tally, add_tally
 from tidemill.protocols.amqp.session import AmqpSession
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.amqp.users import AMQP_MECHANISMS, Users
@@ -70,12 +71,20 @@ class AmqpServer:
         self.shared: Shared
         if beside is not None:
             self.shared = replace(beside.shared, listener=self.listener, users=users)
+            self._listeners: list[Listener] = beside._listeners
+            self._listeners.append(self.listener)
             return
+        self._listeners = [self.listener]
+        tally = None
+        if settings.telemetry.shows_names_of("rabbitmq"):
+            tally = Tally()
+            add_tally(engine.metrics, tally, self._listeners)
         self.shared = Shared(
             queues_for=self._queues_for,
             listener=self.listener,
             alarm=Alarm(self.listener.budget),
             users=users,
+            tally=tally,
             max_message=min(settings.limits.request_bytes, MAX_BODY_BYTES),
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
             consumer_timeout_ms=amqp.consumer_timeout_ms,

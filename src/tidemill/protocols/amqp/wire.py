@@ -14,6 +14,7 @@ from tidemill.net.turns import Turns
 from tidemill.parts import Part
 from tidemill.protocols.amqp.accounts import Kept
 from tidemill.protocols.amqp.messages import PropertyReader, PropertyWriter
+from tidemill.protocols.amqp.metrics import Tally
 from tidemill.protocols.amqp.reply_to import Replies
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Shared:
     writer: PropertyWriter = field(default_factory=PropertyWriter)
     kept: Kept = field(default_factory=Kept)
     replies: Replies = field(default_factory=Replies)
+    tally: Tally | None = None
+    """Counts messages; None: they are not counted."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Methods that wait. The event loop has weak references only, so they are kept here."""
 

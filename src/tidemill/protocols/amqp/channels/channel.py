@@ -37,6 +37,8 @@ class Channel:
         self.consuming = Consuming(number, wire)
         self.publishing = Publishing(number, wire, self.consuming)
         self.transaction: Transaction | None = None
+        if wire.shared.tally is not None:
+            wire.shared.tally.channels_opened += 1
 
     @property
     def pending_bytes(self) -> int:
@@ -139,6 +141,8 @@ class Channel:
         got = await self.wire.queues.get(queue, self.wire.owner, no_ack=no_ack)
         if got is None:
             self.reply("basic.get-empty")
+            if self.wire.shared.tally is not None:
+                self.wire.shared.tally.empty += 1
         elif self.is_closed:
             if not no_ack:
                 got.delivery.holder.release([got.delivery])
@@ -230,6 +234,8 @@ class Channel:
 
     def close(self) -> None:
         """End everything. What is not settled returns to its queues."""
+        if self.wire.shared.tally is not None and not self.is_closed:
+            self.wire.shared.tally.channels_closed += 1
         self.is_closed = True
         if self.transaction is not None:
             self.transaction.close()

@@ -139,6 +139,10 @@ class Consuming:
                 unsettled[last] = (consumer, delivery)
                 keep(delivery)
         self._last_tag = last
+        tally = self._wire.shared.tally
+        if tally is not None:
+            again = sum(each.redelivered for each in deliveries)
+            tally.delivered(len(deliveries), again, no_ack=consumer.no_ack)
         if not consumer.no_ack:
             consumer.out += len(deliveries)
             self._out += len(deliveries)
@@ -159,6 +163,8 @@ class Consuming:
             delivery.value,
             self._wire.frame_max,
         )
+        if self._wire.shared.tally is not None:
+            self._wire.shared.tally.got(redelivered=delivery.redelivered, no_ack=no_ack)
         if not no_ack:
             self._unsettled[self._last_tag] = (None, delivery)
             self._wire.shared.kept.add(delivery)
@@ -256,6 +262,9 @@ class Consuming:
                 by_holder[delivery.holder] = [delivery]
             else:
                 held.append(delivery)
+        tally = self._wire.shared.tally
+        if tally is not None and how == "acknowledge":
+            tally.acknowledged += len(taken)
         for holder, deliveries in by_holder.items():
             getattr(holder, how)(deliveries)
         self.wake(self.consumers.values() if self.limit else consumers)

@@ -43,6 +43,7 @@ class Publishing:
         self._drained: asyncio.Future[None] | None = None
         self.confirms: Confirms | None = None
         self.observer: OnSettled | None = None
+        self._tally = wire.shared.tally
 
     @property
     def pending_bytes(self) -> int:
@@ -67,6 +68,9 @@ class Publishing:
         """Report nothing any more. What was published is written."""
         if self._publisher is not None:
             self._publisher.close()
+            if self._tally is not None:
+                self._tally.publishers -= 1
+                self._tally = None  # a channel is closed once, and counts nothing any more
         if self._drained is not None:
             self._drained.cancel()
 
@@ -85,6 +89,8 @@ class Publishing:
             self._drained.set_result(None)
         if self.confirms is not None:
             self.confirms.settle(ok, refused)
+            if self._tally is not None:
+                self._tally.confirmed += len(ok)
         elif self.observer is not None:
             self.observer(ok, refused)
 
@@ -132,6 +138,8 @@ class Publishing:
         if self._publisher is None:
             self._publisher = self._wire.queues.publisher(self._settled)
             self._publisher.on_drained = self._wire.count_pending
+            if self._tally is not None:
+                self._tally.publishers += 1
         properties = published.properties
         message = Message(
             body,
@@ -145,6 +153,11 @@ class Publishing:
         routed = self._publisher.publish(
             tag, head.exchange, head.routing_key, message, published.more_keys
         )
+        if self._tally is not None:
+            has_confirms = self.confirms is not None
+            self._tally.published(
+                len(body), confirms=has_confirms, routed=routed, mandatory=head.mandatory
+            )
         if routed:
             self._unsettled += 1
         elif head.mandatory:

@@ -111,6 +111,8 @@ async def queue_declare(channel: DeclaringChannel, method: Method) -> None:
     await channel.publishing.drained()
     info = await channel.wire.queues.declare_queue(name, spec, channel.wire.owner, passive=passive)
     channel.last_queue = info.name
+    if channel.wire.shared.tally is not None:
+        channel.wire.shared.tally.declared += 1
     channel.reply_unless_nowait(
         method,
         "queue.declare-ok",
