@@ -72,6 +72,7 @@ from tidemill.log.names import TopicPartition
 from tidemill.settings import Settings
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.consumer_groups.types import ConsumerHeartbeat
+from tidemill.state.security.types import QuotaEntity
 from tidemill.state.share_groups.types import ShareHeartbeat
 
 Op = Operation
@@ -301,6 +302,11 @@ CALLS: dict[str, tuple[Call, Question]] = {
     "security.rules_to_delete": (lambda d: d.security.rules_to_delete(), (Op.ALTER, C)),
     "security.create_rules": (lambda d: d.security.create_rules([]), (Op.ALTER, C)),
     "security.delete_rules": (lambda d: d.security.delete_rules([]), (Op.ALTER, C)),
+    "security.quotas": (lambda d: d.security.quotas(), (Op.DESCRIBE_CONFIGS, C)),
+    "security.alter_quota": (
+        lambda d: d.security.alter_quota(QuotaEntity("a"), {}),
+        (Op.ALTER_CONFIGS, C),
+    ),
     "storage.usage": (lambda d: d.storage.usage(), (Op.DESCRIBE, C)),
     "storage.catalog_log": (lambda d: d.storage.catalog_log(), (Op.DESCRIBE, C)),
 }
@@ -368,7 +374,7 @@ def table() -> dict[str, set[tuple[Operation, ResourceKind]]]:
 
 async def test_every_public_method_of_every_part_is_in_the_table() -> None:
     assert set(table()) == set(CALLS) | NO_QUESTIONS
-    assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "settings"}
+    assert set(PARTS) == set(Door.__slots__) - {"access", "clock", "quotas", "settings"}
 
 
 KAFKA = """\

@@ -37,6 +37,7 @@ from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests, new_queue_name
 from tidemill.engine.records.records import Records, RecordServices
+from tidemill.engine.security.quotas import ClientQuotas, QuotaAdmin, Quotas
 from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.users import UserAdmin
 from tidemill.engine.shares.api import SharedRecords, ShareOffset
@@ -70,7 +71,8 @@ class Services:
     cluster_id: UUID
     queues: tuple[QueueCore, QueueRequests]
     shares: tuple[ShareCore, ShareRequests]
-    security: tuple[UserAdmin, RuleAdmin]
+    security: tuple[UserAdmin, RuleAdmin, QuotaAdmin]
+    quotas: Quotas
 
 
 # --- topics --------------------------------------------------------------------------------------
@@ -475,6 +477,8 @@ class Security(Part):
     rules_to_delete = Row(RuleAdmin.all, Check(ALTER, CLUSTER))
     create_rules = Row(RuleAdmin.create, Check(ALTER, CLUSTER))
     delete_rules = Row(RuleAdmin.delete, Check(ALTER, CLUSTER))
+    quotas = Row(QuotaAdmin.all, Check(DESCRIBE_CONFIGS, CLUSTER))
+    alter_quota = Row(QuotaAdmin.alter, Check(ALTER_CONFIGS, CLUSTER))
 
 
 # --- all of them ---------------------------------------------------------------------------------
@@ -488,6 +492,7 @@ class Door:
             that only the protocol has.
         settings: the broker's settings.
         clock: the broker's time.
+        quotas: what the principal's clients use.
         records: append and read.
         topics, configs, groups, transactions, storage, queues, shares, security: see the classes.
     """
@@ -498,6 +503,7 @@ class Door:
         "configs",
         "groups",
         "queues",
+        "quotas",
         "records",
         "security",
         "settings",
@@ -521,3 +527,4 @@ class Door:
         self.queues = Queues(access.for_queues(), *services.queues)
         self.shares = Shares(access, *services.shares)
         self.security = Security(access, *services.security)
+        self.quotas = ClientQuotas(services.quotas, access.principal.name)

@@ -55,6 +55,7 @@ from tidemill.engine.records.records import RecordServices
 from tidemill.engine.records.slices import Slices
 from tidemill.engine.security.assembly import new_authorizer, super_users_of
 from tidemill.engine.security.logins import Logins
+from tidemill.engine.security.quotas import QuotaAdmin, Quotas
 from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.security_log import SecurityLog
 from tidemill.engine.security.users import UserAdmin
@@ -109,6 +110,7 @@ class Engine:
         records, topics, configs, groups, transactions, storage, queues, shares, security: the
             parts, after ``start``.
         logins: checks users and passwords, after ``start``.
+        quotas: counts what clients use, after ``start``.
         user_admin: changes users, for the broker itself.
         metrics: the broker's metrics. Whatever serves it adds its own.
         failed: done, with a ``StorageError``, when the disk has failed so that no promise holds any
@@ -287,7 +289,9 @@ class Engine:
                 RuleAdmin(
                     self._security_log, is_enabled=not isinstance(self._authorizer, AllowAll)
                 ),
+                QuotaAdmin(self._security_log),
             ),
+            quotas=self.quotas,
         )
 
     def _new_queues(self) -> QueueCore:
@@ -382,6 +386,7 @@ class Engine:
         self._security_log.recover()
         state = self._security_log.state
         self.logins = Logins(state)
+        self.quotas = Quotas(self._security_log, self.clock)
         self.user_admin = UserAdmin(self._security_log)
         self._security_log.on_change.append(self.logins.forget)
         for name, password in self._admins.items():

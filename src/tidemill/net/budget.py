@@ -40,6 +40,8 @@ class Hold(enum.Flag):
     """The client has not read its responses, and memory for those of others is short."""
     LAG = enum.auto()
     """Consumers of what it produces are too far behind."""
+    QUOTA = enum.auto()
+    """It has used more than its quota."""
 
 
 class Reader(Protocol):

@@ -1,4 +1,4 @@
-"""Hold a producer back: do not read its connection until its consumers have caught up.
+"""Hold a client back: do not read its connection until consumers have caught up, or for a time.
 
 Knows a connection and the event loop's time, and no protocol.
 """
@@ -16,10 +16,15 @@ LOOK_SECONDS = 0.1
 
 
 class Pause:
-    """Holds one connection back, for a limited time."""
+    """Holds one connection back, for a limited time.
 
-    def __init__(self, link: Link) -> None:
+    Args:
+        why: the reason; each has a pause of its own.
+    """
+
+    def __init__(self, link: Link, why: Hold = Hold.LAG) -> None:
         self._link = link
+        self._why = why
         self._until = 0.0
         self._must_wait: Callable[[], bool] = lambda: False
         self._timer: asyncio.TimerHandle | None = None
@@ -32,9 +37,13 @@ class Pause:
         loop = asyncio.get_running_loop()
         self._until = max(self._until, loop.time() + hold_ms / 1000)
         self._must_wait = must_wait
-        self._link.hold(Hold.LAG)
+        self._link.hold(self._why)
         if self._timer is None:
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
+
+    def throttle(self, hold_ms: int) -> None:
+        """Read no more from the connection, and start no request of it, for so long."""
+        self.hold(hold_ms, _always)
 
     def _look(self) -> None:
         self._timer = None
@@ -45,4 +54,8 @@ class Pause:
         if rest > 0 and self._must_wait():
             self._timer = loop.call_later(min(rest, LOOK_SECONDS), self._look)
         else:
-            self._link.release(Hold.LAG)
+            self._link.release(self._why)
+
+
+def _always() -> bool:
+    return True

@@ -242,6 +242,33 @@ def test_a_user_for_a_source_has_its_rules_and_no_more(line: Users) -> None:
     )
 
 
+# --- quotas --------------------------------------------------------------------------------------
+
+
+def test_quotas_are_set_listed_and_deleted(line: Users) -> None:
+    assert line.ok("quota", "set", "--user", "ann", "--client-id", "*", "--produce", "1e6") == (
+        "set producer_byte_rate of user ann, client * to 1e+06\n"
+    )
+    line.ok("quota", "set", "--ip", "10.9.9.9", "--connections", "5")
+    found = json.loads(line.ok("quota", "list", "--json"))
+    assert {"entity": {"user": "ann", "client-id": "*"}, "quotas": {"producer_byte_rate": 1e6}} in (
+        found
+    )
+    assert "address 10.9.9.9" in line.ok("quota", "list")
+    line.ok("quota", "delete", "--ip", "10.9.9.9", "--yes")
+    line.ok("quota", "delete", "--user", "ann", "--client-id", "*", "--yes")
+    assert json.loads(line.ok("quota", "list", "--json")) == []
+    assert line.run("quota", "delete", "--user", "ann", "--yes").returncode == NOT_FOUND
+    for arguments in (
+        ("set", "--produce", "1"),
+        ("set", "--user", "ann"),
+        ("set", "--user", "ann", "--ip", "10.9.9.9", "--produce", "1"),
+    ):
+        assert line.run("quota", *arguments).returncode == USAGE, arguments
+    negative = line.run("quota", "set", "--user", "ann", "--produce", "-1")
+    assert (negative.returncode, "above 0" in negative.stderr) == (FAILURE, True)
+
+
 def test_without_a_super_user_rules_are_refused_with_a_hint(tidemill: CommandLine) -> None:
     done = tidemill.run("acl", "list")
     assert done.returncode == FAILURE

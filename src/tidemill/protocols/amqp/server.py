@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.engine.queues.api import MAX_BODY_BYTES
-from tidemill.net.budget import Budget
+from tidemill.net.budget import Budget, Hold
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
+from tidemill.net.pause import Pause
 from tidemill.net.tls import ListenerTls
 from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
@@ -26,7 +27,7 @@ from tidemill.settings.section import SecureSection
 
 if TYPE_CHECKING:
     from tidemill.engine.authorize import Principal
-    from tidemill.engine.door import Queues
+    from tidemill.engine.door import Door
     from tidemill.engine.engine import Engine
     from tidemill.settings import Settings
 
@@ -80,7 +81,7 @@ class AmqpServer:
             tally = Tally()
             add_tally(engine.metrics, tally, self._listeners)
         self.shared = Shared(
-            queues_for=self._queues_for,
+            door_for=self._door_for,
             listener=self.listener,
             alarm=Alarm(self.listener.budget),
             users=users,
@@ -90,10 +91,13 @@ class AmqpServer:
             consumer_timeout_ms=amqp.consumer_timeout_ms,
         )
 
-    def _queues_for(self, principal: Principal, host: str) -> Queues:
-        return self.engine.door(principal, host).queues
+    def _door_for(self, principal: Principal, host: str) -> Door:
+        return self.engine.door(principal, host)
 
     def _make_session(self, link: Link) -> AmqpSession:
+        throttle_ms = self.engine.quotas.connected(link.host)
+        if throttle_ms:
+            Pause(link, Hold.QUOTA).throttle(throttle_ms)
         return AmqpSession(self.shared, link)
 
     async def start(self) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from tidemill.errors import TidemillError
 from tidemill.net import eager
 from tidemill.net.budget import Hold
 from tidemill.net.link import Link
+from tidemill.net.pause import Pause
 from tidemill.parts import Part
 from tidemill.protocols.amqp.accounts import Accounts
 from tidemill.protocols.amqp.channels.channel import Channel
@@ -36,6 +37,7 @@ from tidemill.protocols.amqp.wire import Shared
 
 if TYPE_CHECKING:
     from tidemill.engine.door import Queues
+    from tidemill.engine.security.quotas import ClientQuotas
 
 log = structlog.get_logger("tidemill.amqp")
 
@@ -67,6 +69,8 @@ class AmqpSession:
         self._pending = shared.users.entrance.logins.pending
         self.owner = Owner(link.peer)
         self._queues: Queues | None = None
+        self._quotas: ClientQuotas | None = None
+        self._pause = Pause(link, Hold.QUOTA)
         self._channels: dict[int, Channel] = {}
         self._closing_channels: set[int] = set()
         self._events: Iterator[Event] | None = None
@@ -236,14 +240,15 @@ class AmqpSession:
         began = perf_counter()
         end = turns.deadline(began)
         count = 0
-        published = False
+        published = size = 0
         try:
             if self._events is None:
                 self._events = self._reader.events()
             for event in self._events:
                 kind = event[0]
                 if kind == frames.PUBLISH:
-                    published = True
+                    published += 1
+                    size += len(event[4])
                 elif kind == frames.NOTHING:
                     if perf_counter() > end:
                         self._wait()
@@ -269,7 +274,15 @@ class AmqpSession:
         if published:
             self._accounts.count_pending()
             self._throttle.look()
+            self._count(size)
         turns.spend(perf_counter() - began)
+
+    def _count(self, size: int) -> None:
+        """Count published bytes for the user's quota. Who has used too much is not read."""
+        if self._quotas is not None and self._quotas.quotas.with_producers:
+            throttle_ms = self._quotas.produced("", size)
+            if throttle_ms and not self._link.is_closing:
+                self._pause.throttle(throttle_ms)
 
     def _wait(self) -> None:
         self._is_waiting = True
@@ -386,7 +399,8 @@ class AmqpSession:
     def _opened(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._queues = self.shared.queues_for(Principal(self.user), self._link.host)
+        door = self.shared.door_for(Principal(self.user), self._link.host)
+        self._queues, self._quotas = door.queues, door.quotas
         self._watch_consumers()
         seconds = self._handshake.result.heartbeat
         if seconds:

@@ -19,7 +19,7 @@ from tidemill.protocols.amqp.reply_to import Replies
 
 if TYPE_CHECKING:
     from tidemill.engine.authorize import Principal
-    from tidemill.engine.door import Queues
+    from tidemill.engine.door import Door, Queues
     from tidemill.engine.queues.api import Owner
     from tidemill.net.listener import Listener
     from tidemill.protocols.amqp.alarm import Alarm
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Shared:
     """The parts of a server that all of its connections use."""
 
-    queues_for: Callable[[Principal, str], Queues]
-    """Returns the engine's queues for a user at an address."""
+    door_for: Callable[[Principal, str], Door]
+    """Returns the engine as a user at an address sees it."""
     listener: Listener
     alarm: Alarm
     users: Users

@@ -115,6 +115,7 @@ VERSIONS: dict[int, tuple[str, int, int]] = {
     46: ("ListPartitionReassignments", 0, 0),
     47: ("OffsetDelete", 0, 0),
     48: ("DescribeClientQuotas", 0, 1),
+    49: ("AlterClientQuotas", 0, 1),
     50: ("DescribeUserScramCredentials", 0, 0),
     51: ("AlterUserScramCredentials", 0, 0),
     55: ("DescribeQuorum", 0, 2),
@@ -227,6 +228,9 @@ class ConnectionState:
 
     sasl: Sasl | None = None
     """The login of the connection; None where none is needed."""
+
+    throttle: Callable[[int], None] = lambda _ms: None
+    """Start no more requests of this client for so many milliseconds (KIP-219)."""
 
     hold: Callable[[int, Callable[[], bool]], None] = lambda _ms, _must: None
     """Start no more requests of this client for so many milliseconds, as long as it must wait."""

@@ -98,6 +98,7 @@ CODES: dict[type[errors.TidemillError], int] = {
     log.InvalidRecordError: 87,
     state.UnstableOffsetCommitError: 88,
     state.ProducerFencedError: 90,
+    kafka.ThrottlingQuotaExceededError: 89,
     security.UnknownUserError: 91,
     security.DuplicateUserError: 92,
     security.InvalidCredentialError: 93,

@@ -13,6 +13,10 @@ class LoginExpiredError(ProtocolError):
     """The login of the connection has expired, and the client did not renew it (KIP-368)."""
 
 
+class ThrottlingQuotaExceededError(TidemillError):
+    """The client creates and deletes partitions faster than its quota allows (KIP-599)."""
+
+
 class ElectionNotNeededError(TidemillError):
     """The partition has its leader already: there is one broker."""
 

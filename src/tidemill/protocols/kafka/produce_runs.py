@@ -120,6 +120,7 @@ class Runs:
     def __init__(self, door: Door) -> None:
         self._door = door
         self._records = door.records
+        self._quotas = door.quotas.quotas
         self._places: dict[bytes, _Place] = {}
         self._targets: dict[str | bytes, _Targets] = {}
         self._remembered = 0
@@ -135,7 +136,7 @@ class Runs:
         Args:
             frames: requests without their lengths. They can be reused when this returns.
         """
-        if not self._records.takes_runs:
+        if self._quotas.counts_writes or not self._records.takes_runs:
             return None
         version, acks, requests = read_run(frames)
         if not requests:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidemill.engine.authorize import ANONYMOUS, Principal
-from tidemill.net.budget import Budget
+from tidemill.net.budget import Budget, Hold
 from tidemill.net.link import Link, Session
 from tidemill.net.listener import Listener
+from tidemill.net.pause import Pause
 from tidemill.net.tls import ListenerTls
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import SCRATCH_BYTES, BufferPool
@@ -89,6 +90,9 @@ class KafkaServer:
         )
 
     def _make_session(self, link: Link) -> Session:
+        throttle_ms = self.engine.quotas.connected(link.host)
+        if throttle_ms:
+            Pause(link, Hold.QUOTA).throttle(throttle_ms)
         if self.entrance.mechanisms:
             return LoginSession(self.shared, link, self.entrance, self._logged_in)
         name = self.entrance.certified(link.certificate)

@@ -71,6 +71,7 @@ class KafkaSession:
         self._shared = shared
         self._link = link
         self._door = shared.engine.door(principal, link.host)
+        self._quotas = self._door.quotas.quotas
         self._reader: FrameReader | Expired = FrameReader(
             shared.max_frame, shared.scratch, shared.pool
         )
@@ -82,6 +83,7 @@ class KafkaSession:
             share_sessions=shared.share_sessions,
             turns=Work(shared.turns),
             hold=Pause(link).hold,
+            throttle=Pause(link, Hold.QUOTA).throttle,
             sasl=sasl,
         )
         self._turns = shared.turns
@@ -351,12 +353,20 @@ class KafkaSession:
             if answered is None:
                 answered, frame = self._answer_wide(api, ctx, kept(frame), body), _NO_FRAME
             self._answer(api, ctx, size, answered, now)
+            if self._quotas.with_requests:
+                self._count_work(client_id, perf_counter() - now)
         except Exception as error:
             self._fail(error, about)
             self._link.release_request(size)
         finally:
             if frame.owner is not None:
                 self._shared.pool.give(frame.owner)
+
+    def _count_work(self, client_id: str, seconds: float) -> None:
+        """Count the first step of a request, which is all of most of them, for the quota."""
+        throttle_ms = self._door.quotas.worked(client_id, seconds)
+        if throttle_ms and not self._link.is_closing:
+            self._state.throttle(throttle_ms)
 
     async def _answer_wide(
         self, api: Api, ctx: RequestContext, frame: Frame, body: int

@@ -16,7 +16,7 @@ from tidemill.protocols.kafka import broker_configs
 CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNING = 19, 20, 37, 43, 45, 46
 DESCRIBE_CONFIGS, ALTER, INCREMENTAL, RESOURCES = 32, 33, 44, 74
 MOVE, QUORUM, UPDATE_FEATURES, PRODUCE = 34, 55, 57, 0
-LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, QUOTAS = 35, 29, 30, 31, 48
+LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 35, 29, 30, 31
 TOPIC, BROKER = 2, 4
 
 
@@ -625,9 +625,3 @@ def test_access_control_is_off(broker: Broker, version: int) -> None:
     assert [r["error_code"] for r in created["results"]] == [54, 54]
     deleted = broker.call(DELETE_ACLS, version, {"filters": [ACL_FILTER]})
     assert [r["error_code"] for r in deleted["filter_results"]] == [54]
-
-
-@pytest.mark.parametrize("version", versions(QUOTAS))
-def test_there_are_no_quotas(broker: Broker, version: int) -> None:
-    answer = broker.call(QUOTAS, version, {"components": [], "strict": False})
-    assert (answer["error_code"], answer["entries"]) == (0, [])

@@ -31,14 +31,14 @@ EXPECTED: dict[int, int] = {
     **dict.fromkeys((0, 22, 24, 25, 26, 28, 65), TRANSACTIONAL_ID),
     **dict.fromkeys((1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), TOPIC),
     **dict.fromkeys((*range(8, 16), 42, 47, 68, 69, *range(76, 80), 90, 91, 92), GROUP),
-    **dict.fromkeys((27, 29, 30, 31, 34, 35, 43, 45, 50, 51, 55, 57), CLUSTER),
+    **dict.fromkeys((27, 29, 30, 31, 34, 35, 43, 45, 48, 49, 50, 51, 55, 57), CLUSTER),
 }
 """API key -> the code of a denied request."""
 
 FILTERED = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
 """API key -> the list in its answer, which leaves out what the principal can't describe."""
 
-OPEN = {17, API_VERSIONS, 36, 46, 48, 60, LIST_RESOURCES}
+OPEN = {17, API_VERSIONS, 36, 46, 60, LIST_RESOURCES}
 """Logins, versions, the cluster, and what does not exist here: nothing to protect."""
 
 TOPIC_ID = UUID(int=7)

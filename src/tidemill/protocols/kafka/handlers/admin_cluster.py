@@ -1,8 +1,4 @@
-"""Administration of the cluster: log folders, the quorum, quotas.
-
-tidemill has no quotas. Their API answers like an Apache Kafka without them, because admin tools
-call it on every page.
-"""
+"""Administration of the cluster: log folders, and the quorum."""
 
 from __future__ import annotations
 
@@ -124,12 +120,6 @@ def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
         "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
         "nodes": [{"node_id": ctx.node.node_id, "listeners": [listener]}],
     }
-
-
-@handles(48)
-def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tree:
-    """Answer DescribeClientQuotas (KIP-546): there are none."""
-    return {"error_code": 0, "error_message": None, "entries": []}
 
 
 def _refused(error: TidemillError) -> dict[str, Any]:

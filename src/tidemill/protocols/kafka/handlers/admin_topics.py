@@ -19,6 +19,7 @@ from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_message
 from tidemill.protocols.kafka.handlers.admin_configs import config_source
+from tidemill.protocols.kafka.mutations import refuse_mutation
 from tidemill.protocols.kafka.replicas import alter_reassignments, elect_leaders
 from tidemill.state.errors import InvalidRequestError
 
@@ -36,6 +37,12 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Tree:
     outcomes: dict[str, TopicInfo | TidemillError] = {
         name: InvalidRequestError("Duplicate topic name.") for name in twice
     }
+    if not request.validate_only:
+        for name in list(wanted):
+            refused = refuse_mutation(ctx, max(wanted[name].partitions, 1))
+            if refused is not None:
+                outcomes[name] = refused
+                del wanted[name]
     created = await ctx.turns.in_parts(
         lambda part: ctx.door.topics.create(part, request.validate_only), list(wanted.values())
     )
@@ -47,7 +54,10 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Tree:
             return _refused_topic(name, outcome)
         return _created_topic(ctx, outcome, wanted[name])
 
-    return {"topics": Each(answer, _distinct(request.topics))}
+    return {
+        "throttle_time": ctx.throttle_ms,
+        "topics": Each(answer, _distinct(request.topics)),
+    }
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -123,6 +133,10 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
             named.add(name)
             names[key] = name
             ids[key] = key[1] or _id_of(ctx, name)
+            refused = refuse_mutation(ctx, _partitions(ctx, name))
+            if refused is not None:
+                del names[key]
+                raise refused
         except TidemillError as error:
             outcomes[key] = error
         if ctx.turns.is_due:
@@ -130,6 +144,7 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
     deleted = await ctx.turns.in_parts(ctx.door.topics.delete, list(names.values()))
     outcomes.update(zip(names, deleted, strict=True))
     return {
+        "throttle_time": ctx.throttle_ms,
         "responses": Each(
             lambda key: {
                 "name": names.get(key, key[0]),
@@ -138,7 +153,7 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
                 "error_message": error_message(outcomes[key]),
             },
             dict.fromkeys(asked),
-        )
+        ),
     }
 
 
@@ -159,6 +174,14 @@ def _id_of(ctx: RequestContext, name: str) -> UUID | None:
         return None
 
 
+def _partitions(ctx: RequestContext, name: str) -> int:
+    """Return how many partitions a topic has, as far as the client may know."""
+    try:
+        return ctx.door.topics.get(name).partitions
+    except TidemillError:
+        return 1
+
+
 @handles(37)
 async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
     """Answer CreatePartitions (KIP-195). The count is the new total."""
@@ -169,6 +192,11 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
         try:
             if topic.name in twice:
                 raise InvalidRequestError("Duplicate topic in request.")
+            if not request.validate_only:
+                added = max(topic.count - _partitions(ctx, topic.name), 1)
+                refused = refuse_mutation(ctx, added)
+                if refused is not None:
+                    raise refused
             await ctx.door.topics.add_partitions(
                 topic.name,
                 topic.count,
@@ -186,7 +214,8 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
         }
 
     distinct = {topic.name: topic for topic in request.topics}
-    return {"results": await ctx.turns.each(grow, distinct.values())}
+    results = await ctx.turns.each(grow, distinct.values())
+    return {"throttle_time": ctx.throttle_ms, "results": results}
 
 
 @handles(43)

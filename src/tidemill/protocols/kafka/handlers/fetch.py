@@ -38,11 +38,17 @@ PARTS_TOGETHER = 32
 
 _Began: TypeAlias = tuple[FetchSession | None, bool, list[FetchPart]]
 """The session, whether the response is incremental, and the partitions to read."""
+_Fetched: TypeAlias = tuple[FetchPart, str, FetchedPartition]
+"""A part of a request, the name of its topic, and its answer."""
 
 
 @handles(1, cancellable=True)
 def handle_fetch(ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
     """Wait for records and answer with them. Within a session the answer is incremental."""
+    if ctx.door.quotas.quotas.with_consumers:
+        throttle_ms = ctx.door.quotas.consumer_wait(ctx.client_id)
+        if throttle_ms:
+            return _throttled(ctx, request, throttle_ms)
     if _is_wide(request):
         return _begin_and_answer(ctx, request)
     version = ctx.api_version
@@ -59,6 +65,32 @@ def handle_fetch(ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
     if results is None:
         return _answer(ctx, request, began)
     return _answer_now(ctx, request, began, reads, results)
+
+
+async def _throttled(ctx: RequestContext, request: Any, throttle_ms: int) -> Reply:
+    """Answer without records: the client has read more than its quota (KIP-13).
+
+    A session only counts the request; a new one is not begun, because the answer lacks partitions.
+    """
+    version = ctx.api_version
+    session_id = NO_SESSION
+    ctx.connection.throttle(throttle_ms)
+    if field(request, "session_epoch", -1) > 0:
+        asked = await ctx.turns.collect(_asked(version, request))
+        forgotten = await ctx.turns.collect(_forgotten(version, request))
+        try:
+            session, _, _ = _begin(ctx, request, asked, forgotten)
+        except TidemillError as error:
+            return Body(encode_fetch(version, [], error_code=error_code(error)))
+        session_id = NO_SESSION if session is None else session.session_id
+    return Body(encode_fetch(version, [], session_id=session_id, throttle_ms=throttle_ms))
+
+
+def _count(ctx: RequestContext, answered: list[_Fetched]) -> None:
+    """Count the bytes of an answer for the client's quota."""
+    if ctx.door.quotas.quotas.with_consumers:
+        size = sum(len(fetched.records) for _, _, fetched in answered)
+        ctx.door.quotas.consumed(ctx.client_id, size)
 
 
 def _is_wide(request: Any) -> bool:
@@ -110,6 +142,7 @@ async def _answer(ctx: RequestContext, request: Any, began: _Began) -> Reply:
         (part, name, _fetched(part, result, committed_only))
         for part, name, result in zip(parts, reads.names, results, strict=True)
     )
+    _count(ctx, answered)
     if session is not None:
         answered = await ctx.turns.collect(_with_news(session, answered, incremental))
     steps = encode_fetch_in_steps(
@@ -134,6 +167,7 @@ def _answer_now(
         (part, name, _fetched(part, result, committed_only))
         for part, name, result in zip(parts, reads.names, results, strict=True)
     ]
+    _count(ctx, answered)
     if session is not None:
         answered = list(_with_news(session, answered, incremental))
     session_id = NO_SESSION if session is None else session.session_id

@@ -138,7 +138,14 @@ def _append(
 
 
 def _hold(ctx: RequestContext, writes: list[PartitionWrite]) -> None:
-    """Hold the producer back if a group that it must not outrun is too far behind."""
+    """Hold the producer back: for its quota, or if a group that it must not outrun is behind."""
+    quotas = ctx.door.quotas
+    if quotas.quotas.with_producers:
+        size = sum(len(write.records) for write in writes)
+        throttle_ms = quotas.produced(ctx.client_id, size)
+        if throttle_ms:
+            ctx.throttle_ms = max(ctx.throttle_ms, throttle_ms)
+            ctx.connection.throttle(throttle_ms)
     records = ctx.door.records
     hold_ms = records.hold_ms((write.topic, write.partition) for write in writes)
     if hold_ms:

@@ -45,7 +45,7 @@ async def handle_share_fetch(ctx: RequestContext, request: Any) -> Body:
         session, errors = await _begin(ctx, request)
         found: dict[Place, SharedRecords] = {}
         if session is not None and not field(request, "is_renew_ack", False):
-            found = await _acquire(ctx, request, session, bool(errors))
+            found = await _acquire_within_quota(ctx, request, session, bool(errors))
     except TidemillError as error:
         code, message = error_code(error), error_message(error)
         return Body(
@@ -90,6 +90,24 @@ def _forgotten(request: Any) -> Iterator[Place]:
         for topic in request.forgotten_topics_data
         for partition in topic.partitions
     )
+
+
+async def _acquire_within_quota(
+    ctx: RequestContext, request: Any, session: ShareSession, answers: bool
+) -> dict[Place, SharedRecords]:
+    """Acquire records, none if the client has read more than its quota (KIP-13)."""
+    quotas = ctx.door.quotas
+    if not quotas.quotas.with_consumers:
+        return await _acquire(ctx, request, session, answers)
+    throttle_ms = quotas.consumer_wait(ctx.client_id)
+    if throttle_ms:
+        ctx.connection.throttle(throttle_ms)
+        return {}
+    found = await _acquire(ctx, request, session, answers)
+    quotas.consumed(
+        ctx.client_id, sum(len(data) for each in found.values() for data in each.records)
+    )
+    return found
 
 
 async def _acquire(

@@ -1,0 +1,1 @@
+"""``tidemill quota``: limits of what clients use."""
