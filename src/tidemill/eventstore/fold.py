@@ -11,6 +11,7 @@ A new kind of change (a field of ``Commit``) is decided here, applied in ``state
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -46,8 +47,8 @@ class View(Protocol):
     def version(self, stream: str) -> int:
         """Return the number of events of a stream, also of those that were truncated."""
 
-    def place(self, event_id: bytes) -> Place | None:
-        """Return where an event id is stored. Ids are kept for ever."""
+    def places(self, ids: Sequence[bytes]) -> Mapping[bytes, Place]:
+        """Return where event ids are stored, of those that are. Ids are kept for ever."""
 
     def first_match(self, query: Query, after: int) -> int | None:
         """Return the position of the first event behind a position that a query selects."""
@@ -141,18 +142,17 @@ def in_words(expected: Version) -> str:
 
 def _known(view: View, commit: Commit) -> Outcome | None:
     """Return the outcome of a commit of which an event id is known, or doubled in itself."""
-    seen: set[bytes] = set()
-    places: list[Place | None] = []
-    for event in commit.events:
-        if event.id in seen:
-            return _conflict(event.id, "it occurs twice in one commit")
-        seen.add(event.id)
-        places.append(view.place(event.id))
-    if not any(places):
+    ids = [event.id for event in commit.events]
+    if len(set(ids)) < len(ids):
+        doubled = next(each for number, each in enumerate(ids) if each in ids[:number])
+        return _conflict(doubled, "it occurs twice in one commit")
+    places = view.places(ids)
+    if not places:
         return None
     versions: dict[str, int] = {}
     first: int | None = None
-    for number, (event, place) in enumerate(zip(commit.events, places, strict=True)):
+    for number, event in enumerate(commit.events):
+        place = places.get(event.id)
         if place is None:
             return _conflict(event.id, "other events of its commit were stored without it")
         if place.digest != event.digest:

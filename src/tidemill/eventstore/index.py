@@ -32,6 +32,8 @@ FORMAT = 1
 CHUNK_BYTES = 4_194_304
 """A chunk of events ends when their data have so many bytes."""
 _BUSY_S = 30.0
+_IDS = 500
+"""Ids that one statement looks for."""
 _NAMES = 100_000
 """Names of streams and types that are remembered."""
 _SCHEMA = """
@@ -96,6 +98,7 @@ class IndexFile:
             raise IndexUnusableError(f"the index {path} is being deleted", hint="Try again.")
         self._free: list[sqlite3.Connection] = []
         self._is_closed = False
+        self._fold: Any = None
         self._types: dict[int, str] = {}
         self._stream_names: dict[int, str] = {}
         self._stream_ids: dict[str, int] = {}
@@ -103,6 +106,7 @@ class IndexFile:
             with self.connection() as connection:
                 _create(connection, about)
                 _check(connection, about, path)
+            self._fold = self.connect()
         except BaseException as error:
             self.close()
             if isinstance(error, sqlite3.Error):
@@ -144,6 +148,8 @@ class IndexFile:
         self._is_closed = True
         while self._free:
             self._free.pop().close()
+        if self._fold is not None:
+            self._fold.close()
         self._users.close()
 
     def indexed(self) -> Indexed:
@@ -151,26 +157,38 @@ class IndexFile:
         with self.connection() as connection:
             return _indexed(connection)
 
-    # What the fold asks.
+    # What the fold asks, one thread at a time: it has a connection of its own.
 
     def version(self, stream: str, at: int) -> int:
         """Return the number of events of a stream as of a position."""
-        with self.connection() as connection:
-            number = self._stream_id(connection, stream)
-            row = connection.execute(
+        try:
+            number = self._stream_ids.get(stream) or self._stream_id(self._fold, stream)
+            row = self._fold.execute(
                 "SELECT version FROM events WHERE stream = ? AND position <= ? "
                 "ORDER BY version DESC LIMIT 1",
                 (number, at),
             ).fetchone()
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
         return int(row[0]) if row else 0
 
-    def place(self, event_id: bytes, at: int) -> Place | None:
-        """Return where an event id is stored."""
-        with self.connection() as connection:
-            row = connection.execute(
-                "SELECT position, version, digest FROM events WHERE id = ?", (event_id,)
-            ).fetchone()
-        return Place(*row) if row and row[0] <= at else None
+    def places(self, ids: Sequence[bytes], at: int) -> dict[bytes, Place]:
+        """Return where event ids are stored, of those that are."""
+        found = {}
+        try:
+            for start in range(0, len(ids), _IDS):
+                some = ids[start : start + _IDS]
+                rows = self._fold.execute(
+                    "SELECT id, position, version, digest FROM events WHERE id IN "
+                    f"({', '.join('?' * len(some))})",
+                    some,
+                )
+                for event_id, position, version, digest in rows:
+                    if position <= at:
+                        found[event_id] = Place(position, version, digest)
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+        return found
 
     def first_match(self, query: Query, after: int, at: int) -> int | None:
         """Return the position of the first event that a query selects."""

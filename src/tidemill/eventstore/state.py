@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -93,8 +93,8 @@ class Base(Protocol):
     def version(self, stream: str, at: int) -> int:
         """Return the number of events of a stream."""
 
-    def place(self, event_id: bytes, at: int) -> Place | None:
-        """Return where an event id is stored."""
+    def places(self, ids: Sequence[bytes], at: int) -> dict[bytes, Place]:
+        """Return where event ids are stored, of those that are."""
 
     def first_match(self, query: Query, after: int, at: int) -> int | None:
         """Return the position of the first event that a query selects."""
@@ -149,8 +149,8 @@ class Nothing:
     def version(self, stream: str, at: int) -> int:
         return 0
 
-    def place(self, event_id: bytes, at: int) -> Place | None:
-        return None
+    def places(self, ids: Sequence[bytes], at: int) -> dict[bytes, Place]:
+        return {}
 
     def first_match(self, query: Query, after: int, at: int) -> int | None:
         return None
@@ -217,9 +217,14 @@ class State:
         recent = self._streams.get(stream)
         return recent[-1].version if recent else self.base.version(stream, self.floor)
 
-    def place(self, event_id: bytes) -> Place | None:
-        """Return where an event id is stored."""
-        return self._ids.get(event_id) or self.base.place(event_id, self.floor)
+    def places(self, ids: Sequence[bytes]) -> dict[bytes, Place]:
+        """Return where event ids are stored, of those that are."""
+        recent = self._ids
+        found = {each: recent[each] for each in ids if each in recent}
+        if len(found) < len(ids):
+            missing = [each for each in ids if each not in found] if found else ids
+            found |= self.base.places(missing, self.floor)
+        return found
 
     def first_match(self, query: Query, after: int) -> int | None:
         """Return the position of the first event behind a position that a query selects."""
@@ -263,7 +268,7 @@ class State:
         events: Sequence[Folded] = ()
         if isinstance(outcome, Accepted):
             assert commit is not None
-            events = self._apply(commit, time_ms)
+            events = self._apply(commit, outcome.appended.versions, time_ms)
             self.hash = hashlib.sha256(self.hash + value).digest()
         else:
             commit = None
@@ -274,13 +279,14 @@ class State:
         self.offset = offset
         return outcome
 
-    def _apply(self, commit: Commit, time_ms: int) -> list[Folded]:
-        versions: dict[str, int] = {}
+    def _apply(self, commit: Commit, behind: Mapping[str, int], time_ms: int) -> list[Folded]:
+        """Apply an accepted commit, given the versions of its streams behind it."""
+        versions = dict(behind)
+        for event in commit.events:
+            versions[event.stream] -= 1
         new = []
         for event in commit.events:
-            stream = event.stream
-            version = versions.get(stream)
-            version = versions[stream] = (self.version(stream) if version is None else version) + 1
+            version = versions[event.stream] = versions[event.stream] + 1
             self.position += 1
             folded = Folded(self.position, version, time_ms, event)
             new.append(folded)

@@ -114,8 +114,7 @@ def check(kafka: Kafka, writers: Writers, folder: Path) -> None:
             assert not store._state.steps
             contents.append(list(store.read_all()))
             for event in contents[-1][-50:]:
-                place = store._state.place(event.id.bytes)
-                assert place is not None
+                place = store._state.places([event.id.bytes])[event.id.bytes]
                 assert (place.position, place.version) == (event.position, event.version)
     assert heads[0] == heads[1] == heads[2]
     assert contents[0] == contents[1] == contents[2]
