@@ -1,4 +1,4 @@
-"""A bank that keeps what happened: accounts, transfers, statements, an audit, last month.
+"""A bank that keeps what happened: accounts, transfers, statements, an audit, a forgotten name.
 
     python examples/bank/bank.py
 
@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
 import tidemill
 from tidemill.eventstore.app import (
@@ -32,6 +33,13 @@ from tidemill.eventstore.app import (
 )
 from tidemill.eventstore.app.projections.sqlite import SQLite
 from tidemill.eventstore.app.testing import given
+from tidemill.eventstore.forgetting import (
+    Keyring,
+    Masters,
+    Personal,
+    SealedStore,
+    personal_fields,
+)
 from tidemill.eventstore.store import Store
 
 # --- what can happen -----------------------------------------------------------------------------
@@ -45,7 +53,10 @@ events = Codec()
 @events.event("account opened")
 @dataclass(frozen=True)
 class Opened:
-    holder: str
+    """The name of the holder is personal: it is sealed with a key of the customer."""
+
+    customer: str
+    holder: Annotated[str | None, Personal("customer")]
 
 
 @events.event("money deposited")
@@ -107,16 +118,17 @@ class RefusedError(Exception):
 
 @dataclass
 class Account:
+    customer: str = ""
     holder: str = ""
     cents: int = 0
 
-    def open(self, holder):
-        if self.holder:
+    def open(self, customer, holder):
+        if self.customer:
             raise RefusedError("the account is open already")
-        return Opened(holder)
+        return Opened(customer, holder)
 
     def deposit(self, cents: int, booked: date):
-        if not self.holder:
+        if not self.customer:
             raise RefusedError("there is no such account")
         return Deposited(cents, booked)
 
@@ -126,7 +138,8 @@ class Account:
         return Withdrawn(cents, booked)
 
     def apply_opened(self, event: Opened):
-        self.holder = event.holder
+        self.customer = event.customer
+        self.holder = event.holder or "(forgotten)"
 
     def apply_deposited(self, event: Deposited):
         self.cents += event.cents
@@ -138,7 +151,7 @@ class Account:
 def test_the_account_without_a_store():
     day = date(2026, 1, 7)
     (
-        given(Account, Opened("ada"), Deposited(500, day), codec=events)
+        given(Account, Opened("c-1", "Ada"), Deposited(500, day), codec=events)
         .when(Account.withdraw, 200, day)
         .then(Withdrawn(200, day))
         .when(Account.withdraw, 301, day)
@@ -242,7 +255,8 @@ class Bank:
 
     def open(self, account, cents, day):
         clerk = Context(actor="clerk:7", reason="opened at the counter")
-        self.accounts.execute(account, lambda it: it.open(f"customer:{account}"), context=clerk)
+        opened = lambda it: it.open(f"c-{account}", account.title())  # noqa: E731
+        self.accounts.execute(account, opened, context=clerk)
         self.accounts.execute(account, lambda it: it.deposit(cents, day), context=clerk)
 
     def transfer(self, source, target, cents, day, click=None):
@@ -337,6 +351,18 @@ def audited(bank):
     check("who", {entry.context.actor for entry in entries[2:]}, {"process:transfer"})
 
 
+def forgotten(bank):
+    print("Eve leaves the bank, and asks to be forgotten")
+    report = bank.store.forget("c-eve")
+    eve = bank.accounts.load("eve").state
+    print(f"  {len(report.keys)} key deleted; her account: {eve.holder}, {euros(eve.cents)}")
+    for copy in report.out_of_reach:
+        print(f"  out of reach: {copy}")
+    check("eve's name", eve.holder, "(forgotten)")
+    check("eve's money", eve.cents, 40_000)
+    check("ada's name", bank.accounts.load("ada").state.holder, "Ada")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bootstrap-servers", "-b", help="a broker; default: one of its own")
@@ -350,7 +376,10 @@ def main():
         servers = arguments.bootstrap_servers
         if servers is None:
             servers = stack.enter_context(tidemill.Broker()).bootstrap_servers
-        store = stack.enter_context(Store(servers, arguments.store, folder=folder))
+        plain = stack.enter_context(Store(servers, arguments.store, folder=folder))
+        Masters.create(folder / "master-keys")  # in life it is made once, and kept elsewhere
+        keyring = Keyring(servers, arguments.store, Masters.read(folder / "master-keys"))
+        store = SealedStore(plain, keyring, personal_fields({"account opened": Opened}))
         bank = Bank(store, folder)
         january(bank)
         end_of_january = datetime.now(UTC)
@@ -358,6 +387,7 @@ def main():
         statements(bank)
         look_back(bank, end_of_january)
         audited(bank)
+        forgotten(bank)
         bank.database.close()
     print("All checks passed.")
 

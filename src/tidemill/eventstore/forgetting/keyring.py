@@ -51,7 +51,7 @@ class Keyring:
     """The keys of one store. Threads can share it.
 
     Args:
-        kafka: the cluster.
+        kafka: the cluster, or its ``bootstrap.servers``.
         store: the topic of the store.
         masters: the master keys.
 
@@ -60,7 +60,8 @@ class Keyring:
         UnreachableError: the topic can't be read.
     """
 
-    def __init__(self, kafka: Kafka, store: str, masters: Masters) -> None:
+    def __init__(self, kafka: Kafka | str, store: str, masters: Masters) -> None:
+        kafka = Kafka(kafka) if isinstance(kafka, str) else kafka
         self.topic = f"{store}.keys"
         self._kafka = kafka
         self._store = store
