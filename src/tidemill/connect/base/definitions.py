@@ -8,14 +8,86 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
+from tidemill.connect.base.secrets import find_plain
 from tidemill.errors import TidemillError
 from tidemill.settings.section import Section
 
 S = TypeVar("S", bound=Section)
+
+
+class StoredSection(Section):
+    """A definition that a user writes, a topic stores, and workers read. It contains no secret.
+
+    Attributes:
+        docs: the page that explains the keys.
+        invalid: the class of errors about it.
+    """
+
+    docs: ClassVar[str]
+    invalid: ClassVar[type[TidemillError]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_plain_secrets(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if plain := cls.plain_secrets(values):
+            raise cls.invalid(
+                f"{plain[0]} contains a secret as plain text, and definitions are stored and shown",
+                hint='Refer to it: "${env:NAME}" or "${file:/path}".',
+            )
+        return values
+
+    @classmethod
+    def plain_secrets(cls, values: dict[str, Any]) -> list[str]:
+        """Return the keys that contain a secret as plain text."""
+        return find_plain(values)
+
+    def encode(self) -> bytes:
+        """Return the definition as a record's value."""
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Return the definition in a record's value.
+
+        Raises:
+            TidemillError: of the class ``invalid``: it is not JSON, or invalid.
+        """
+        try:
+            return cls.parse(json.loads(value))
+        except ValueError as failure:
+            raise cls.invalid(f"the stored definition is not JSON: {failure}") from failure
+
+    @classmethod
+    def parse(cls, values: Any) -> Self:
+        """Check the values of a definition, a JSON or TOML table.
+
+        Raises:
+            TidemillError: of the class ``invalid``: a key or a value is invalid, or a secret is in
+                it as plain text.
+        """
+        return parse(cls, values, cls.invalid, cls.docs)
+
+    @classmethod
+    def read_file(cls, path: Path) -> Self:
+        """Read a definition from a TOML file. Its relative paths are relative to the file.
+
+        Raises:
+            TidemillError: of the class ``invalid``: the file can't be read, or is invalid.
+        """
+        try:
+            values = tomllib.loads(path.read_text())
+        except OSError as failure:
+            raise cls.invalid(f"can't read {path}: {failure.strerror}") from failure
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
+            raise cls.invalid(f"{path} is not valid TOML: {failure}") from failure
+        try:
+            return cls.parse(values).relative_to(path.parent)
+        except cls.invalid as failure:
+            raise cls.invalid(f"{path}: {failure}", hint=failure.hint) from failure
 
 
 def parse(kind: type[S], values: Any, error: type[TidemillError], docs: str) -> S:
@@ -34,36 +106,6 @@ def parse(kind: type[S], values: Any, error: type[TidemillError], docs: str) -> 
         return kind.model_validate(values)
     except ValidationError as failure:
         raise _invalid(kind, failure, error, docs) from None
-
-
-def decode(kind: type[S], value: bytes, error: type[TidemillError], docs: str) -> S:
-    """Return the definition in a record's value. The arguments and errors are those of ``parse``.
-
-    Raises:
-        TidemillError: of the class ``error``: it is not JSON, or invalid.
-    """
-    try:
-        return parse(kind, json.loads(value), error, docs)
-    except ValueError as failure:
-        raise error(f"the stored definition is not JSON: {failure}") from failure
-
-
-def read_file(kind: type[S], path: Path, error: type[TidemillError], docs: str) -> S:
-    """Read a definition from a TOML file. Its relative paths are relative to the file.
-
-    Raises:
-        TidemillError: of the class ``error``: the file can't be read, or is invalid.
-    """
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as failure:
-        raise error(f"can't read {path}: {failure.strerror}") from failure
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
-        raise error(f"{path} is not valid TOML: {failure}") from failure
-    try:
-        return parse(kind, values, error, docs).relative_to(path.parent)
-    except error as failure:
-        raise error(f"{path}: {failure}", hint=failure.hint) from failure
 
 
 def _invalid(

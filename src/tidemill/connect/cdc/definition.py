@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tidemill.connect.base import definitions
-from tidemill.connect.base.secrets import find_plain, resolve
+from tidemill.connect.base.definitions import StoredSection
+from tidemill.connect.base.secrets import resolve
 from tidemill.connect.cdc.errors import DefinitionError
 from tidemill.settings.section import Section
 
@@ -51,13 +51,15 @@ class Outbox(Section):
     payload: str = "payload"
 
 
-class Definition(Section):
+class Definition(StoredSection):
     """A source of [change data capture](cdc.md). One worker, `sources`, runs all of them.
 
     Paths of a database are relative to the file.
     """
 
     key = "source"
+    docs = "docs/cdc.md"
+    invalid = DefinitionError
     is_repeated = True
 
     name: str = Field(
@@ -125,18 +127,6 @@ class Definition(Section):
     table: dict[str, TableRules] = Field({}, description="Rules by schema.table.")
     outbox: Outbox | None = Field(None, description="The outbox router.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_plain_secrets(cls, values: dict[str, Any]) -> dict[str, Any]:
-        plain = find_plain(values)
-        if plain:
-            raise DefinitionError(
-                f"{plain[0]} contains a secret as plain text, and definitions are stored and shown",
-                hint=f'Refer to it: {plain[0].rpartition(".")[2]} = "${{env:NAME}}" or '
-                '"${file:/path}".',
-            )
-        return values
-
     @model_validator(mode="after")
     def _require_key_of_hashes(self) -> Self:
         if self.hash_key == "" and any(rules.hash for rules in self.table.values()):
@@ -175,36 +165,6 @@ class Definition(Section):
             resolve(self.database),
         )
 
-    def encode(self) -> bytes:
-        """Return the definition as a record's value."""
-        return self.model_dump_json(exclude_defaults=True).encode()
 
-    @classmethod
-    def decode(cls, value: bytes) -> Definition:
-        """Return the definition of a record.
-
-        Raises:
-            DefinitionError: it is invalid.
-        """
-        return definitions.decode(cls, value, DefinitionError, _DOCS)
-
-
-_DOCS = "docs/cdc.md"
-
-
-def parse(values: dict[str, Any]) -> Definition:
-    """Check the values of a definition.
-
-    Raises:
-        DefinitionError: a key or a value is invalid, or a secret is in it as plain text.
-    """
-    return definitions.parse(Definition, values, DefinitionError, _DOCS)
-
-
-def read_file(path: Path) -> Definition:
-    """Read a definition from a TOML file. A relative ``database.path`` is relative to the file.
-
-    Raises:
-        DefinitionError: the file can't be read, or is invalid.
-    """
-    return definitions.read_file(Definition, path, DefinitionError, _DOCS)
+parse = Definition.parse
+read_file = Definition.read_file

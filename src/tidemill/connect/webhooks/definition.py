@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tidemill.connect.base import definitions
+from tidemill.connect.base.definitions import StoredSection
 from tidemill.connect.base.secrets import find_plain
 from tidemill.connect.webhooks.errors import DefinitionError, ExpressionError
 from tidemill.connect.webhooks.retries import STANDARD_S
 from tidemill.connect.webhooks.topics import dead_letters_topic
-from tidemill.settings.section import Section
 
 DAY_S = 86_400.0
 _LONGEST_S = 10 * DAY_S
@@ -30,12 +29,14 @@ _FORBIDDEN_HEADERS = frozenset(
 Pause = Annotated[float, Field(ge=0.01, le=7 * DAY_S)]
 
 
-class Webhook(Section):
+class Webhook(StoredSection):
     """A topic that is delivered to an HTTP endpoint: a [webhook](guide-webhooks.md#webhooks-out).
     One worker, `webhooks`, delivers all of them.
     """
 
     key = "webhook"
+    docs = "docs/guide-webhooks.md"
+    invalid = DefinitionError
     is_repeated = True
 
     name: str = Field(
@@ -124,19 +125,13 @@ class Webhook(Section):
         None, description="PEM file with the authorities that sign the endpoint's certificate."
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _refuse_plain_secrets(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def plain_secrets(cls, values: dict[str, Any]) -> list[str]:
+        """Return the keys that contain a secret as plain text. A template has none."""
         plain = find_plain({key: each for key, each in values.items() if key != "template"})
         secrets = values.get("secrets")
-        if isinstance(secrets, list) and any("${" not in str(each) for each in secrets):
-            plain = ["secrets", *plain]
-        if plain:
-            raise DefinitionError(
-                f"{plain[0]} contains a secret as plain text, and definitions are stored and shown",
-                hint='Refer to it: "${env:NAME}" or "${file:/path}".',
-            )
-        return values
+        is_plain = isinstance(secrets, list) and any("${" not in str(each) for each in secrets)
+        return ["secrets", *plain] if is_plain else plain
 
     @field_validator("url", "proxy")
     @classmethod
@@ -210,7 +205,7 @@ class Webhook(Section):
     def with_secret(self, reference: str, keep: int = 1) -> Webhook:
         """Return the definition with a new secret, and so many of the old ones behind it."""
         changed = {"secrets": [reference, *self.secrets[:keep]], "signed": True}
-        return parse({**self.model_dump(exclude_defaults=True), **changed})
+        return self.parse({**self.model_dump(exclude_defaults=True), **changed})
 
     def relative_to(self, folder: Path) -> Self:
         """Return the definition with a ``ca_file`` that is relative to a folder."""
@@ -219,36 +214,6 @@ class Webhook(Section):
         found = (folder.absolute() / self.ca_file.expanduser()).resolve()
         return self.model_copy(update={"ca_file": found})
 
-    def encode(self) -> bytes:
-        """Return the definition as a record's value."""
-        return self.model_dump_json(exclude_defaults=True).encode()
 
-    @classmethod
-    def decode(cls, value: bytes) -> Webhook:
-        """Return the definition of a record.
-
-        Raises:
-            DefinitionError: it is invalid.
-        """
-        return definitions.decode(cls, value, DefinitionError, _DOCS)
-
-
-_DOCS = "docs/guide-webhooks.md"
-
-
-def parse(values: dict[str, Any]) -> Webhook:
-    """Check the values of a definition.
-
-    Raises:
-        DefinitionError: a key or a value is invalid, or a secret is in it as plain text.
-    """
-    return definitions.parse(Webhook, values, DefinitionError, _DOCS)
-
-
-def read_file(path: Path) -> Webhook:
-    """Read a definition from a TOML file. A relative ``ca_file`` is relative to the file.
-
-    Raises:
-        DefinitionError: the file can't be read, or is invalid.
-    """
-    return definitions.read_file(Webhook, path, DefinitionError, _DOCS)
+parse = Webhook.parse
+read_file = Webhook.read_file
