@@ -89,9 +89,10 @@ class LoginProxy:
 def _with_sasl(frame: bytes, version: int) -> bytes:
     """Return an ApiVersions response that offers the login, too."""
     tree = decode_response(API_VERSIONS, version, frame, 4).as_tree()
+    login = {HANDSHAKE: 1, AUTHENTICATE: 0}
+    tree["api_keys"] = [each for each in tree["api_keys"] if each["api_key"] not in login]
     tree["api_keys"] += [
-        {"api_key": HANDSHAKE, "min_version": 0, "max_version": 1},
-        {"api_key": AUTHENTICATE, "min_version": 0, "max_version": 0},
+        {"api_key": api, "min_version": 0, "max_version": newest} for api, newest in login.items()
     ]
     return frame[:4] + bytes(encode_response(API_VERSIONS, version, tree))
 
