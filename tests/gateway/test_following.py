@@ -23,6 +23,7 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway import following, streaming
+from tidemill.gateway.users import Users
 
 STREAM = {"accept": "text/event-stream"}
 
@@ -344,6 +345,6 @@ async def test_a_comment_keeps_an_idle_stream_open(
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    await topics(parts)(scope, receive, send)
+    await topics(parts, Users(parts, frozenset()))(scope, receive, send)
     assert sent.count(b":\n\n") >= 3
     await parts.close()

@@ -6,6 +6,7 @@ A room that serves something else (webhooks) adds its listeners to ``listeners``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +21,7 @@ from tidemill.gateway.parts import Parts
 from tidemill.gateway.posting import post
 from tidemill.gateway.reading import get_partition
 from tidemill.gateway.server import Listener
+from tidemill.gateway.users import Users
 
 
 async def _topic(request: Request) -> Response:
@@ -46,21 +48,29 @@ class Application:
     Starlette's own application would answer errors itself, and put three layers around a route.
     """
 
-    def __init__(self, parts: Parts, routes: Sequence[BaseRoute]) -> None:
-        self.parts = parts
+    def __init__(self, users: Users, routes: Sequence[BaseRoute]) -> None:
+        self._users = users
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request. Errors are raised: the guard answers them."""
-        scope["app"] = self
-        await self._router(scope, receive, send)
+        async with self._users.parts(scope) as parts:
+            scope["app"] = _Shared(parts)
+            await self._router(scope, receive, send)
 
 
-def topics(parts: Parts) -> ASGIApp:
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The parts of a request, where an endpoint looks for them."""
+
+    parts: Parts
+
+
+def topics(parts: Parts, users: Users) -> ASGIApp:
     """Return the application of topics, behind its guard."""
     settings = parts.settings
     return Guard(
-        Application(parts, ROUTES),
+        Application(users, ROUTES),
         allow_remote=settings.allow_remote,
         names=settings.names(),
         origins=settings.allowed_origins(),
@@ -68,13 +78,13 @@ def topics(parts: Parts) -> ASGIApp:
     )
 
 
-def listeners(parts: Parts) -> list[Listener]:
+def listeners(parts: Parts, users: Users) -> list[Listener]:
     """Return what the gateway serves, each with its address."""
     settings = parts.settings
     return [
         Listener(
             "topics",
-            topics(parts),
+            topics(parts, users),
             settings.host,
             settings.port,
             settings.connections,

@@ -1,7 +1,7 @@
 """Decides whether a request is served: who sends it, from which web page, and how much.
 
-There are no logins, so what protects topics is that only this machine reaches them, and that no web
-page does on behalf of its reader. Must not know: topics, records.
+Without logins (``users``), what protects topics is that only this machine reaches them, and that no
+web page does on behalf of its reader. Must not know: topics, records.
 Sources: RFC 9110 (HTTP), the Fetch standard (Origin, CORS, Sec-Fetch-Site), RFC 6585 (429).
 """
 
@@ -30,7 +30,7 @@ RATE_S = 10.0
 _ADDRESSES = 10_000
 """The most client addresses whose rate is remembered."""
 _METHODS = "GET, POST, OPTIONS"
-_REQUEST_HEADERS = "Accept, Content-Type, Idempotency-Key, Last-Event-ID"
+_REQUEST_HEADERS = "Accept, Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
 _EXPOSED_HEADERS = b"Link, Retry-After"
 _NO_SNIFF = (b"x-content-type-options", b"nosniff")
 _SAME_ORIGIN = (b"cross-origin-resource-policy", b"same-origin")
@@ -51,6 +51,14 @@ class Rates:
         self._most = per_second * RATE_S
         self._now = now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def peek(self, address: str) -> float:
+        """Return what ``wait_s`` would, without counting a request."""
+        if address not in self._buckets:
+            return 0.0
+        tokens, since = self._buckets[address]
+        tokens = min(self._most, tokens + (self._now() - since) * self._per_second)
+        return 0.0 if tokens >= 1 else (1 - tokens) / self._per_second
 
     def wait_s(self, address: str) -> float:
         """Count a request; return 0, or after how many seconds the client can try again."""
@@ -169,7 +177,7 @@ class Guard:
                 403,
                 "remote_address",
                 "clients on other machines are not served",
-                hint="There are no logins. gateway.allow_remote = true allows it.",
+                hint="gateway.allow_remote = true allows it; gateway.logins asks for logins.",
             )
         host = self._checked_host(headers.getlist("host"))
         self._check_origin(headers, f"{scope['scheme']}://{host}")

@@ -40,12 +40,18 @@ class Parts:
     metrics: MetricsPage
 
     @classmethod
-    def start(cls, kafka: Kafka, settings: GatewaySettings) -> Parts:
-        """Return the parts, in a running event loop."""
-        budget, catalog = Budget(settings.inflight_bytes), Catalog(kafka)
+    def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
+        """Return the parts, in a running event loop.
+
+        Args:
+            beside: other parts, with which these share memory and measurements.
+        """
+        budget = Budget(settings.inflight_bytes) if beside is None else beside.budget
+        catalog = Catalog(kafka)
         writer = Writer(kafka, budget)
         keys = Keys(kafka, writer, settings)
-        pool, hub, registry = Pool(kafka), Hub(kafka, catalog), Registry()
+        pool, hub = Pool(kafka), Hub(kafka, catalog)
+        registry = Registry() if beside is None else beside.registry
         page = MetricsPage(kafka, registry)
         return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, registry, page)
 

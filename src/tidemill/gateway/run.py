@@ -20,6 +20,7 @@ from tidemill.gateway.metrics import WORKER, Measured
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.server import serve
 from tidemill.gateway.settings import GatewaySettings
+from tidemill.gateway.users import Users
 from tidemill.metrics.process import LoopLag
 
 SWITCH_SECONDS = 0.0005
@@ -49,15 +50,16 @@ async def _serve(
 ) -> None:
     incoming = HooksApp(kafka, hooks)
     parts = Parts.start(kafka, settings)
+    users = Users(parts, settings.schemes())
     try:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, _stop, stop, parts)
+            loop.add_signal_handler(number, _stop, stop, parts, users)
         incoming.start()
         served = [
             replace(each, app=Measured(each.app, parts.registry, each.name))
-            for each in (*listeners(parts), *incoming.listeners())
+            for each in (*listeners(parts, users), *incoming.listeners())
         ]
         with MetricsPublisher(kafka, WORKER, parts.registry):
             lag = LoopLag(parts.registry)
@@ -68,9 +70,11 @@ async def _serve(
     finally:
         with contextlib.suppress(asyncio.CancelledError):
             await incoming.stop()
+            await users.close()
             await parts.close()
 
 
-def _stop(stop: asyncio.Event, parts: Parts) -> None:
+def _stop(stop: asyncio.Event, parts: Parts, users: Users) -> None:
     stop.set()
     parts.stop()
+    users.stop()

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tidemill.settings.section import HOST, INT, LONG, Section
+
+
+def _schemes(text: str) -> str:
+    """Check the schemes of logins.
+
+    Raises:
+        ValueError: one of them is not known.
+    """
+    for each in text.split(","):
+        if each.strip().lower() not in ("", "basic", "bearer"):
+            raise ValueError(f"unknown login {each.strip()!r}: expected basic or bearer")
+    return text
 
 
 class GatewaySettings(Section):
@@ -23,8 +35,14 @@ class GatewaySettings(Section):
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 picks a free one.")
     allow_remote: bool = Field(
         False,
-        description="Whether clients on other machines can use topics. There are no logins, so "
-        "each of them can read and write all topics.",
+        description="Whether clients on other machines can use topics. Without `logins`, each of "
+        "them can read and write all topics.",
+    )
+    logins: Annotated[str, AfterValidator(_schemes)] = Field(
+        "",
+        description="Logins of requests, with commas: basic (name and password) and bearer (a "
+        "token). The gateway passes them on, and reaches the broker as that user; the broker must "
+        "have the mechanism. Empty: no login; requests are the gateway's own.",
     )
     hosts: str = Field(
         "",
@@ -78,6 +96,10 @@ class GatewaySettings(Section):
         le=1_000_000,
         description="Most records with an Idempotency-Key that are remembered for each topic.",
     )
+
+    def schemes(self) -> frozenset[str]:
+        """Return the schemes of ``logins`` in lower case."""
+        return frozenset(each.strip().lower() for each in self.logins.split(",") if each.strip())
 
     def names(self) -> frozenset[str]:
         """Return the names of ``hosts`` in lower case."""

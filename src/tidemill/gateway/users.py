@@ -1,0 +1,231 @@
+"""Logins over HTTP: each user's requests reach the broker through Kafka clients of that user.
+
+The gateway knows no users and stores no passwords: it passes on what a request has (RFC 7617, RFC
+6750), and the broker decides. Clients of a user stay for later requests; there are at most
+``MOST_USERS``. Must not know: routes, records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import SettingsError
+from tidemill.gateway.errors import HttpError, busy, unavailable
+from tidemill.gateway.guard import Rates
+from tidemill.gateway.parts import Parts
+
+MOST_USERS = 32
+"""Users whose clients stay open. Each has a few connections and threads."""
+CHECKED_S = 60.0
+"""How long a login counts as checked. Then the next request checks it again."""
+_CHECK_S = 5.0
+"""How long the broker can take to accept a login."""
+_LOOK_S = 0.25
+_FAILURES_PER_SECOND = 1
+"""Failed logins of a client address, on average over ten seconds. Above it, none is checked."""
+_MOST_BYTES = 16_384
+OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json"})
+"""The documentation, which needs no login."""
+
+
+@dataclass
+class _User:
+    """The clients of one user, and how many requests use them."""
+
+    parts: Parts
+    checked_at: float
+    requests: int = 0
+
+
+class Users:
+    """The parts of each user who has logged in.
+
+    Args:
+        own: the gateway's own parts, whose limits and settings hold for all users.
+        schemes: the schemes of HTTP that are allowed: ``basic`` and ``bearer``.
+        now: seconds that never decrease.
+
+    Raises:
+        SettingsError: the broker would not check a login.
+    """
+
+    def __init__(
+        self, own: Parts, schemes: frozenset[str], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        protocol = str(own.kafka.properties.get("security.protocol", "")).upper()
+        if schemes and not protocol.startswith("SASL"):
+            raise SettingsError(
+                "gateway.logins is set, and the broker asks for no login: any password would do",
+                hint="Set kafka.mechanisms of the broker, or security.protocol of the gateway's "
+                "client.",
+            )
+        self._own = own
+        self._schemes = schemes
+        self._now = now
+        self._salt = secrets.token_bytes(16)
+        self._users: OrderedDict[bytes, _User] = OrderedDict()
+        self._failures = Rates(_FAILURES_PER_SECOND, now)
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def parts(self, scope: Scope) -> AsyncIterator[Parts]:
+        """Yield the parts with which a request is served.
+
+        Raises:
+            HttpError: the request has no login, or the broker refuses it (401); there are too many
+                failures (429) or users (503).
+        """
+        if not self._schemes or scope["path"] in OPEN_PATHS:
+            yield self._own
+            return
+        properties = self._properties(Headers(scope=scope).getlist("authorization"))
+        address = scope["client"][0] if scope.get("client") else ""
+        user = await self._user(properties, address)
+        user.requests += 1
+        try:
+            yield user.parts
+        finally:
+            user.requests -= 1
+
+    async def _user(self, properties: Mapping[str, Any], address: str) -> _User:
+        key = self._key(properties)
+        found = self._users.get(key)
+        if found is None or self._now() - found.checked_at > CHECKED_S:
+            wait_s = self._failures.peek(address)
+            if wait_s:
+                raise HttpError(
+                    429, "too_many_requests", "too many failed logins", retry_after_s=wait_s
+                )
+            own = {
+                key: value
+                for key, value in self._own.kafka.properties.items()
+                if key not in ("sasl.username", "sasl.password", "sasl.mechanisms")
+            }
+            kafka = Kafka(self._own.kafka.servers, {**own, **properties})
+            try:
+                await asyncio.to_thread(_check, kafka)
+            except HttpError as error:
+                if error.status == 401:
+                    self._failures.wait_s(address)
+                    await self._forget(key)
+                    raise self._refused(str(error)) from None
+                raise
+            found = await self._checked(key, kafka)
+        self._users.move_to_end(key)
+        return found
+
+    async def _checked(self, key: bytes, kafka: Kafka) -> _User:
+        async with self._lock:  # requests of a new user come together
+            found = self._users.get(key)
+            if found is None:
+                await self._make_room()
+                found = _User(Parts.start(kafka, self._own.settings, self._own), 0.0)
+                self._users[key] = found
+            found.checked_at = self._now()
+            return found
+
+    async def _make_room(self) -> None:
+        if len(self._users) < MOST_USERS:
+            return
+        idle = next((key for key, user in self._users.items() if not user.requests), None)
+        if idle is None:
+            raise busy("too many users are served at the same time")
+        await self._forget(idle)
+
+    async def _forget(self, key: bytes) -> None:
+        user = self._users.pop(key, None)
+        if user is not None:
+            user.parts.stop()
+            await user.parts.close()
+
+    def _key(self, properties: Mapping[str, Any]) -> bytes:
+        text = "\0".join(f"{name}={properties[name]}" for name in sorted(properties) if name != _CB)
+        token = properties[_CB].token if _CB in properties else ""
+        return hashlib.blake2b(f"{text}\0{token}".encode(), key=self._salt).digest()
+
+    def _properties(self, given: list[str]) -> dict[str, Any]:
+        """Return librdkafka's properties for the login of a request."""
+        if len(given) != 1 or len(given[0]) > _MOST_BYTES:
+            raise self._refused("a login is needed")
+        scheme, _, value = given[0].partition(" ")
+        value = value.strip()
+        if scheme.lower() not in self._schemes or not value:
+            raise self._refused("this kind of login is not allowed")
+        if scheme.lower() == "bearer":
+            return {"sasl.mechanism": "OAUTHBEARER", _CB: _Token(value)}
+        try:
+            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            colon = ""
+        if not colon or not name or not password or "\0" in name + password:
+            raise self._refused("the login is malformed")
+        return {"sasl.username": name, "sasl.password": password}
+
+    def _refused(self, reason: str) -> HttpError:
+        known = {"basic": 'Basic realm="tidemill", charset="UTF-8"', "bearer": "Bearer"}
+        ways = ", ".join(known[each] for each in sorted(self._schemes))
+        return HttpError(401, "unauthorized", reason, headers={"www-authenticate": ways})
+
+    def stop(self) -> None:
+        """End answers that wait for new records."""
+        for user in self._users.values():
+            user.parts.stop()
+
+    async def close(self) -> None:
+        """End the clients of all users."""
+        for key in list(self._users):
+            await self._forget(key)
+
+
+_CB = "oauth_cb"
+
+
+@dataclass(frozen=True)
+class _Token:
+    """Gives librdkafka the token of a request. The broker checks it, and when it expires."""
+
+    token: str
+
+    def __call__(self, config: str) -> tuple[str, float]:
+        return self.token, time.time() + 3600
+
+
+def _check(kafka: Kafka) -> None:
+    """Return if the broker accepts a login.
+
+    Raises:
+        HttpError: it does not (401), or no broker answers (503).
+    """
+    refused: list[KafkaError] = []
+
+    def note(error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            refused.append(error)
+
+    admin = kafka.make(AdminClient, kafka.config("tidemill-gateway-login") | {"error_cb": note})
+    deadline = time.monotonic() + _CHECK_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(KafkaException):
+            admin.list_topics(timeout=_LOOK_S)
+            return
+        admin.poll(0)
+        if refused:
+            raise HttpError(401, "unauthorized", "the broker refuses the login")
+    raise unavailable("the broker does not answer a login")

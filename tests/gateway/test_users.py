@@ -1,0 +1,219 @@
+"""Requests log in, and the broker decides what each user can do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from joserfc import jwt
+from joserfc.jwk import KeySet, RSAKey
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import SettingsError
+from tidemill.gateway import users as users_module
+from tidemill.gateway.errors import HttpError
+from tidemill.gateway.parts import Parts
+from tidemill.gateway.settings import GatewaySettings
+from tidemill.gateway.users import Users
+
+CONFIG = """
+[kafka]
+mechanisms = "SCRAM-SHA-256, OAUTHBEARER"
+[logins]
+users_file = "users"
+[security]
+admin_file = "admins"
+[oauth]
+jwks = "keys.json"
+[gateway]
+logins = "basic, bearer"
+"""
+ADMIN, ALICE = ("admin", "pässword:1"), ("alice", "secret")
+RECORD = {"value": "v"}
+
+
+class Guarded:
+    """A broker with rules, and its gateway."""
+
+    def __init__(self, folder: Path) -> None:
+        self._signer = RSAKey.generate_key(2048, {"kid": "1"})
+        (folder / "keys.json").write_text(json.dumps(KeySet([self._signer]).as_dict(private=False)))
+        for name, user in (("users", ALICE), ("admins", ADMIN)):
+            (folder / name).write_text(":".join(user) + "\n")
+            (folder / name).chmod(0o600)
+        (folder / "tidemill.toml").write_text(CONFIG)
+        port = reserve_port()
+        settings = {"gateway.enabled": "true", "gateway.port": str(port)}
+        self.broker = BrokerProcess(folder, settings=settings)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
+
+    def is_up(self) -> bool:
+        try:
+            return self.client.get("/docs").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def bearer(self, user: str, **claims: object) -> dict[str, str]:
+        about = {"sub": user, "exp": int(time.time()) + 600, **claims}
+        token = jwt.encode({"alg": "RS256", "kid": "1"}, about, self._signer)
+        return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    found = Guarded(tmp_path_factory.mktemp("guarded"))
+    with found.broker, found.client:
+        poll_until(found.is_up, 60, "the gateway answers")
+        properties: dict[str, Any] = {
+            "bootstrap.servers": found.broker.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": ADMIN[0],
+            "sasl.password": ADMIN[1],
+        }
+        admin = AdminClient(properties)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+        yield found
+
+
+def test_a_user_with_rights_reads_and_writes(guarded: Guarded) -> None:
+    for login in ({"auth": ADMIN}, {"headers": guarded.bearer("admin")}):
+        answer = guarded.client.post("/topics/t", json=RECORD, **cast(Any, login))
+        assert answer.status_code in (200, 201), answer.text
+        assert guarded.client.get("/topics/t", **cast(Any, login)).status_code == 200
+
+
+def test_a_user_without_rights_is_refused_by_the_broker(guarded: Guarded) -> None:
+    for login in ({"auth": ALICE}, {"headers": guarded.bearer("alice")}):
+        answer = guarded.client.post("/topics/t", json=RECORD, **cast(Any, login))
+        assert answer.status_code in (403, 404), answer.text  # may not be described: not found
+        assert guarded.client.get("/topics", **cast(Any, login)).json()["topics"] == []
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "Basic",
+        "Basic !!!",
+        "Basic YWxpY2U=",  # no colon
+        "Basic YWxpY2U6",  # no password
+        "Basic OnNlY3JldA==",  # no name
+        "Digest username=alice",
+        "Bearer",
+        "Bearer " + "x" * 20_000,
+    ],
+)
+def test_a_request_without_a_login_is_401(guarded: Guarded, authorization: str | None) -> None:
+    headers = {"authorization": authorization} if authorization else {}
+    answer = guarded.client.get("/topics", headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["www-authenticate"].startswith('Basic realm="tidemill"')
+    assert answer.json()["error"] == "unauthorized"
+
+
+def test_a_wrong_login_is_401_and_says_nothing_else(guarded: Guarded) -> None:
+    wrong = [
+        guarded.client.get("/topics", auth=("bob", "wrong")),
+        guarded.client.get("/topics", auth=("carol", "secret")),
+        guarded.client.get("/topics", headers=guarded.bearer("admin", exp=1)),
+    ]
+    assert [each.status_code for each in wrong] == [401, 401, 401]
+    assert len({each.text for each in wrong}) == 1
+
+
+def test_the_documentation_needs_no_login(guarded: Guarded) -> None:
+    for path in ("/", "/docs", "/openapi.json"):
+        assert guarded.client.get(path, follow_redirects=False).status_code < 400
+
+
+# --- without a broker ----------------------------------------------------------------------------
+
+
+class FakeClock:
+    """Seconds that a test sets."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+SASL = Kafka(
+    "127.0.0.1:1",
+    {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "gateway",
+        "sasl.password": "x",
+    },
+)
+
+
+def scope(user: str, path: str = "/topics") -> dict[str, Any]:
+    value = httpx.BasicAuth(user, "x")._auth_header.encode()
+    return {"type": "http", "path": path, "client": ("127.0.0.1", 1)} | {
+        "headers": [(b"authorization", value)]
+    }
+
+
+async def test_clients_of_users_are_bounded_and_checked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks: list[str] = []
+    is_refused = False
+
+    def check(kafka: Kafka) -> None:
+        checks.append(kafka.properties["sasl.username"])
+        if is_refused:
+            raise HttpError(401, "unauthorized", "no")
+
+    monkeypatch.setattr(users_module, "_check", check)
+    monkeypatch.setattr(users_module, "MOST_USERS", 2)
+    own, clock = Parts.start(SASL, GatewaySettings()), FakeClock()
+    users = Users(own, frozenset({"basic"}), clock)
+    async with users.parts(scope("a")) as first, users.parts(scope("a")) as again:
+        assert first is again
+        assert first is not own
+        assert first.budget is own.budget
+        async with users.parts(scope("b")):
+            with pytest.raises(HttpError, match="too many users"):
+                async with users.parts(scope("c")):
+                    pass
+        async with users.parts(scope("c")):  # in the place of b
+            pass
+    assert checks == ["a", "b", "c", "c"]
+    clock.seconds = users_module.CHECKED_S + 1
+    is_refused = True
+    with pytest.raises(HttpError, match="no"):
+        async with users.parts(scope("a")):
+            pass
+    assert len(users._users) == 1  # its clients are gone
+    for _ in range(20):
+        with pytest.raises(HttpError) as refused:
+            async with users.parts(scope("guess")):
+                pass
+    assert refused.value.status == 429
+    await users.close()
+    await own.close()
+
+
+async def test_logins_that_the_broker_would_not_check_are_refused() -> None:
+    own = Parts.start(Kafka("127.0.0.1:1"), GatewaySettings())
+    with pytest.raises(SettingsError, match="any password would do"):
+        Users(own, frozenset({"basic"}))
+    users = Users(own, frozenset())
+    async with users.parts(scope("a")) as parts:
+        assert parts is own
+    await asyncio.gather(users.close(), own.close())
