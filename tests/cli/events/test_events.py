@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import CommandLine
+from tests.conftest import BrokerFactory
 from tidemill.cli import output
 
 PROGRAM = """
@@ -135,6 +137,24 @@ def test_publish_copies_once(tidemill: CommandLine, store: str) -> None:
     assert [each["key"] for each in found] == ["count-a"] * 3 + ["count-b"]
     same = tidemill.run("events", "publish", store, "--to", store)
     assert same.returncode == output.USAGE
+
+
+def test_publish_is_a_worker_beside_the_broker(start_broker: BrokerFactory, tmp_path: Path) -> None:
+    file = tmp_path / "tidemill.toml"
+    file.write_text('[[publish]]\nstore = "bank"\nto = "bank-events"\npartitions = 2\n')
+    broker = start_broker(env={"TIDEMILL_CONFIG": str(file), "XDG_CACHE_HOME": str(tmp_path)})
+    tidemill = CommandLine(broker.bootstrap, tmp_path)
+    tidemill.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    for number in (1, 2, 3):
+        tidemill.ok("events", "append", "bank", f"a-{number}", "t")
+    deadline = time.monotonic() + 60
+    while True:
+        done = tidemill.run("topic", "consume", "bank-events", "--from", "beginning", "--until-end")
+        if len(done.stdout.splitlines()) == 3:
+            break
+        assert time.monotonic() < deadline, done
+        time.sleep(0.1)
+    assert len({each["partition"] for each in lines(done.stdout)}) <= 2
 
 
 def test_export_and_import(tidemill: CommandLine, store: str, tmp_path: Path) -> None:

@@ -105,6 +105,28 @@ class PipelineEntry(Section):
         return [text for each in given for text in each]
 
 
+class PublishEntry(Section):
+    """A store of events whose accepted events are copied to a topic."""
+
+    key = "publish"
+    is_repeated = True
+
+    store: str = Field(min_length=1, description="Topic of the event store.")
+    to: str = Field(
+        min_length=1,
+        description="Topic that gets one record for each accepted event, exactly once. The worker "
+        "is publish/TOPIC. It starts with the store.",
+    )
+    partitions: int = Field(
+        1, ge=1, le=10_000, description="Partitions of the topic, if it is created."
+    )
+
+    @property
+    def entry_name(self) -> str:
+        """The name of the topic."""
+        return self.to
+
+
 def _of_board(
     section: type[Section], topic: str, name: str, stop_s: float = 8
 ) -> Callable[[Broker], Iterable[WorkerSpec]]:
@@ -136,6 +158,16 @@ def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
         file = str(entry.file.absolute())
         run = ("pipeline", "run", file, *entry.options(), "--data-dir", data_dir)
         yield WorkerSpec(f"pipeline/{entry.entry_name}", broker.command(*run), stop_s=30)
+
+
+def _publishers(broker: Broker) -> Iterable[WorkerSpec]:
+    for entry in broker.settings.entries(PublishEntry):
+        run = ("events", "publish", entry.store, "--to", entry.to)
+        yield WorkerSpec(
+            f"publish/{entry.to}",
+            broker.command(*run, "--partitions", str(entry.partitions)),
+            wanted=lambda store=entry.store: broker.has_topic(store),  # type: ignore[misc]
+        )
 
 
 def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
@@ -177,6 +209,7 @@ KINDS = [
     Kind(Definition, _of_board(Definition, SOURCES, "sources")),
     Kind(Webhook, _of_board(Webhook, WEBHOOKS, "webhooks", stop_s=30)),
     Kind(Bridge, _of_board(Bridge, BRIDGES, "bridges", stop_s=30)),
+    Kind(PublishEntry, _publishers),
     Kind(PipelineEntry, _pipelines),
 ]
 """All kinds, in the order in which their workers start."""
