@@ -304,6 +304,9 @@ def test_a_snapshot_of_another_log_or_with_an_invalid_state_is_ignored() -> None
     assert second.balance("ada") == 7
     file.delete("account-ada")
     assert file.get("account-ada") is None
+    assert second.balance("ada") == 7
+    assert file.clear() == 1
+    assert file.get("account-ada") is None
 
 
 # --- time travel ---------------------------------------------------------------------------------

@@ -221,6 +221,11 @@ class Codec:
             self._kind(type(each))
         return events
 
+    @property
+    def classes(self) -> dict[str, type]:
+        """The registered classes by their stored names, e.g. to find personal fields."""
+        return dict(self._classes)
+
     def is_event(self, value: object) -> bool:
         """Return whether the class of a value is registered."""
         return type(value) in self._kinds

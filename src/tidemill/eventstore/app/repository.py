@@ -302,7 +302,8 @@ class Repository(Generic[State]):
         if (known := self._known(aggregate_id, tag)) is not None:
             return known
         for attempt in range(self._retries.attempts):
-            loaded = self.load(aggregate_id, fresh=fresh or attempt > 0)
+            # Behind a conflict, this process has folded what it is in conflict with.
+            loaded = self.load(aggregate_id, fresh=fresh)
             try:
                 events = self.codec.decided(command(loaded.state))
             except Exception:
@@ -316,10 +317,7 @@ class Repository(Generic[State]):
             try:
                 return self._store(loaded, stream, events, context, tag, conditions)
             except ConflictError as error:
-                if (
-                    tag is not None
-                    and (known := self._known(aggregate_id, tag, fresh=True)) is not None
-                ):
+                if (known := self._known(aggregate_id, tag)) is not None:
                     return known
                 is_race = isinstance(error, VersionConflictError)
                 if not is_race or attempt + 1 >= self._retries.attempts:

@@ -108,6 +108,11 @@ class SnapshotFile:
         with self._lock:
             self._db.execute("DELETE FROM snapshot WHERE stream = ?", (stream,))
 
+    def clear(self) -> int:
+        """Delete all snapshots, e.g. because a subject is forgotten. Return how many there were."""
+        with self._lock:
+            return self._db.execute("DELETE FROM snapshot").rowcount
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:
