@@ -307,6 +307,12 @@ CALLS: dict[str, tuple[Call, Question]] = {
         lambda d: d.security.alter_quota(QuotaEntity("a"), {}),
         (Op.ALTER_CONFIGS, C),
     ),
+    "security.permissions": (lambda d: d.security.permissions(), (Op.DESCRIBE, C)),
+    "security.set_permission": (lambda d: d.security.set_permission("a", None), (Op.ALTER, C)),
+    "security.set_topic_permission": (
+        lambda d: d.security.set_topic_permission("a", "x", None),
+        (Op.ALTER, C),
+    ),
     "storage.usage": (lambda d: d.storage.usage(), (Op.DESCRIBE, C)),
     "storage.catalog_log": (lambda d: d.storage.catalog_log(), (Op.DESCRIBE, C)),
 }

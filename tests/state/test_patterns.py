@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.state.errors import InvalidRegularExpressionError
-from tidemill.state.patterns import _literal_matcher, id_matcher
+from tidemill.state.patterns import _literal_matcher, id_matcher, name_matcher
 
 IDS = ["", "shop", "shop-", "shop-1", "shop-1.2", "shop-12", "web-shop-1", "shop-1-1", "a*b", "é"]
 
@@ -75,3 +75,33 @@ def test_both_ways_agree(pattern: str, transactional_id: str) -> None:
 def test_time_is_bounded_without_re2(without_re2: None) -> None:
     matches = id_matcher(".*a" * 2000 + "b")
     assert not matches("a" * 30_000)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found", "missing"),
+    [
+        (".*", ["", "orders"], []),
+        ("", [], ["", "orders"]),
+        ("^$", [""], ["orders"]),
+        ("ord", ["orders", "my-ord", "ord"], ["or"]),
+        ("^ord", ["orders"], ["my-orders"]),
+        ("ers$", ["orders"], ["orders2"]),
+        ("^orders$", ["orders"], ["orders2", "my-orders"]),
+        (r"^amq\.default$", ["amq.default"], ["amqxdefault"]),
+        (r"cost\$", ["cost$", "cost$s"], ["cost"]),
+    ],
+)
+@pytest.mark.parametrize("with_re2", [True, False])
+def test_a_pattern_of_a_permission_is_searched(
+    pattern: str,
+    found: list[str],
+    missing: list[str],
+    with_re2: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if with_re2:
+        pytest.importorskip("re2")
+    else:
+        monkeypatch.setitem(sys.modules, "re2", None)
+    matches = name_matcher(pattern)
+    assert [name for name in [*found, *missing] if matches(name)] == found

@@ -26,6 +26,7 @@ from tidemill.cli.exchange.commands import app as exchange_app
 from tidemill.cli.gateway.commands import gateway
 from tidemill.cli.group.commands import app as group_app
 from tidemill.cli.options import Json
+from tidemill.cli.permission.commands import app as permission_app
 from tidemill.cli.pipeline.commands import app as pipeline_app
 from tidemill.cli.queue.commands import app as queue_app
 from tidemill.cli.quota.commands import app as quota_app
@@ -190,6 +191,7 @@ app.command(short_help="Query topics with SQL.")(sql)
 app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
 app.add_typer(user_app, name="user", short_help="Manage users and their passwords.")
 app.add_typer(acl_app, name="acl", short_help="Manage rules of access; explain a decision.")
+app.add_typer(permission_app, name="permission", short_help="Manage what AMQP users may do.")
 app.add_typer(quota_app, name="quota", short_help="Manage quotas of users and clients.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)

@@ -83,6 +83,12 @@ class Authorizer(abc.ABC):
         """Return whether the principal may do the operation on at least one resource."""
         return False
 
+    def authorize_key(
+        self, principal: Principal, operation: Operation, exchange: str, key: str
+    ) -> bool:
+        """Return whether the principal may use a routing key of an exchange that it may use."""
+        return True
+
     def is_unrestricted(self, principal: Principal) -> bool:
         """Return whether the principal may do everything, now and later."""
         return False
@@ -217,6 +223,20 @@ class Access:
         return self.is_unrestricted or self._authorizer.authorize_any(
             self.principal, operation, kind, self.host
         )
+
+    def check_key(self, operation: Operation, exchange: str, key: str) -> None:
+        """Return if the principal may use a routing key of an exchange.
+
+        Raises:
+            ExchangeAuthorizationError: it is refused.
+        """
+        if not self.is_unrestricted and not self._authorizer.authorize_key(
+            self.principal, operation, exchange, key
+        ):
+            raise ExchangeAuthorizationError(
+                f"{self.principal} is not allowed to {_VERBS[operation]} topic {key!r} in "
+                f"exchange {exchange!r}"
+            )
 
     def for_queues(self) -> Access:
         """Return the access of the same principal to queues, which can have rules of their own."""

@@ -37,6 +37,7 @@ from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.queues.core import QueueCore
 from tidemill.engine.queues.queues import QueueRequests, new_queue_name
 from tidemill.engine.records.records import Records, RecordServices
+from tidemill.engine.security.permissions import PermissionAdmin
 from tidemill.engine.security.quotas import ClientQuotas, QuotaAdmin, Quotas
 from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.users import UserAdmin
@@ -71,7 +72,7 @@ class Services:
     cluster_id: UUID
     queues: tuple[QueueCore, QueueRequests]
     shares: tuple[ShareCore, ShareRequests]
-    security: tuple[UserAdmin, RuleAdmin, QuotaAdmin]
+    security: tuple[UserAdmin, RuleAdmin, QuotaAdmin, PermissionAdmin]
     quotas: Quotas
 
 
@@ -357,6 +358,8 @@ class Publish(Question):
 
         def check(exchange: str, routing_key: str) -> None:
             call.access.check(self.operation, self.kind, exchange or DEFAULT_EXCHANGE)
+            if exchange:
+                call.access.check_key(self.operation, exchange, routing_key)
 
         call.change("check", check)
 
@@ -372,13 +375,39 @@ class Declare(Question):
             name = new_queue_name()
             call.change("generated_name", name)
         call.access.check(operation, self.kind, name)
+        other = call.get("spec").arguments.get(_PASSED_ON[self.kind])
+        if operation is CREATE and isinstance(other, str):
+            call.access.check(READ, self.kind, name)
+            call.access.check(WRITE, EXCHANGE, other or DEFAULT_EXCHANGE)
 
 
+class BindKey(Question):
+    """Ask about the routing key of a binding of an exchange, in the argument ``path``."""
+
+    def __init__(self, operation: Operation, path: str) -> None:
+        super().__init__(operation, EXCHANGE)
+        self.path = path
+
+    def before(self, call: Call) -> None:
+        """Ask about the key."""
+        call.access.check_key(self.operation, call.get(self.path), call.get("routing_key"))
+
+
+_PASSED_ON = {TOPIC: "x-dead-letter-exchange", EXCHANGE: "alternate-exchange"}
+"""The argument of a queue or an exchange that names where other messages go."""
 DEFAULT_EXCHANGE = "amq.default"
 """The name of the default exchange in rules, as in RabbitMQ."""
 
-_BETWEEN_EXCHANGES = (Check(READ, EXCHANGE, "source"), Check(WRITE, EXCHANGE, "destination"))
-_TO_QUEUE = (Check(WRITE, TOPIC, "queue"), Check(READ, EXCHANGE, "exchange"))
+_BETWEEN_EXCHANGES = (
+    Check(READ, EXCHANGE, "source"),
+    Check(WRITE, EXCHANGE, "destination"),
+    BindKey(READ, "source"),
+)
+_TO_QUEUE = (
+    Check(WRITE, TOPIC, "queue"),
+    Check(READ, EXCHANGE, "exchange"),
+    BindKey(READ, "exchange"),
+)
 
 
 class Queues(Part):
@@ -479,6 +508,9 @@ class Security(Part):
     delete_rules = Row(RuleAdmin.delete, Check(ALTER, CLUSTER))
     quotas = Row(QuotaAdmin.all, Check(DESCRIBE_CONFIGS, CLUSTER))
     alter_quota = Row(QuotaAdmin.alter, Check(ALTER_CONFIGS, CLUSTER))
+    permissions = Row(PermissionAdmin.all, Check(DESCRIBE, CLUSTER))
+    set_permission = Row(PermissionAdmin.set, Check(ALTER, CLUSTER))
+    set_topic_permission = Row(PermissionAdmin.set_topic, Check(ALTER, CLUSTER))
 
 
 # --- all of them ---------------------------------------------------------------------------------

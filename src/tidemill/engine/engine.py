@@ -55,6 +55,7 @@ from tidemill.engine.records.records import RecordServices
 from tidemill.engine.records.slices import Slices
 from tidemill.engine.security.assembly import new_authorizer, super_users_of
 from tidemill.engine.security.logins import Logins
+from tidemill.engine.security.permissions import PermissionAdmin
 from tidemill.engine.security.quotas import QuotaAdmin, Quotas
 from tidemill.engine.security.rules import RuleAdmin
 from tidemill.engine.security.security_log import SecurityLog
@@ -290,6 +291,7 @@ class Engine:
                     self._security_log, is_enabled=not isinstance(self._authorizer, AllowAll)
                 ),
                 QuotaAdmin(self._security_log),
+                PermissionAdmin(self._security_log),
             ),
             quotas=self.quotas,
         )

@@ -37,7 +37,27 @@ def id_matcher(pattern: str) -> Callable[[str], bool]:
     return _re2_matcher(re2, pattern)
 
 
-def _re2_matcher(re2: Any, pattern: str) -> Callable[[str], bool]:
+def name_matcher(pattern: str) -> Callable[[str], bool]:
+    """Return a function that says whether ``pattern`` is found in a name, as RabbitMQ searches.
+
+    An empty pattern is found nowhere. ``^`` and ``$`` tie it to the ends of the name.
+
+    Raises:
+        InvalidRegularExpressionError: the pattern is invalid, or needs google-re2.
+    """
+    if not pattern:
+        return lambda _: False
+    try:
+        import re2
+    except ImportError:
+        start = "" if pattern.startswith("^") else ".*"
+        text = pattern.removeprefix("^")
+        is_tied = text.endswith("$") and not text.endswith("\\$")
+        return _literal_matcher(start + (text[:-1] if is_tied else text + ".*"))
+    return _re2_matcher(re2, f"(?s:.*)(?:{pattern})(?s:.*)", pattern)
+
+
+def _re2_matcher(re2: Any, pattern: str, shown: str | None = None) -> Callable[[str], bool]:
     options = re2.Options()
     options.log_errors = False  # re2 would print them to stderr
     options.max_mem = _PATTERN_BYTES
@@ -47,7 +67,7 @@ def _re2_matcher(re2: Any, pattern: str) -> Callable[[str], bool]:
         reason = error.args[0] if error.args else ""
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise InvalidRegularExpressionError(
-            f"invalid regular expression {pattern!r}: {text}",
+            f"invalid regular expression {shown or pattern!r}: {text}",
             hint="The pattern must match the whole text, e.g. 'shop-.*'. "
             "The syntax is RE2's: https://github.com/google/re2/wiki/Syntax",
         ) from error

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import pika
+import pika.exceptions
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.cli.conftest import CommandLine, Done
 from tests.support.broker_process import BrokerProcess
@@ -240,6 +245,57 @@ def test_a_user_for_a_source_has_its_rules_and_no_more(line: Users) -> None:
         line.run("user", "create", "x", "--for", "source", "--password-file", "-").returncode
         == USAGE
     )
+
+
+# --- permissions of AMQP -------------------------------------------------------------------------
+
+
+def test_a_user_of_pika_has_the_permissions_that_are_set(
+    line: Users, secured: BrokerProcess, tmp_path: Path
+) -> None:
+    create_user(line, "mq")
+    at = f"127.0.0.1:{secured.amqp_port}"
+    admin = CommandLine(secured.bootstrap, tmp_path)
+    admin.env["TIDEMILL_AMQP_URL"] = f"amqp://{ADMIN}:{PASSWORD}@{at}/"
+    login = pika.URLParameters(f"amqp://mq:p@{at}/")
+    with contextlib.closing(pika.BlockingConnection(login)) as connection:
+
+        def code(call: Callable[[BlockingChannel], object]) -> int:
+            channel = connection.channel()
+            try:
+                call(channel)
+            except pika.exceptions.ChannelClosedByBroker as error:
+                return int(error.reply_code)
+            channel.close()
+            return 0
+
+        assert code(lambda channel: channel.queue_declare("mine")) == 403
+        admin.ok(
+            *("permission", "set", "mq", "--configure", "^mine$", "--read", "^mine$"),
+            *("--write", "^amq[.]default$" if find_spec("re2") else "^amq\\.default$"),
+        )
+        assert code(lambda channel: channel.queue_declare("mine")) == 0
+        assert code(lambda channel: channel.queue_declare("other")) == 403
+        assert code(lambda channel: publish(channel, "")) == 0
+        assert code(lambda channel: publish(channel, "amq.topic")) == 403
+        assert code(lambda channel: channel.basic_get("mine", auto_ack=True)) == 0
+        assert code(lambda channel: channel.queue_bind("mine", "amq.topic")) == 403
+        assert code(lambda channel: channel.queue_declare("mine", passive=True)) == 0
+        (shown,) = admin.json("permission", "list")
+        assert (shown["user"], shown["configure"]) == ("mq", "^mine$")
+        admin.env["TIDEMILL_AMQP_URL"] = f"amqp://mq:p@{at}/"
+        refused = admin.run("permission", "set", "mq", "--configure", ".*")
+        assert (refused.returncode, "not allowed" in refused.stderr) == (FAILURE, True)
+        admin.env["TIDEMILL_AMQP_URL"] = f"amqp://{ADMIN}:{PASSWORD}@{at}/"
+        invalid = admin.run("permission", "set", "mq", "--configure", "(")
+        assert (invalid.returncode, "regular expression" in invalid.stderr) == (FAILURE, True)
+        admin.ok("permission", "delete", "mq", "--yes")
+        assert code(lambda channel: channel.basic_get("mine", auto_ack=True)) == 403
+
+
+def publish(channel: BlockingChannel, exchange: str) -> None:
+    channel.confirm_delivery()
+    channel.basic_publish(exchange, "mine", b"hello")
 
 
 # --- quotas --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from tidemill.clock import Clock
 from tidemill.engine.authorize import AllowAll, Authorizer
 from tidemill.engine.security.audit import AuditLog
 from tidemill.engine.security.authorizer import RuleAuthorizer
+from tidemill.engine.security.permissions import PermissionAuthorizer
 from tidemill.settings import Settings
 from tidemill.state.security.machine import Security
 
@@ -29,10 +30,16 @@ def new_authorizer(
     everyone = settings.security.allow_everyone_if_no_acl_found
     if not super_users and not everyone:
         return AllowAll()
+    notes_allowed = settings.telemetry.level == "debug"
+    audit = AuditLog(clock)
+    queues = PermissionAuthorizer(
+        state, super_users, allow_without=everyone, notes_allowed=notes_allowed, audit=audit
+    )
     return RuleAuthorizer(
         state,
         super_users,
         allow_if_no_rules=everyone,
-        notes_allowed=settings.telemetry.level == "debug",
-        audit=AuditLog(clock),
+        notes_allowed=notes_allowed,
+        audit=audit,
+        queues=queues,
     )

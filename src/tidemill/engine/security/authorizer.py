@@ -26,6 +26,7 @@ class RuleAuthorizer(Authorizer):
         allow_if_no_rules: whether an access is allowed if no rule is for the resource.
         notes_allowed: whether allowed accesses are logged, too.
         audit: takes note of accesses.
+        queues: the authorizer of queues and exchanges.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class RuleAuthorizer(Authorizer):
         allow_if_no_rules: bool = False,
         notes_allowed: bool = False,
         audit: AuditLog | None = None,
+        queues: Authorizer | None = None,
     ) -> None:
         self._state = state
         self._super_users = super_users
         self._allow_if_no_rules = allow_if_no_rules
         self.notes_allowed = notes_allowed
         self._audit = audit
+        self._queues = queues
 
     @property
     def generation(self) -> int:  # type: ignore[override]
@@ -51,6 +54,10 @@ class RuleAuthorizer(Authorizer):
     def is_unrestricted(self, principal: Principal) -> bool:
         """Return whether the principal is a super user."""
         return str(principal) in self._super_users
+
+    def for_queues(self) -> Authorizer:
+        """Return the authorizer with AMQP's permissions."""
+        return self._queues or self
 
     def authorize(
         self, principal: Principal, operation: Operation, resource: Resource, host: str = ""

@@ -1,9 +1,11 @@
-"""Answers questions about queues, exchanges and bindings.
+"""Answers questions about queues, exchanges, bindings and permissions, and sets permissions.
 
 A client sends a JSON object to the default exchange with the routing key ``tidemill.management``
 and a direct reply-to, and gets a JSON object back: ``{"result": [...]}`` or ``{"error": "..."}``.
-The questions are ``{"list": "queues"}``, ``"exchanges"`` and ``"bindings"``. It shows what the
-client's user can see. Knows no connection.
+The questions are ``{"list": "queues"}``, ``"exchanges"``, ``"bindings"`` and ``"permissions"``. It
+shows what the client's user can see. ``{"set": "permission", "user": "alice", "configure": "^$",
+"write": ".*", "read": ".*"}`` sets a permission; with an ``exchange`` it is a topic permission, and
+without expressions it is deleted. Knows no connection.
 """
 
 from __future__ import annotations
@@ -16,20 +18,65 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import TidemillError
+from tidemill.state.security.machine import LONGEST_NAME
+from tidemill.state.security.types import Permission, TopicPermission
 
 if TYPE_CHECKING:
-    from tidemill.engine.door import Queues
+    from tidemill.engine.door import Queues, Security
 
 KEY = "tidemill.management"
 """The routing key of questions."""
 
 
-def answer(queues: Queues, question: bytes) -> bytes:
+async def change(security: Security, question: bytes) -> bytes:
+    """Set what a question asks for, if it is one with ``set``; return the answer, as JSON."""
+    try:
+        asked = json.loads(question)
+        fields = _text_fields(asked)
+        user, exchange = fields.pop("user"), fields.pop("exchange", None)
+        if exchange is None:
+            permission = Permission(**fields) if fields else None
+            await security.set_permission(user, permission)
+        else:
+            topic = TopicPermission(**fields) if fields else None
+            await security.set_topic_permission(user, exchange, topic)
+    except (KeyError, TypeError) as error:
+        return json.dumps({"error": f"invalid permission: {error}"}).encode()
+    except TidemillError as error:
+        return json.dumps({"error": f"{error}. {error.hint}".strip()}).encode()
+    return json.dumps({"result": []}).encode()
+
+
+def is_change(question: bytes) -> bool:
+    """Return whether a question is for ``change``."""
+    try:
+        asked = json.loads(question)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(asked, dict) and asked.get("set") == "permission"
+
+
+def _text_fields(asked: dict[str, object]) -> dict[str, str]:
+    """Return the fields of a change, which are all text.
+
+    Raises:
+        TypeError: one is not.
+    """
+    fields = {name: value for name, value in asked.items() if name != "set"}
+    for name, value in fields.items():
+        if not isinstance(value, str) or len(value) > LONGEST_NAME:
+            raise TypeError(f"{name} is not a text, or is too long")
+    return {name: str(value) for name, value in fields.items()}
+
+
+def answer(queues: Queues, security: Security, question: bytes) -> bytes:
     """Return the answer to a question, as JSON."""
     try:
         asked = json.loads(question)
         subject = asked.get("list") if isinstance(asked, dict) else None
         found = _ANSWERS.get(subject) if isinstance(subject, str) else None
+        if subject == "permissions":
+            return json.dumps({"result": security.permissions()}).encode()
         if found is None:
             said: dict[str, Any] = {
                 "error": f"invalid question: expected an object with list = {' or '.join(_ANSWERS)}"

@@ -36,7 +36,7 @@ from tidemill.protocols.amqp.throttle import Throttle
 from tidemill.protocols.amqp.wire import Shared
 
 if TYPE_CHECKING:
-    from tidemill.engine.door import Queues
+    from tidemill.engine.door import Queues, Security
     from tidemill.engine.security.quotas import ClientQuotas
 
 log = structlog.get_logger("tidemill.amqp")
@@ -69,6 +69,7 @@ class AmqpSession:
         self._pending = shared.users.entrance.logins.pending
         self.owner = Owner(link.peer)
         self._queues: Queues | None = None
+        self._security: Security | None = None
         self._quotas: ClientQuotas | None = None
         self._pause = Pause(link, Hold.QUOTA)
         self._channels: dict[int, Channel] = {}
@@ -95,6 +96,12 @@ class AmqpSession:
         """The engine's queues for the connection's user."""
         assert self._queues is not None
         return self._queues
+
+    @property
+    def security(self) -> Security:
+        """The engine's permissions for the connection's user."""
+        assert self._security is not None
+        return self._security
 
     @property
     def user(self) -> str:
@@ -400,7 +407,7 @@ class AmqpSession:
         if self._timer is not None:
             self._timer.cancel()
         door = self.shared.door_for(Principal(self.user), self._link.host)
-        self._queues, self._quotas = door.queues, door.quotas
+        self._queues, self._quotas, self._security = door.queues, door.quotas, door.security
         self._watch_consumers()
         seconds = self._handshake.result.heartbeat
         if seconds:

@@ -19,7 +19,7 @@ from tidemill.protocols.amqp.reply_to import Replies
 
 if TYPE_CHECKING:
     from tidemill.engine.authorize import Principal
-    from tidemill.engine.door import Door, Queues
+    from tidemill.engine.door import Door, Queues, Security
     from tidemill.engine.queues.api import Owner
     from tidemill.net.listener import Listener
     from tidemill.protocols.amqp.alarm import Alarm
@@ -61,6 +61,10 @@ class Wire(Protocol):
     @property
     def queues(self) -> Queues:
         """The engine's queues for the connection's user."""
+
+    @property
+    def security(self) -> Security:
+        """The engine's permissions for the connection's user."""
 
     @property
     def owner(self) -> Owner: ...

@@ -41,6 +41,7 @@ class Publishing:
         self._publisher: Publisher | None = None
         self._unsettled = 0
         self._drained: asyncio.Future[None] | None = None
+        self._changes: set[asyncio.Future[bytes]] = set()
         self.confirms: Confirms | None = None
         self.observer: OnSettled | None = None
         self._tally = wire.shared.tally
@@ -182,8 +183,17 @@ class Publishing:
         )
         if target is None:
             return False
-        said = management.answer(self._wire.queues, question)
-        return target.deliver_reply("", management.KEY.encode(), NONE, said)
+        key = management.KEY.encode()
+        if management.is_change(question):
+            change = asyncio.ensure_future(management.change(self._wire.security, question))
+            self._changes.add(change)
+            change.add_done_callback(self._changes.discard)
+            change.add_done_callback(
+                lambda done: done.cancelled() or target.deliver_reply("", key, NONE, done.result())
+            )
+            return True
+        said = management.answer(self._wire.queues, self._wire.security, question)
+        return target.deliver_reply("", key, NONE, said)
 
     def _return(self, head: PublishHead, properties: bytes, body: bytes) -> None:
         route = hot.route(head.exchange.encode("utf-8", "surrogateescape"), head.key)

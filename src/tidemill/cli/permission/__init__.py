@@ -1,0 +1,1 @@
+"""``tidemill permission``: what users of AMQP may do with queues and exchanges."""

@@ -1,0 +1,182 @@
+"""AMQP permissions on a whole engine: which method asks what, as in RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.engine.authorize import Principal
+from tidemill.engine.door import Door
+from tidemill.engine.engine import Engine
+from tidemill.engine.errors import AuthorizationError
+from tidemill.engine.queues.api import ConsumerSpec, ExchangeSpec, Message, Owner, QueueSpec
+from tidemill.settings import Settings
+from tidemill.state.errors import InvalidRegularExpressionError
+from tidemill.state.security.types import Permission, TopicPermission
+
+ALICE = Principal("alice")
+OWNER = Owner("alice")
+RECIPIENT = Mock(**{"credit.return_value": 0})
+"""A consumer that takes nothing."""
+NOTHING = "^$"
+
+
+@contextlib.asynccontextmanager
+async def running(**security: object) -> AsyncIterator[Engine]:
+    """Run a broker with queue ``q``, exchanges ``x`` and ``other`` and the binding of both."""
+    settings = Settings.model_validate(
+        {"data_dir": "/tmp", "security": {"super_users": "User:root", **security}}
+    )
+    engine = Engine(settings, fs=FaultyFileSystem())
+    await engine.start()
+    try:
+        queues = engine.inner_door().queues
+        await queues.declare_queue("q", QueueSpec(), OWNER)
+        for name in ("x", "other"):
+            await queues.declare_exchange(name, ExchangeSpec("topic"))
+        await queues.bind("q", "x", "k", {}, OWNER)
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def is_allowed(door: Door, call: Callable[[Door], Any]) -> bool:
+    try:
+        result = call(door)
+        if inspect.isawaitable(result):
+            await result
+    except AuthorizationError:
+        return False
+    return True
+
+
+def publish(exchange: str, key: str) -> Callable[[Door], Any]:
+    return lambda d: d.queues.publisher(None).publish(1, exchange, key, Message(b"v"))
+
+
+def declare(**arguments: str) -> Callable[[Door], Any]:
+    named = {name.replace("_", "-"): value for name, value in arguments.items()}
+    return lambda d: d.queues.declare_queue("q2", QueueSpec(arguments=named), OWNER)
+
+
+CALLS: dict[str, tuple[Callable[[Door], Any], Permission]] = {
+    "declare": (declare(), Permission("^q2$", NOTHING, NOTHING)),
+    "declare with dead letters": (
+        declare(x_dead_letter_exchange="other"),
+        Permission("^q2$", "^other$", "^q2$"),
+    ),
+    "declare exchange": (
+        lambda d: d.queues.declare_exchange("new", ExchangeSpec("fanout")),
+        Permission("^new$", NOTHING, NOTHING),
+    ),
+    "declare exchange with an alternate": (
+        lambda d: d.queues.declare_exchange(
+            "new", ExchangeSpec("fanout", arguments={"alternate-exchange": "other"})
+        ),
+        Permission("^new$", "^other$", "^new$"),
+    ),
+    "delete": (lambda d: d.queues.delete_queue("q", OWNER), Permission("^q$", NOTHING, NOTHING)),
+    "delete exchange": (
+        lambda d: d.queues.delete_exchange("other"),
+        Permission("^other$", NOTHING, NOTHING),
+    ),
+    "publish": (publish("x", "k"), Permission(NOTHING, "^x$", NOTHING)),
+    "publish to the default exchange": (
+        publish("", "q"),
+        Permission(NOTHING, "^amq.default$", NOTHING),
+    ),
+    "get": (
+        lambda d: d.queues.get("q", OWNER, no_ack=True),
+        Permission(NOTHING, NOTHING, "^q$"),
+    ),
+    "consume": (
+        lambda d: d.queues.consume("q", ConsumerSpec("t", OWNER), RECIPIENT),
+        Permission(NOTHING, NOTHING, "^q$"),
+    ),
+    "purge": (lambda d: d.queues.purge("q", OWNER), Permission(NOTHING, NOTHING, "^q$")),
+    "bind": (
+        lambda d: d.queues.bind("q", "other", "k", {}, OWNER),
+        Permission(NOTHING, "^q$", "^other$"),
+    ),
+    "unbind": (
+        lambda d: d.queues.unbind("q", "x", "k", {}, OWNER),
+        Permission(NOTHING, "^q$", "^x$"),
+    ),
+    "bind exchange": (
+        lambda d: d.queues.bind_exchange("x", "other", "k", {}),
+        Permission(NOTHING, "^other$", "^x$"),
+    ),
+}
+"""A call, and the least permission that allows it."""
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+async def test_a_method_asks_for_the_permissions_of_rabbitmq(name: str) -> None:
+    call, least = CALLS[name]
+    async with running() as engine:
+        admin, alice = engine.inner_door().security, engine.door(ALICE)
+        assert not await is_allowed(alice, call)
+        for field in Permission._fields:
+            if getattr(least, field) != NOTHING:
+                await admin.set_permission("alice", least._replace(**{field: NOTHING}))
+                assert not await is_allowed(alice, call), field
+        await admin.set_permission("alice", least)
+        assert await is_allowed(alice, call)
+
+
+async def test_a_passive_declaration_is_free_for_a_user_with_permissions() -> None:
+    async with running() as engine:
+        passive: Callable[[Door], Any] = lambda d: d.queues.declare_queue(  # noqa: E731
+            "q", QueueSpec(), OWNER, passive=True
+        )
+        assert not await is_allowed(engine.door(ALICE), passive)
+        await engine.inner_door().security.set_permission("alice", Permission("", "", ""))
+        assert await is_allowed(engine.door(ALICE), passive)
+
+
+async def test_topic_permissions_limit_routing_keys() -> None:
+    async with running() as engine:
+        admin, alice = engine.inner_door().security, engine.door(ALICE)
+        await admin.set_permission("alice", Permission(".*", ".*", ".*"))
+        assert await is_allowed(alice, publish("x", "eu.orders"))
+        await admin.set_topic_permission("alice", "x", TopicPermission("^eu", "^us"))
+        assert await is_allowed(alice, publish("x", "eu.orders"))
+        assert not await is_allowed(alice, publish("x", "us.orders"))
+        assert await is_allowed(alice, publish("other", "us.orders"))
+        for key, expected in (("us.#", True), ("eu.#", False)):
+            bind: Callable[[Door], Any] = lambda d, key=key: d.queues.bind("q", "x", key, {}, OWNER)  # type: ignore[misc] # noqa: E731
+            assert await is_allowed(alice, bind) is expected
+        await admin.set_topic_permission("alice", "x", None)
+        assert await is_allowed(alice, publish("x", "us.orders"))
+
+
+async def test_permissions_and_rules_do_not_answer_for_each_other() -> None:
+    async with running() as engine:
+        alice = engine.door(ALICE)
+        await engine.inner_door().security.set_permission("alice", Permission(".*", ".*", ".*"))
+        assert await is_allowed(alice, publish("x", "k"))
+        assert not await is_allowed(alice, lambda d: d.topics.get("q"))
+
+
+async def test_super_users_and_open_brokers_need_no_permissions() -> None:
+    async with running() as engine:
+        assert await is_allowed(engine.door(Principal("root")), publish("x", "k"))
+    async with running(super_users="") as engine:
+        assert await is_allowed(engine.door(ALICE), publish("x", "k"))
+    async with running(allow_everyone_if_no_acl_found=True) as engine:
+        assert await is_allowed(engine.door(ALICE), publish("x", "k"))
+        await engine.inner_door().security.set_permission("alice", Permission("", "", ""))
+        assert not await is_allowed(engine.door(ALICE), publish("x", "k"))
+
+
+async def test_an_invalid_expression_is_refused() -> None:
+    async with running() as engine:
+        with pytest.raises(InvalidRegularExpressionError):
+            await engine.inner_door().security.set_permission("alice", Permission("(", "", ""))
+        assert engine.inner_door().security.permissions() == []
