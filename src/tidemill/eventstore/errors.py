@@ -106,3 +106,7 @@ class NewerFoldError(EventStoreError):
 
 class ForgottenEventError(EventStoreError):
     """An event is sealed with a key that was deleted; its content can't be read any more."""
+
+
+class ArchiveError(EventStoreError):
+    """An archive can't be written or read, or is damaged."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,12 +64,19 @@ class Verified:
     first_break: Break | None
 
 
-def verify(kafka: Kafka | str, topic: str, *, heads: Sequence[tuple[int, bytes]] = ()) -> Verified:
+def verify(
+    kafka: Kafka | str,
+    topic: str,
+    *,
+    heads: Sequence[tuple[int, bytes]] = (),
+    before: Iterable[Record] = (),
+) -> Verified:
     """Read a store from its beginning to its present end, and verify it.
 
     Args:
         heads: positions with their chain hashes, as noted elsewhere: ``Store.head()``, or a result
             of this function.
+        before: the records that were archived, in their order.
 
     Raises:
         UnsuitableTopicError: there is no such store.
@@ -85,7 +92,11 @@ def verify(kafka: Kafka | str, topic: str, *, heads: Sequence[tuple[int, bytes]]
         index = stack.enter_context(contextlib.closing(IndexFile(folder / "index", about)))
         writer = stack.enter_context(contextlib.closing(IndexWriter(index)))
         verifier = _Verifier(State(index), writer, dict(heads))
-        for record in log.scan(0):
+        following = 0
+        for record in before:
+            verifier.take(record)
+            following = record.offset + 1
+        for record in log.scan(following):
             verifier.take(record)
         return verifier.end()
 

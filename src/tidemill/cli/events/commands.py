@@ -373,6 +373,12 @@ def import_(
 @app.command(short_help="Build the index of a store again.")
 def rebuild(
     store: StoreName,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", metavar="FILE", help="Begin with this file of an archive instead."
+        ),
+    ] = None,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
@@ -382,8 +388,32 @@ def rebuild(
     """
     from tidemill.eventstore.store import rebuild as build
 
-    head = build(_kafka(servers, properties), store)
+    if checkpoint is not None:
+        from tidemill.eventstore.archiving import begin_at
+
+        head = begin_at(_kafka(servers, properties), store, checkpoint)
+    else:
+        head = build(_kafka(servers, properties), store)
     print(f"built the index of {store} again: {output.plural(head.position, 'event')}")
+
+
+@app.command(short_help="Move the log to files, so that its space comes back.")
+def archive(
+    store: StoreName,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The archive.")],
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Move what is in the log of a store to files, with a checkpoint to begin from.
+
+    Reading changes nothing: events stay in the index. A machine without an index needs the
+    checkpoint: tidemill events rebuild STORE --checkpoint FILE
+    """
+    from tidemill.eventstore.archiving import archive as move
+
+    done = move(_kafka(servers, properties), store, folder)
+    print(f"archived {output.plural(done.count, 'record')} of {store} in {folder}")
+    print(f"checkpoint: {done.checkpoint} (position {done.head.position})")
 
 
 @app.command(short_help="Fold the whole log again, and find what was changed.")
@@ -397,6 +427,10 @@ def verify(
             help="Compare with the head of an earlier run. Can be repeated.",
         ),
     ] = None,
+    archive_folder: Annotated[
+        Path | None,
+        typer.Option("--archive", metavar="FOLDER", help="Read what was archived before the log."),
+    ] = None,
     as_json: Json = False,
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
@@ -406,10 +440,13 @@ def verify(
     Keep the printed head elsewhere: with --head, a later run proves that the events up to it are
     the same. If something does not fit, the command fails and names the first place.
     """
+    from tidemill.eventstore.archiving import archived
     from tidemill.eventstore.errors import EventStoreError
     from tidemill.eventstore.verifying import verify as check
 
-    found = check(_kafka(servers, properties), store, heads=[_head(each) for each in head or ()])
+    heads = [_head(each) for each in head or ()]
+    before = () if archive_folder is None else archived(archive_folder)
+    found = check(_kafka(servers, properties), store, heads=heads, before=before)
     fields = {
         "head": f"{found.head.position}:{found.head.hash.hex()}",
         "events": found.head.position,
