@@ -23,6 +23,7 @@ from tidemill import system
 from tidemill.cli.output import AddressInUseError
 from tidemill.cli.server import start_checks
 from tidemill.cli.server.admins import read_admins
+from tidemill.cli.server.service import ServiceManager
 from tidemill.cli.server.settings_file import LoadedSettings
 from tidemill.cli.server.worker_kinds import Broker, worker_specs
 from tidemill.cli.server.worker_logins import WorkerLogins
@@ -31,7 +32,7 @@ from tidemill.errors import SettingsError, TidemillError
 from tidemill.log.errors import StorageError
 from tidemill.metrics.errors import add_errors
 from tidemill.metrics.process import LoopLag, add_process
-from tidemill.protocols.contract import Address, Protocol, Server
+from tidemill.protocols.contract import Address, Protocol, Server, address_text
 from tidemill.protocols.table import protocols
 from tidemill.settings import Settings
 from tidemill.workers.control import ControlSocket
@@ -83,8 +84,21 @@ def run(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], None]) -> N
     ``ready`` is called once, when clients can connect, and ``stopping`` after the first signal.
     """
     system.keep_freed_memory(KEPT_BYTES)
-    with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
-        runner.run(_serve(loaded, ready, stopping))
+    manager = ServiceManager()
+
+    def report_ready(running: Sequence[Running]) -> None:
+        ready(running)
+        manager.ready(f"Serves Kafka clients at {address_text(*running[0].address)}")
+
+    def report_stop() -> None:
+        manager.stopping()
+        stopping()
+
+    try:
+        with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
+            runner.run(_serve(loaded, report_ready, report_stop))
+    finally:
+        manager.close()
 
 
 async def _return_memory() -> None:
@@ -132,11 +146,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     try:
         start_checks.check_folder(settings.data_dir)
         try:
-            running = [
-                Running(protocol, server, address)
-                for protocol, server in servers
-                if (address := await _listen(protocol, server, settings)) is not None
-            ]
+            running = await _listen_all(servers, settings)
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = running[0].address
@@ -226,6 +236,17 @@ def client_settings(running: Sequence[Running], settings: Settings) -> dict[str,
         if each.is_first:
             found.update(each.protocol.client_settings(settings, each.address))
     return found
+
+
+async def _listen_all(
+    servers: Sequence[tuple[Protocol, Server]], settings: Settings
+) -> list[Running]:
+    """Bind all sockets; return the protocols that are served."""
+    return [
+        Running(protocol, server, address)
+        for protocol, server in servers
+        if (address := await _listen(protocol, server, settings)) is not None
+    ]
 
 
 async def _listen(protocol: Protocol, server: Server, settings: Settings) -> Address | None:
