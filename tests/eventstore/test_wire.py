@@ -119,3 +119,11 @@ def test_a_header_that_breaks_a_rule_is_foreign(change: dict[str, object]) -> No
 def test_deeply_nested_json_is_foreign() -> None:
     text = b"[" * 100_000
     assert wire.decode(SAMPLE[:20] + struct.pack(">I", len(text)) + text) is None
+
+
+def test_ids_are_of_version_7_ordered_by_time_and_each_is_another() -> None:
+    ids = [NewEvent("e").id for _ in range(1000)]
+    assert {(each.version, each.variant) for each in ids} == {(7, "specified in RFC 4122")}
+    assert len(set(ids)) == 1000
+    stamps = [each.int >> 80 for each in ids]
+    assert stamps == sorted(stamps)
