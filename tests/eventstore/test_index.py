@@ -85,6 +85,15 @@ def test_an_index_of_another_log_is_an_error_until_it_is_rebuilt(
             assert [each.version for each in store.read("s")] == [1, 2]
 
 
+def test_only_its_user_can_read_an_index(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    with Store(kafka, topic, folder=tmp_path / "new") as store:
+        store.append("s", new_event())
+        store.wait_indexed()
+        files = list((tmp_path / "new").iterdir())
+        assert len(files) >= 3
+        assert {each.stat().st_mode & 0o077 for each in [*files, tmp_path / "new"]} == {0}
+
+
 def test_a_replaced_topic_is_an_error(kafka: Kafka, topic: str, tmp_path: Path) -> None:
     with Store(kafka, topic, folder=tmp_path) as store:
         store.append("s", new_event())

@@ -184,3 +184,9 @@ def test_threads_of_one_store_race_without_void_commits(kafka: Kafka, store: Sto
     assert store.version("s") == 150
     assert next(refused) > 0
     assert kafka.end_offsets("tests", [(store.topic, 0)]) == {(store.topic, 0): 150}
+
+
+def test_a_commit_that_no_topic_takes_is_refused_by_the_client(store: Store) -> None:
+    with pytest.raises(CommitTooLargeError):
+        store.append("s", [NewEvent("e", bytes(65 * 1024 * 1024))])
+    assert store.append("s", [NewEvent("e")], expected=0).positions == range(1, 2)

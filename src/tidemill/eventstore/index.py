@@ -24,7 +24,7 @@ import orjson
 from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError
 from tidemill.eventstore.events import Query, StoredEvent
 from tidemill.eventstore.fold import Place
-from tidemill.eventstore.index_files import Lock, users_path
+from tidemill.eventstore.index_files import Lock, make_private, users_path
 from tidemill.eventstore.state import Chunk, Head, Step, Wanted, category_of
 
 K = TypeVar("K")
@@ -106,6 +106,7 @@ class IndexFile:
         self._stream_names: dict[int, str] = {}
         self._stream_ids: dict[str, int] = {}
         try:
+            make_private(path)
             with self.connection() as connection:
                 _create(connection, about)
                 _check(connection, about, path)

@@ -35,7 +35,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise IndexUnusableError(f"{path} can't be created: {error}") from error
@@ -52,6 +52,18 @@ class Lock:
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._fd)
+
+
+def make_private(path: Path) -> None:
+    """Create a file that only this user can read, if it is missing. It has what the events have.
+
+    Raises:
+        IndexUnusableError: it can't be created.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise IndexUnusableError(f"the index {path} can't be created: {error}") from error
 
 
 def lock_path(index: Path) -> Path:

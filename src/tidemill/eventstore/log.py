@@ -27,8 +27,9 @@ from tidemill.eventstore.errors import (
 _CLIENT = "tidemill-eventstore"
 _CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 """The configs of a topic that loses nothing."""
-_LARGEST_RECORD = 1_000_000_000
-"""The largest limit of librdkafka, so that the limit of the topic applies."""
+_LARGEST_RECORD = 64 * 1024 * 1024
+"""No commit is larger, whatever the topic takes."""
+_QUEUED_KB = 4 * _LARGEST_RECORD // 1024
 _DELIVERY_MS = 30_000
 """How long a record can stay under way. A writer that waits less does not know its outcome."""
 _QUEUED = 100_000
@@ -80,6 +81,7 @@ class Log:
             message_timeout_ms=_DELIVERY_MS,
             message_max_bytes=_LARGEST_RECORD,
             queue_buffering_max_messages=_QUEUED,
+            queue_buffering_max_kbytes=_QUEUED_KB,
             # A new topic is unknown to a broker for a moment.
             topic_metadata_propagation_max_ms=5000,
             # The tail reports what is stored; only failures are reported here.
@@ -133,7 +135,8 @@ class Log:
             failed: called in the thread of ``tail`` if the record is not stored, or perhaps not.
 
         Raises:
-            CommitTooLargeError: it is larger than any topic takes.
+            CommitTooLargeError: it has more than 64 MiB. The topic's limit is reported to
+                ``failed``.
             OutcomeUnknownError: too many records are under way. This one was not sent.
         """
 

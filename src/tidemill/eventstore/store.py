@@ -348,7 +348,7 @@ class Store:
         with self._changed:
             offset = self._state.offset
             while self._state.steps and self._state.steps[0].offset <= offset:
-                self._check_failure()
+                self._check_usable()
                 self._changed.wait(_POLL_S)
 
     # The tail.
