@@ -20,6 +20,7 @@ from bench import (
     machine,
     memory,
     parse,
+    sql,
     startup,
     sync_rule,
 )
@@ -60,6 +61,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "direct": direct.section,
     "logins": logins.section,
     "eventstore": eventstore.section,
+    "sql": sql.section,
     "memory": memory.section,
     "history": history.section,
     "startup": startup.section,

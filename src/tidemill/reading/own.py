@@ -7,6 +7,7 @@ Spark, queries.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -341,7 +342,7 @@ class BatchMaker:
         self._topic = topic
         self._partition = partition
         self._schema = schema
-        self._constants: tuple[pa.Array, pa.Array] = (pa.array([]), pa.array([]))
+        self._constants: tuple[pa.Array, pa.Array] = (pa.nulls(0), pa.nulls(0))
 
     def make(self, rows: int, buffers: Sequence[Any]) -> pa.RecordBatch:
         """Return the rows as a record batch, without copying them."""
@@ -364,9 +365,14 @@ class BatchMaker:
         """Return topic and partition for each row. They are made once, and sliced."""
         topics, partitions = self._constants
         if len(topics) < rows:
+            # From buffers: pa.scalar would import pandas, which takes longer than all the rest.
             count = max(rows, _LEAST_CONSTANTS)
-            topics = pa.repeat(pa.scalar(self._topic, pa.string()), count)
-            partitions = pa.repeat(pa.scalar(self._partition, pa.int32()), count)
+            name = self._topic.encode()
+            ends = array("i", range(0, len(name) * count + 1, len(name)))
+            text = [None, pa.py_buffer(ends), pa.py_buffer(name * count)]
+            topics = pa.Array.from_buffers(pa.string(), count, text)
+            numbers = [None, pa.py_buffer(array("i", [self._partition]) * count)]
+            partitions = pa.Array.from_buffers(pa.int32(), count, numbers)
             self._constants = topics, partitions
         return topics.slice(0, rows), partitions.slice(0, rows)
 

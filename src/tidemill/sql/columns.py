@@ -170,13 +170,13 @@ class Columns:
     def make(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns of a batch of records."""
         values = self._values(batch) if self._parser is not None else []
-        arrays = [array.cast(_TIME) if array.type == _ZONED else array for array in values]
+        arrays = [array.view(_TIME) if array.type == _ZONED else array for array in values]
         for name in self.record:
             array = batch.column(name.removeprefix("_"))
             if name == "_key" and self._key_type == pa.string():
                 array = self._text(array)
             elif name == "_timestamp":
-                array = array.cast(_TIME)
+                array = array.view(_TIME)
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -203,11 +203,13 @@ class Columns:
         return [column.take(places) for column in parsed.columns]
 
     def _text(self, keys: pa.Array) -> pa.Array:
+        text = keys.view(pa.string())  # cast would import pyarrow.compute
         try:
-            return keys.cast(pa.string())
+            text.validate(full=True)
         except pa.ArrowInvalid:  # the sample had none of these
             shown = [None if k is None else k.decode(errors="replace") for k in keys.to_pylist()]
             return pa.array(shown, pa.string())
+        return text
 
 
 def _free(name: str) -> str:
