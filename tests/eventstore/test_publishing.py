@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
-from tests.conftest import BrokerFactory
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.connect.base.errors import ProducerFencedError
@@ -161,14 +161,7 @@ def test_a_second_publisher_takes_over_and_nothing_is_doubled(store: Store, kafk
     assert positions(kafka, to) == [1, 2, 3]
 
 
-def test_brokers_that_went_down_are_unreachable_also_for_a_client_that_knew_them(
-    start_broker: BrokerFactory,
-) -> None:
-    broker = start_broker()
-    kafka = Kafka(broker.bootstrap)
-    kafka.create_topics("test", {"t": (1, {})})
-    admin = kafka.admin("test")
-    assert kafka.end_offsets("test", [("t", 0)], admin=admin) == {("t", 0): 0}
-    broker.kill()
-    with pytest.raises(UnreachableError):
-        kafka.end_offsets("test", [("t", 0)], admin=admin)
+def test_brokers_that_went_down_are_unreachable_also_for_a_client_that_knew_them() -> None:
+    """librdkafka then finds no leaders, and says so with this code after 15 seconds."""
+    kafka = Kafka("127.0.0.1:1")
+    assert isinstance(kafka.translate(KafkaError(KafkaError._NOENT), "x"), UnreachableError)
