@@ -212,3 +212,40 @@ def test_verify_prints_a_head_that_a_later_run_compares(tidemill: CommandLine, s
     assert "does not fit together" in broken.stderr
     invalid = tidemill.run("events", "verify", store, "--head", "x")
     assert invalid.returncode == output.USAGE
+
+
+def test_replay_handles_parked_events_again(
+    tidemill: CommandLine, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", tidemill.env["XDG_CACHE_HOME"])
+    name = f"parking_{store}"
+    servers = tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]
+    (tmp_path / f"{name}.py").write_text(PARKING.format(servers=servers, store=store))
+    done = tidemill.run("events", "replay", f"{name}:broken")
+    assert (done.returncode, done.stdout) == (output.FAILURE, "handled 0 parked events\n")
+    assert "error: 4 events stay parked" in done.stderr
+    assert tidemill.ok("events", "replay", f"{name}:repaired") == "handled 4 parked events\n"
+    assert tidemill.ok("events", "replay", f"{name}:repaired") == "handled 0 parked events\n"
+    sys.modules.pop(name)
+
+
+PARKING = """
+from tidemill.eventstore.deliveries import Backoff
+from tidemill.eventstore.groups import Group
+from tidemill.eventstore.store import Store
+
+store = Store("{servers}", "{store}")
+
+def fail(event):
+    raise ValueError("no")
+
+def broken():
+    group = Group(store, "{servers}", "g", backoff=Backoff(attempts=1))
+    while len(group.parked()) < 4:
+        group.take().park("no")
+    return group, fail
+
+def repaired():
+    return Group(store, "{servers}", "g"), lambda event: None
+"""

@@ -23,6 +23,7 @@ from tidemill.cli.options import (
     Property,
     command_group,
 )
+from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
@@ -490,21 +491,34 @@ def snapshot(
     from tidemill.cli.events.program import load
     from tidemill.eventstore.app.repository import Repository
 
-    repository = load(target, Repository)
+    repository = load(target, (Repository,), "Repository")
     number = 0
     for id_ in ids or repository.ids():
         number += bool(repository.snapshot(id_))
     print(f"made {output.plural(number, 'snapshot')}")
 
 
-@app.command(short_help="Build a projection again from all events.")
+@app.command(short_help="Build a projection again, or handle parked events again.")
 def replay(target: Target) -> None:
-    """Build a projection again beside its live tables, and show it when it is complete.
+    """Handle events again: all of a projection, or those that a subscription group has parked.
 
-    The function of your program returns the projection's runner.
+    The function of your program returns a projection's runner, whose tables are then built again
+    beside the live ones; or a group and the function that handles an event. The exit code is 1 if
+    events stay parked.
     """
     from tidemill.cli.events.program import load
     from tidemill.eventstore.app.projections.runner import ProjectionRunner
 
-    position = load(target, ProjectionRunner).rebuild()
-    print(f"built again up to position {position}")
+    found: Any = load(target, (ProjectionRunner, tuple), "ProjectionRunner, or (Group, function)")
+    if isinstance(found, ProjectionRunner):
+        print(f"built again up to position {found.rebuild()}")
+        return
+    group, handle = found
+    with group:
+        handled, failed = group.replay_parked(handle)
+    print(f"handled {output.plural(handled, 'parked event')}")
+    if failed:
+        raise TidemillError(
+            f"{output.plural(failed, 'event')} stay parked",
+            hint="The reasons are in the stream: tidemill events read STORE parked-GROUP",
+        )

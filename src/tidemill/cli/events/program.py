@@ -11,7 +11,7 @@ from tidemill.cli.output import UsageError
 Wanted = TypeVar("Wanted")
 
 
-def load(target: str, kind: type[Wanted]) -> Wanted:
+def load(target: str, kinds: tuple[type[Wanted], ...], name_of_kind: str) -> Wanted:
     """Return what ``MODULE:NAME`` is, or what it returns if it is a function without arguments.
 
     The working folder is searched first, as ``python -m`` does.
@@ -30,11 +30,11 @@ def load(target: str, kind: type[Wanted]) -> Wanted:
     finally:
         sys.path.remove("")
     found = getattr(module, name, None)
-    if not isinstance(found, kind) and callable(found) and not isinstance(found, type):
+    if not isinstance(found, kinds) and callable(found) and not isinstance(found, type):
         found = found()
-    if not isinstance(found, kind):
+    if not isinstance(found, kinds):
         raise UsageError(
-            f"{target} is not a {kind.__name__}",
+            f"{target} is not a {name_of_kind}",
             hint=f"Name one, or a function without arguments that returns one, in {module_name}.",
         )
     return found
