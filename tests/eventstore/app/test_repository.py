@@ -27,7 +27,11 @@ from tidemill.eventstore.app import (
     audit,
     diff,
 )
-from tidemill.eventstore.app.errors import DeclarationError, MissingHandlerError
+from tidemill.eventstore.app.errors import (
+    DeclarationError,
+    MissingHandlerError,
+    TruncatedStreamError,
+)
 from tidemill.eventstore.app.testing import given
 from tidemill.eventstore.errors import (
     ConditionFailedError,
@@ -307,6 +311,28 @@ def test_a_snapshot_of_another_log_or_with_an_invalid_state_is_ignored() -> None
     assert second.balance("ada") == 7
     assert file.clear() == 1
     assert file.get("account-ada") is None
+
+
+@pytest.mark.parametrize("moment", [{}, {"version": 1}, {"position": 1}])
+def test_truncated_events_are_an_error_and_not_an_empty_aggregate(
+    store: MemoryStore, moment: dict[str, int]
+) -> None:
+    bank = Bank.over(store)
+    bank.fund("ada", 5)
+    store.truncate({"account-ada": 2})
+    with pytest.raises(TruncatedStreamError, match="no event 1 any more"):
+        bank.accounts.as_of("ada", **moment)  # type: ignore[arg-type]
+    assert bank.accounts.as_of("ada", version=0).version == 0
+
+
+def test_a_snapshot_replaces_truncated_events(store: MemoryStore) -> None:
+    bank = Bank.over(store, snapshots=SnapshotPolicy(Account, every=1))
+    for _ in range(3):
+        bank.fund("ada", 5)
+    bank.balance("ada")
+    store.truncate({"account-ada": 4})
+    bank.accounts.execute("ada", lambda account: account.deposit(1))
+    assert bank.balance("ada") == 16
 
 
 # --- time travel ---------------------------------------------------------------------------------

@@ -243,18 +243,21 @@ class Repository(Generic[State]):
     def _replay(
         self, stream: str, replay: _Replay[State], bounds: _Bounds, fresh: bool = False
     ) -> None:
-        for event in self.store.read(stream, after=replay.version, to=bounds[0], fresh=fresh):
+        before = replay.version
+        for event in self.store.read(stream, after=before, to=bounds[0], fresh=fresh):
             if not _within(event, bounds):
                 break
             self._take(stream, replay, event)
+        is_wanted = bounds[0] is None or bounds[0] > before
+        if replay.version == before and is_wanted and self.store.version(stream) > before:
+            # No event is readable up to the moment. It must not look as if there was none.
+            first = next(self.store.read(stream, limit=1), None)
+            if first is None or first.version > before + 1:
+                raise _truncated(stream, before + 1)
 
     def _take(self, stream: str, replay: _Replay[State], event: StoredEvent) -> None:
         if event.version != replay.version + 1:
-            raise TruncatedStreamError(
-                f"stream {stream!r} has no event {replay.version + 1}, the first is "
-                f"{event.version}",
-                hint="Truncate a stream behind an event that sums up the ones before.",
-            )
+            raise _truncated(stream, replay.version + 1)
         if not event.type.startswith(RESERVED):
             replay.state = evolve(replay.state, self.codec.decode(event))
         replay.behind(event)
@@ -420,6 +423,13 @@ class _Replay(Generic[State]):
         """Note that an event was applied."""
         self.version, self.position, self.event_id = event.version, event.position, str(event.id)
         self.time_ms = max(self.time_ms, event.time_ms)
+
+
+def _truncated(stream: str, version: int) -> TruncatedStreamError:
+    return TruncatedStreamError(
+        f"stream {stream!r} has no event {version} any more: it was truncated",
+        hint="Truncate a stream only behind an event that sums up the ones before.",
+    )
 
 
 def _within(place: StoredEvent | Snapshot, bounds: _Bounds) -> bool:
