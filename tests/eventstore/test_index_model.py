@@ -17,7 +17,8 @@ from tests.support.effort import examples
 from tidemill.eventstore import wire
 from tidemill.eventstore.events import Condition, Query, StoredEvent, StreamAppend
 from tidemill.eventstore.fold import Accepted, Repeated, Void
-from tidemill.eventstore.index import About, IndexFile, IndexWriter
+from tidemill.eventstore.index import About, IndexFile
+from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.reading import Following, Reader
 from tidemill.eventstore.state import State
 

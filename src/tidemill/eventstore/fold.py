@@ -6,7 +6,7 @@ change of a rule that would decide an existing log differently takes a new ``FOL
 writer appends a commit with that number before it uses the rule, and older processes stop there.
 
 A new kind of change (a field of ``Commit``) is decided here, applied in ``state.py`` and stored in
-``index.py``.
+``index_writing.py``.
 """
 
 from __future__ import annotations

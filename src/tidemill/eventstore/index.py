@@ -2,7 +2,7 @@
 
 It has the events themselves, because a request for each event of a short stream would be slow. It
 can be built again from the log at any time. ``IndexFile`` opens it, and reads it as of a position;
-``IndexWriter`` appends what was folded. Processes of one machine share the file, and one of them
+``index_writing`` appends what was folded. Processes of one machine share the file, and one of them
 writes it. Must not know: clients, the rules of the fold.
 
 Rows of ``events`` are never removed, because ids, versions and append conditions need them. What is
@@ -12,7 +12,6 @@ truncated or forgotten loses ``data`` and ``metadata``.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError
 from tidemill.eventstore.events import Query, StoredEvent
 from tidemill.eventstore.fold import Place
 from tidemill.eventstore.index_files import Lock, make_private, users_path
-from tidemill.eventstore.state import Chunk, Head, Step, Wanted, category_of
+from tidemill.eventstore.state import Chunk, Head, Wanted
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,8 +34,6 @@ CHUNK_BYTES = 4_194_304
 _BUSY_S = 30.0
 _IDS = 500
 """Ids that one statement looks for."""
-_ROWS = (500, 50, 5, 1)
-"""Rows that one statement inserts."""
 _NAMES = 100_000
 """Names of streams and types that are remembered."""
 _SCHEMA = """
@@ -114,7 +111,7 @@ class IndexFile:
         except BaseException as error:
             self.close()
             if isinstance(error, sqlite3.Error):
-                raise _unusable(path, error) from error
+                raise unusable(path, error) from error
             raise
 
     def connect(self) -> sqlite3.Connection:
@@ -136,11 +133,11 @@ class IndexFile:
             try:
                 connection = self.connect()
             except sqlite3.Error as error:
-                raise _unusable(self.path, error) from error
+                raise unusable(self.path, error) from error
         try:
             yield connection
         except sqlite3.Error as error:
-            raise _unusable(self.path, error) from error
+            raise unusable(self.path, error) from error
         finally:
             if self._is_closed:
                 connection.close()
@@ -159,7 +156,7 @@ class IndexFile:
     def indexed(self) -> Indexed:
         """Return the point up to which the index has the log."""
         with self.connection() as connection:
-            return _indexed(connection)
+            return indexed_of(connection)
 
     # What the fold asks, one thread at a time: it has a connection of its own.
 
@@ -173,7 +170,7 @@ class IndexFile:
                 (number, at),
             ).fetchone()
         except sqlite3.Error as error:
-            raise _unusable(self.path, error) from error
+            raise unusable(self.path, error) from error
         return int(row[0]) if row else 0
 
     def places(self, ids: Sequence[bytes], at: int) -> dict[bytes, Place]:
@@ -191,7 +188,7 @@ class IndexFile:
                     if position <= at:
                         found[event_id] = Place(position, version, digest)
         except sqlite3.Error as error:
-            raise _unusable(self.path, error) from error
+            raise unusable(self.path, error) from error
         return found
 
     def first_match(self, query: Query, after: int, at: int) -> int | None:
@@ -235,7 +232,7 @@ class IndexFile:
             if row is None:
                 return -1
             number = int(row[0])
-            _remember(self._stream_ids, stream, number)
+            remember(self._stream_ids, stream, number)
         return number
 
     # Reading.
@@ -376,7 +373,7 @@ class IndexFile:
 
     def _type_name(self, connection: sqlite3.Connection, number: int) -> str:
         (name,) = connection.execute("SELECT name FROM names WHERE id = ?", (number,)).fetchone()
-        return _remember(self._types, number, str(name))
+        return remember(self._types, number, str(name))
 
     def _stream_name(self, connection: sqlite3.Connection) -> Callable[[int], str]:
         known = self._stream_names
@@ -387,7 +384,7 @@ class IndexFile:
                 (name,) = connection.execute(
                     "SELECT name FROM streams WHERE id = ?", (number,)
                 ).fetchone()
-                _remember(known, number, name)
+                remember(known, number, name)
             return str(name)
 
         return name_of
@@ -410,14 +407,16 @@ def _way(backwards: bool) -> str:
     return "DESC" if backwards else "ASC"
 
 
-def _remember(known: dict[K, V], key: K, value: V) -> V:
+def remember(known: dict[K, V], key: K, value: V) -> V:
+    """Add to what is remembered, which is bounded; return the value."""
     if len(known) >= _NAMES:
         known.clear()
     known[key] = value
     return value
 
 
-def _unusable(path: Path, error: BaseException) -> IndexUnusableError:
+def unusable(path: Path, error: BaseException) -> IndexUnusableError:
+    """Return the error of an index that can't be read or written."""
     return IndexUnusableError(
         f"the index {path} can't be used: {error}",
         hint="Check the folder and its free space. A damaged index can be deleted: it is built "
@@ -465,134 +464,7 @@ def _check(connection: sqlite3.Connection, about: About, path: Path) -> None:
         )
 
 
-def _indexed(connection: sqlite3.Connection) -> Indexed:
+def indexed_of(connection: sqlite3.Connection) -> Indexed:
+    """Return the point up to which the index has the log."""
     row = connection.execute("SELECT position, hash, read, fold, digest FROM about").fetchone()
     return Indexed(Head(*row[:4]), row[4])
-
-
-class IndexWriter:
-    """Appends folded records to an index. Its caller holds the lock of the index.
-
-    Args:
-        index: the index.
-    """
-
-    def __init__(self, index: IndexFile) -> None:
-        self._index = index
-        self._connection = index.connect()
-        self._connection.execute("PRAGMA cache_size = -65536")
-        self._connection.execute("PRAGMA wal_autocheckpoint = 4000")
-        self._names: dict[str, int] = {}
-        self._streams: dict[str, int] = {}
-
-    def write(self, steps: Sequence[Step]) -> Indexed:
-        """Append records in one transaction. Those that the index has already are left out.
-
-        Raises:
-            IndexMismatchError: the index was written from another log.
-            IndexUnusableError: the file can't be written.
-        """
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                self._write(steps)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                self._names.clear()  # numbers that were given are not valid
-                self._streams.clear()
-                raise
-            return _indexed(self._connection)
-        except sqlite3.Error as error:
-            raise _unusable(self._index.path, error) from error
-
-    def _write(self, steps: Sequence[Step]) -> None:
-        before = _indexed(self._connection).head
-        rows, tags = [], []
-        for step in steps:
-            if step.offset <= before.offset:
-                if step.offset == before.offset and step.hash != before.hash:
-                    raise mismatch(self._index.path, f"has another content at offset {step.offset}")
-                continue
-            for position, version, time_ms, event in step.events:
-                stream, category = self._stream(event.stream)
-                rows.append(
-                    (
-                        *(position, stream, version, self._name(event.type), category),
-                        *(event.schema, time_ms, event.id, event.digest),
-                        orjson.dumps(event.tags).decode() if event.tags else None,
-                        *(event.data, event.metadata or None),
-                    )
-                )
-                tags += [(self._name(tag), position) for tag in event.tags]
-        self._insert("events", rows)
-        self._insert("tags", tags)
-        for step in steps:
-            if step.commit is not None and step.offset > before.offset:
-                self._apply(step)
-        last = steps[-1]
-        if last.offset > before.offset:
-            fold = max(before.fold, *(step.commit.fold for step in steps if step.commit), 1)
-            self._connection.execute(
-                "UPDATE about SET position = ?, hash = ?, read = ?, digest = ?, fold = ?",
-                (last.position, last.hash, last.offset, last.digest, fold),
-            )
-
-    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Insert rows, many with one statement.
-
-        A statement runs without the interpreter's lock, and waits for it behind each row otherwise:
-        up to 5 ms, while another thread folds.
-        """
-        start = 0
-        for count in _ROWS:
-            while len(rows) - start >= count:
-                some = rows[start : start + count]
-                one = f"({', '.join('?' * len(some[0]))})"
-                self._connection.execute(
-                    f"INSERT INTO {table} VALUES {', '.join([one] * count)}",
-                    tuple(itertools.chain.from_iterable(some)),
-                )
-                start += count
-
-    def _apply(self, step: Step) -> None:
-        """Store what a commit changes besides its events."""
-        assert step.commit is not None
-        for name, below in step.commit.truncate:
-            stream = self._stream(name)[0]
-            self._connection.execute(
-                "UPDATE events SET data = NULL, metadata = NULL WHERE stream = ? AND version < ? "
-                "AND version >= (SELECT truncated FROM streams WHERE id = ?)",
-                (stream, below, stream),
-            )
-            self._connection.execute(
-                "UPDATE streams SET truncated = max(truncated, ?) WHERE id = ?", (below, stream)
-            )
-        for key in step.commit.forget:
-            self._connection.execute(
-                "INSERT OR IGNORE INTO forgotten VALUES (?, ?)", (key, step.offset)
-            )
-
-    def _name(self, name: str) -> int:
-        """Return the number of a type, a tag or a category."""
-        return self._names.get(name) or self._number("names", self._names, name)
-
-    def _stream(self, name: str) -> tuple[int, int]:
-        category = self._name(category_of(name) or "-")
-        number = self._streams.get(name)
-        return number or self._number("streams", self._streams, name, category), category
-
-    def _number(self, table: str, known: dict[str, int], name: str, *more: int) -> int:
-        row = self._connection.execute(f"SELECT id FROM {table} WHERE name = ?", (name,)).fetchone()
-        if row is None:
-            columns = "name, category" if more else "name"
-            row = self._connection.execute(
-                f"INSERT INTO {table} ({columns}) VALUES ({', '.join('?' * (1 + len(more)))}) "
-                "RETURNING id",
-                (name, *more),
-            ).fetchone()
-        return _remember(known, name, int(row[0]))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 
 from tidemill.errors import TidemillError
-from tidemill.eventstore.index import Indexed, IndexFile, IndexWriter, mismatch
+from tidemill.eventstore.index import Indexed, IndexFile, mismatch
 from tidemill.eventstore.index_files import Lock, lock_path
+from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.state import State
 
 PERIOD_S = 0.1

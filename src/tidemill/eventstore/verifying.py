@@ -18,7 +18,8 @@ from pathlib import Path
 from tidemill.confluent.clients import Kafka
 from tidemill.eventstore import wire
 from tidemill.eventstore.fold import Accepted, Repeated
-from tidemill.eventstore.index import About, IndexFile, IndexWriter
+from tidemill.eventstore.index import About, IndexFile
+from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.log import Log, Record
 from tidemill.eventstore.state import GENESIS, Head, State
 
