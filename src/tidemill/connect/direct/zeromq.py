@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import accumulate, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ from tidemill.errors import TidemillError
 from tidemill.settings.section import Section
 
 _BLOCK_BYTES = 64 << 10
+_BLOCK_RECORDS = 1000
 _BLOCK_OVERHEAD = 300
 _ANSWER_BYTES = 256 << 10
 _ANSWER_RECORDS = 5000
@@ -244,15 +245,13 @@ class _Block(NamedTuple):
     data: bytes
 
 
-def _row(message: Message) -> Row:
-    headers: Any = message.headers() or ()
-    return (
-        int(message.offset() or 0),
-        message.timestamp()[1],
-        message.key(),
-        message.value(),
-        headers,
-    )
+def _rows(messages: Sequence[Message]) -> list[Row]:
+    rows: Any = [
+        (each.offset(), each.timestamp()[1], each.key(), each.value(), each.headers() or ())
+        for each in messages
+    ]
+    found: list[Row] = rows
+    return found
 
 
 class _Live:
@@ -291,7 +290,7 @@ class _Live:
         with contextlib.closing(follower):
             while not stop.is_set():
                 try:
-                    found = list(follower.poll(_WAIT_S))
+                    found = follower.take(_WAIT_S)
                 except KafkaException as error:
                     said = error.args[0].str()
                     raise BridgeError(f"can't read topic {topic}: {said}") from error
@@ -324,27 +323,21 @@ class _Live:
 
     def _blocks(self, found: Sequence[Message]) -> Iterator[_Block]:
         """Yield the blocks of records, those of a partition in order."""
-        ends = self._published.ends
-        rows: dict[int, list[Row]] = {}
-        sizes: dict[int, int] = {}
-        firsts: dict[int, int] = {}
+        groups: dict[int, list[Message]] = {}
         for message in found:
-            number, row = int(message.partition() or 0), _row(message)
-            size = sizes.get(number, 0) + len(row[2] or b"") + len(row[3] or b"")
-            rows.setdefault(number, []).append(row)
-            sizes[number] = size
-            if size > _BLOCK_BYTES:
-                yield self._block(number, firsts.get(number, ends[number]), rows[number])
-                firsts[number] = row[0] + 1
-                rows[number], sizes[number] = [], 0
-        for number, left in rows.items():
-            if left:
-                yield self._block(number, firsts.get(number, ends[number]), left)
-
-    def _block(self, number: int, first: int, rows: list[Row]) -> _Block:
-        following = rows[-1][0] + 1
-        block = encode_block(self._published.session, number, first, following, rows)
-        return _Block(number, following, len(rows), block)
+            groups.setdefault(int(message.partition() or 0), []).append(message)
+        for number, group in groups.items():
+            first, start = self._published.ends[number], 0
+            sizes = list(accumulate(map(len, group)))  # of values
+            while start < len(group):
+                most = (sizes[start - 1] if start else 0) + _BLOCK_BYTES
+                end = max(bisect_right(sizes, most), start + 1)
+                part = group[start : min(end, start + _BLOCK_RECORDS)]
+                rows = _rows(part)
+                following = rows[-1][0] + 1
+                data = encode_block(self._published.session, number, first, following, rows)
+                yield _Block(number, following, len(rows), data)
+                first, start = following, start + len(part)
 
     def _publish(self, blocks: Sequence[_Block]) -> None:
         for number, following, size, block in blocks:
@@ -443,7 +436,7 @@ class _Answers:
         except OutOfRangeError as error:  # it begins later
             offset = min(error.start, end)
             found = reader.read(place, offset, _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S)
-        rows = [row for each in found.records if (row := _row(each))[0] < end]
+        rows = [row for row in _rows(found.records) if row[0] < end]
         self._counts.recovered += len(rows)
         if last_only:
             rows = last_of_each_key(rows)

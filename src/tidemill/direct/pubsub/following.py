@@ -18,7 +18,7 @@ from tidemill.direct.pubsub.blocks import BlockHead, LogRecord, decode_head, dec
 from tidemill.direct.pubsub.errors import FrameError
 
 _WAITING_BYTES = 8 << 20
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
 
 
 class Position(NamedTuple):

@@ -27,13 +27,14 @@ from tidemill.direct.pubsub.blocks import (
 )
 from tidemill.direct.pubsub.curve import Curve
 from tidemill.direct.pubsub.errors import FrameError, PubSubError
-from tidemill.direct.pubsub.following import FIRST_PAUSE_S, Following, LogEvent, Position
+from tidemill.direct.pubsub.following import Following, LogEvent, Position
 from tidemill.direct.pubsub.options import MAX_MESSAGE_BYTES, Options
 from tidemill.direct.pubsub.zeromq import ZeroMqSocket
 
 _QUEUE = 1000
 _SILENCE_S = 3.0
 """A bridge publishes its state each second. After so long without it, the subscriber asks."""
+_DESCRIBE_S = 1.0
 _LONGEST_NUMBER = 10
 _AT_ONCE = 2
 """So many partitions ask at the same time: a bridge keeps no more answers for a requester."""
@@ -157,7 +158,7 @@ class LogSubscriber:
     def _ask(self, now: float) -> float:
         """Send the requests that are due; return the seconds until the next one is."""
         if now >= self._describe_at:  # nothing is published: it asks what there is
-            self._describe_at = now + FIRST_PAUSE_S
+            self._describe_at = now + _DESCRIBE_S
             self._send(Request(DESCRIBE, 0))
         pause = self._describe_at - now
         under_way = len(self._asked_by)
