@@ -1,4 +1,4 @@
-"""Measures direct messaging: StatsD's packets, beside a sink that parses nothing.
+"""Measures direct messaging: StatsD's packets, multicast, and ZeroMQ beside a bare socket.
 
 A program in C sends packets of five lines; each receiver is a process of its own.
 """
@@ -18,6 +18,7 @@ from tests.support.ports import reserve_port
 
 from bench import machine
 from bench.compare import Comparison, Figures, ratio_of
+from bench.direct import bridged
 from bench.direct.receiver import Simple
 from bench.report import Aim, Section, Table
 from bench.run import Run
@@ -65,6 +66,7 @@ def section(run: Run) -> Section:
     parsed = parsing.measure(["five lines a packet"], {"tidemill": _native, "python": _python})
     result.aims.append(_aim(parsed, "python", "k lines/s", 10.0))
     result.tables += [compared.table(), parsing.table(), _multicast(run)]
+    bridged.measure(run, result)
     return result
 
 

@@ -60,7 +60,9 @@ _ANSWERS = 2
 """Answers that wait for a requester, and requests of it. An answer above that is left out."""
 _LARGEST_REQUEST = 4096
 """Requests are smaller, but ZeroMQ's own greetings count, too."""
-_CACHE = 32
+_READ_BYTES, _READ_RECORDS = 2 << 20, 40_000
+"""The same of a read of the log for a requester that reads on: several answers come from it."""
+_CACHE = 64
 """Answers from the log that are kept, since subscribers that begin together ask the same."""
 _STATE_S = 1.0
 _LOOK_S = 1.0
@@ -347,6 +349,10 @@ class _Live:
             self._counts.delivered += size
 
 
+_Asked = tuple[int, int, bool]
+"""Partition, offset, and whether only the last record of each key is wanted."""
+
+
 class _Answers:
     """Answers requests, from memory or from the log. The newest one of each requester counts."""
 
@@ -361,7 +367,8 @@ class _Answers:
     ) -> None:
         self._place, self._identity, self._topic_id = place, identity, topic_id
         self._published, self._socket, self._counts = published, socket, counts
-        self._kept: OrderedDict[tuple[int, int, bool], list[bytes]] = OrderedDict()
+        self._kept: OrderedDict[_Asked, bytes] = OrderedDict()
+        self._following: OrderedDict[_Asked, bytes] = OrderedDict()
 
     def run(self, stop: threading.Event) -> None:
         """Answer until the event is set.
@@ -416,29 +423,54 @@ class _Answers:
         place = number, offset, request.kind == READ_LAST
         if place not in self._kept:
             try:
-                read = self._read(*place, end, reader)
+                self._read(*place, end, reader)
             except (KafkaException, TidemillError):
                 return []
             if self._identity.still(self._topic_id, stop) is None:
                 return []
-            self._kept[place] = [read]
-            if len(self._kept) > _CACHE:
-                self._kept.popitem(last=False)
-        return self._kept[place]
+        return [self._kept[place]]
 
     def _read(
         self, number: int, offset: int, last_only: bool, end: int, reader: ExtractReader
-    ) -> bytes:
-        """Return a block of the log, up to before ``end``."""
-        place = self._place.topic, number
+    ) -> None:
+        """Keep blocks of the log, up to before ``end``. Who reads on gets several with one read."""
+        place, asked = (self._place.topic, number), offset
+        reads_on = (number, offset, last_only) in self._following
+        size, records = (
+            (_READ_BYTES, _READ_RECORDS) if reads_on else (_ANSWER_BYTES, _ANSWER_RECORDS)
+        )
         try:
-            found = reader.read(place, offset, _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S)
+            found = reader.read(place, offset, records, size, _READ_S)
         except OutOfRangeError as error:  # it begins later
             offset = min(error.start, end)
-            found = reader.read(place, offset, _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S)
+            found = reader.read(place, offset, records, size, _READ_S)
         rows = [row for row in _rows(found.records) if row[0] < end]
         self._counts.recovered += len(rows)
-        if last_only:
-            rows = last_of_each_key(rows)
-        following = max(min(found.following, end), offset)
-        return encode_block(self._published.session, number, offset, following, rows)
+        starts = [0, *_cuts(rows)]
+        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
+            part = rows[start:stop]
+            following = rows[stop][0] if stop < len(rows) else min(found.following, end)
+            following = max(following, offset)
+            if last_only:
+                part = last_of_each_key(part)
+            block = encode_block(self._published.session, number, offset, following, part)
+            self._keep(self._kept, (number, asked, last_only), block, _CACHE)
+            asked = offset = following
+        self._keep(self._following, (number, offset, last_only), b"", _CACHE)
+
+    @staticmethod
+    def _keep(table: OrderedDict[_Asked, bytes], key: _Asked, block: bytes, most: int) -> None:
+        table[key] = block
+        if len(table) > most:
+            table.popitem(last=False)
+
+
+def _cuts(rows: Sequence[Row]) -> Iterator[int]:
+    """Yield where an answer ends and the next one begins, of records that were read together."""
+    size = count = 0
+    for at, (_, _, key, value, _) in enumerate(rows):
+        more = len(key or b"") + len(value or b"")
+        if count and (size + more > _ANSWER_BYTES or count == _ANSWER_RECORDS):
+            yield at
+            size = count = 0
+        size, count = size + more, count + 1
