@@ -32,6 +32,7 @@ from tidemill.connect.base.definitions import parse
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.errors import DefinitionError
 from tidemill.connect.direct.topics import BRIDGES
+from tidemill.connect.direct.zeromq import ZeroMqBridge
 from tidemill.direct.pubsub import (
     CurveClient,
     LogLost,
@@ -372,6 +373,25 @@ def test_a_manager_runs_it_and_names_an_address_that_can_not_be_used(running: Ru
     running.define("zeromq", publish="nowhere", requests="tcp://127.0.0.1:0")
     running.start()
     assert "can't bind nowhere" in running.wait_for_phase("failed")["error"]
+
+
+def test_large_records_and_many_readers_of_the_log_take_bounded_memory(log: Log) -> None:
+    """Answers from the log are kept for others, up to a number of bytes."""
+    for number in range(60):
+        log.producer.produce(log.topic, b"%d" % number + b"x" * 900_000)
+        log.producer.produce(log.topic, b"%d" % number)
+    assert log.producer.flush(60) == 0
+    log.start(cache_bytes=0)
+    with contextlib.ExitStack() as opened:
+        subscribers = [opened.enter_context(log.subscriber()) for _ in range(3)]
+        for each in subscribers:
+            found = records(each, lambda found: len(found) == 120)
+            assert [record.offset for record in found] == list(range(120))
+    bridge = log.bridge.bridge
+    assert isinstance(bridge, ZeroMqBridge)
+    assert bridge._answers is not None
+    assert 0 < bridge._answers._kept_bytes <= 16 << 20
+    assert sum(map(len, bridge._answers._kept.values())) == bridge._answers._kept_bytes
 
 
 class Kills:

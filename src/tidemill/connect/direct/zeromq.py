@@ -62,13 +62,12 @@ _LARGEST_REQUEST = 4096
 """Requests are smaller, but ZeroMQ's own greetings count, too."""
 _READ_BYTES, _READ_RECORDS = 2 << 20, 40_000
 """The same of a read of the log for a requester that reads on: several answers come from it."""
-_CACHE = 64
+_KEPT_BYTES = 16 << 20
 """Answers from the log that are kept, since subscribers that begin together ask the same."""
 _STATE_S = 1.0
 _LOOK_S = 1.0
 _READ_S = 2.0
 _WAIT_S = 0.05
-_STOP_S = 5.0
 
 
 class CurveOptions(Section):
@@ -126,6 +125,7 @@ class ZeroMqBridge(Bridge):
         self._counts = Counts()
         self._published: Published | None = None
         self._live: _Live | None = None
+        self._answers: _Answers | None = None
 
     async def run(self, running: Callable[[], None]) -> None:
         """Publish what is written to the topic, until the task is cancelled."""
@@ -143,7 +143,9 @@ class ZeroMqBridge(Bridge):
             except PubSubError as error:
                 raise PermanentBridgeError(str(error), hint=error.hint) from error
             self._live = _Live(place, identity, found.id, published, publish, self._counts)
-            answers = _Answers(place, identity, found.id, published, requests, self._counts)
+            self._answers = answers = _Answers(
+                place, identity, found.id, published, requests, self._counts
+            )
             running()
             await _in_threads(place.name, self._live.run, answers.run)
 
@@ -368,7 +370,8 @@ class _Answers:
         self._place, self._identity, self._topic_id = place, identity, topic_id
         self._published, self._socket, self._counts = published, socket, counts
         self._kept: OrderedDict[_Asked, bytes] = OrderedDict()
-        self._following: OrderedDict[_Asked, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._read_on: deque[_Asked] = deque(maxlen=64)
 
     def run(self, stop: threading.Event) -> None:
         """Answer until the event is set.
@@ -420,32 +423,36 @@ class _Answers:
             return [encode_block(self._published.session, number, end, end, ())]
         if found := self._published.since(number, offset):
             return found
-        place = number, offset, request.kind == READ_LAST
-        if place not in self._kept:
-            try:
-                self._read(*place, end, reader)
-            except (KafkaException, TidemillError):
-                return []
-            if self._identity.still(self._topic_id, stop) is None:
-                return []
-        return [self._kept[place]]
+        asked = number, offset, request.kind == READ_LAST
+        if (kept := self._kept.get(asked)) is not None:
+            return [kept]
+        try:
+            blocks = self._read(*asked, end, reader)
+        except (KafkaException, TidemillError):
+            return []
+        if self._identity.still(self._topic_id, stop) is None:
+            return []
+        return blocks[:1]
 
     def _read(
         self, number: int, offset: int, last_only: bool, end: int, reader: ExtractReader
-    ) -> None:
-        """Keep blocks of the log, up to before ``end``. Who reads on gets several with one read."""
-        place, asked = (self._place.topic, number), offset
-        reads_on = (number, offset, last_only) in self._following
-        size, records = (
-            (_READ_BYTES, _READ_RECORDS) if reads_on else (_ANSWER_BYTES, _ANSWER_RECORDS)
-        )
+    ) -> list[bytes]:
+        """Return blocks of the log, up to before ``end``, and keep them.
+
+        There are several for a requester that reads on.
+        """
+        place, asked = (self._place.topic, number), (number, offset, last_only)
+        limits = (_ANSWER_RECORDS, _ANSWER_BYTES)
+        if asked in self._read_on:
+            limits = (_READ_RECORDS, _READ_BYTES)
         try:
-            found = reader.read(place, offset, records, size, _READ_S)
+            found = reader.read(place, offset, *limits, _READ_S)
         except OutOfRangeError as error:  # it begins later
             offset = min(error.start, end)
-            found = reader.read(place, offset, records, size, _READ_S)
+            found = reader.read(place, offset, *limits, _READ_S)
         rows = [row for row in _rows(found.records) if row[0] < end]
         self._counts.recovered += len(rows)
+        blocks = []
         starts = [0, *_cuts(rows)]
         for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
             part = rows[start:stop]
@@ -454,15 +461,18 @@ class _Answers:
             if last_only:
                 part = last_of_each_key(part)
             block = encode_block(self._published.session, number, offset, following, part)
-            self._keep(self._kept, (number, asked, last_only), block, _CACHE)
-            asked = offset = following
-        self._keep(self._following, (number, offset, last_only), b"", _CACHE)
+            blocks.append(block)
+            if following > offset:
+                self._keep(asked, block)
+            asked, offset = (number, following, last_only), following
+        self._read_on.append(asked)
+        return blocks
 
-    @staticmethod
-    def _keep(table: OrderedDict[_Asked, bytes], key: _Asked, block: bytes, most: int) -> None:
-        table[key] = block
-        if len(table) > most:
-            table.popitem(last=False)
+    def _keep(self, asked: _Asked, block: bytes) -> None:
+        self._kept_bytes += len(block) - len(self._kept.pop(asked, b""))
+        self._kept[asked] = block
+        while self._kept_bytes > _KEPT_BYTES:
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 
 
 def _cuts(rows: Sequence[Row]) -> Iterator[int]:
