@@ -34,7 +34,7 @@ from bench.targets import Target
 
 Found = Mapping[Case, Mapping[str, Sequence[Figures]]]
 """Case -> contender -> the figures of its turns."""
-Beside = Literal["flush", "floors", "bare", "raw", "checked"]
+Beside = Literal["flush", "floors", "bare", "raw", "checked", "rules"]
 
 PRODUCE_CPU = ("CPU µs/record", "client CPU µs/record", "idle", "disk bytes/byte")
 LATENCIES = ("p50 ms", "p99 ms", "p99.9 ms")
@@ -57,7 +57,8 @@ class Spec:
         note: Text below the table.
         beside: Contenders in addition to tidemill and Apache Kafka: Apache Kafka with
             flush.messages=1 for light loads, servers that do nothing else, a bare write and
-            fdatasync, the raw baseline, and that with the work of every broker.
+            fdatasync, the raw baseline, that with the work of every broker, and tidemill with
+            rules of access.
         base: The contender that ratios are taken to.
         by: The figures with such a ratio.
         to_first: The figure with a ratio to the first case.
@@ -135,6 +136,8 @@ def _contenders(run: Run, beside: set[Beside]) -> Iterator[list[Target]]:
         if "floors" in beside and run.options.against is None:
             folder = Path(stack.enter_context(TemporaryDirectory(dir=run.options.folder)))
             found += [stack.enter_context(targets.floor(folder, sync=s)) for s in (False, True)]
+        if "rules" in beside and run.options.against is None:
+            found.append(stack.enter_context(targets.tidemill_with_rules(run.options.folder)))
         for each in found:
             each.prepare()
         kafka = [each for each in found if each.name == "kafka" and "flush" in beside]
@@ -470,8 +473,10 @@ REQUESTS = Spec(
     ("CPU µs/request", "p50 ms", "p99 ms"),
     "CPU: user and system time of the broker. p50: of a round, from the first byte of the requests "
     "that are sent together to the last response. A broker finds those at the same time, as "
-    "librdkafka and Java's producer send them.",
-    base="",
+    "librdkafka and Java's producer send them. With rules, the broker asks about each topic.",
+    base="tidemill",
+    by=("CPU µs/request",),
+    beside=("rules",),
 )
 REGRESSION = (
     Spec(

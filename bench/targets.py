@@ -125,6 +125,14 @@ def tidemill(
 
 
 @contextlib.contextmanager
+def tidemill_with_rules(parent: Path) -> Iterator[Target]:
+    """Start a broker that asks its rules about each access, and whose rules allow it."""
+    env = {"TIDEMILL_SECURITY_ALLOW_EVERYONE_IF_NO_ACL_FOUND": "true"}
+    with tidemill(parent, "tidemill, with rules", env=env) as target:
+        yield target
+
+
+@contextlib.contextmanager
 def of_version(parent: Path, checkout: Path | None, name: str = "tidemill") -> Iterator[Target]:
     """Start a broker of another checkout, which can be of an earlier version, or of this one.
 

@@ -325,6 +325,14 @@ def test_quotas_are_set_listed_and_deleted(line: Users) -> None:
     assert (negative.returncode, "above 0" in negative.stderr) == (FAILURE, True)
 
 
+def test_rules_are_granted_to_a_user_of_a_worker(line: Users) -> None:
+    shown = line.ok("acl", "grant", "worker/gateway", "--for", "gateway", "--read", "web.*")
+    assert "created: allow User:worker/gateway read topic:web.*" in shown
+    assert line.ok("acl", "explain", "worker/gateway", "read", "topic:web.a").startswith("allowed")
+    assert line.run("acl", "grant", "worker/gateway").returncode == USAGE
+    line.ok("acl", "delete", "--user", "worker/gateway", "--yes")
+
+
 def test_without_a_super_user_rules_are_refused_with_a_hint(tidemill: CommandLine) -> None:
     done = tidemill.run("acl", "list")
     assert done.returncode == FAILURE

@@ -1,1 +1,5 @@
-"""``tidemill acl``: rules of access. ``requests`` asks the broker, ``text`` is rules as text."""
+"""``tidemill acl``: rules of access.
+
+``requests`` asks the broker, ``text`` is rules as users write them, and ``presets`` has the least
+rules of what tidemill itself runs.
+"""

@@ -7,6 +7,14 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
+from tidemill.cli.acl.presets import (
+    GroupNames,
+    NameOfPurpose,
+    Purpose,
+    Read,
+    Write,
+    rules_for,
+)
 from tidemill.cli.acl.text import (
     operation_text,
     parse_operations,
@@ -74,6 +82,32 @@ def create(
     from tidemill.cli.acl.requests import create_rules
 
     rules = _rules(user, operations, resource, host, deny=deny, literal=literal)
+    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+        create_rules(requests, rules)
+    for rule in rules:
+        print(f"created: {rule_text(rule)}")
+
+
+@app.command()
+def grant(
+    user: PrincipalName,
+    purpose: Purpose = None,
+    of: NameOfPurpose = None,
+    read: Read = None,
+    write: Write = None,
+    groups: GroupNames = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Create the least rules of a pipeline, source, gateway, bridge or webhook, or of topics.
+
+    The user can be one that tidemill makes itself, such as worker/gateway.
+    """
+    from tidemill.cli.acl.requests import create_rules
+
+    rules = rules_for(user, purpose, of, read or [], write or [], groups or [])
+    if not rules:
+        raise output.UsageError("say what: --for, --read, --write or --group")
     with BrokerRequests(Cluster.at(servers, properties)) as requests:
         create_rules(requests, rules)
     for rule in rules:

@@ -10,6 +10,14 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
+from tidemill.cli.acl.presets import (
+    GroupNames,
+    NameOfPurpose,
+    Purpose,
+    Read,
+    Write,
+    rules_for,
+)
 from tidemill.cli.acl.text import rule_text
 from tidemill.cli.broker_requests import BrokerRequests
 from tidemill.cli.client import Cluster
@@ -24,7 +32,6 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
-from tidemill.cli.user.presets import Preset, rules_for
 from tidemill.state.security.scram import DEFAULT_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS
 from tidemill.state.security.types import ScramMechanism
 
@@ -57,26 +64,6 @@ Iterations = Annotated[
 ]
 
 
-Purpose = Annotated[
-    Preset | None,
-    typer.Option("--for", help="Also create the least rules of this.", show_default=False),
-]
-NameOfPurpose = Annotated[
-    str | None,
-    typer.Option(
-        "--name", metavar="NAME", help="Name of the pipeline, source or webhook of --for."
-    ),
-]
-Read = Annotated[
-    list[str] | None,
-    typer.Option("--read", metavar="TOPIC", help="Topic to read; PREFIX* for several."),
-]
-Write = Annotated[
-    list[str] | None, typer.Option("--write", metavar="TOPIC", help="Topic to create and write.")
-]
-GroupNames = Annotated[
-    list[str] | None, typer.Option("--group", metavar="GROUP", help="Consumer group to join.")
-]
 Admin = Annotated[
     bool, typer.Option("--admin", help="Make the user a super user; only with --data-dir.")
 ]

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import Annotated
+
+import typer
 
 from tidemill.cli.output import UsageError
 from tidemill.state.security.types import (
@@ -33,6 +36,27 @@ class Preset(enum.StrEnum):
     BRIDGE = "bridge"
     WEBHOOK = "webhook"
 
+
+Purpose = Annotated[
+    Preset | None,
+    typer.Option("--for", help="Also create the least rules of this.", show_default=False),
+]
+NameOfPurpose = Annotated[
+    str | None,
+    typer.Option(
+        "--name", metavar="NAME", help="Name of the pipeline, source or webhook of --for."
+    ),
+]
+Read = Annotated[
+    list[str] | None,
+    typer.Option("--read", metavar="TOPIC", help="Topic to read; PREFIX* for several."),
+]
+Write = Annotated[
+    list[str] | None, typer.Option("--write", metavar="TOPIC", help="Topic to create and write.")
+]
+GroupNames = Annotated[
+    list[str] | None, typer.Option("--group", metavar="GROUP", help="Consumer group to join.")
+]
 
 _USES = (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
 _WRITES = (Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
