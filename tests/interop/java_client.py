@@ -50,10 +50,10 @@ class JavaClient:
         # Short runs: the second compiler would only take the other core away from the broker.
         self._command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classpath}:{folder}"]
 
-    def run(self, program: str, scenario: str, bootstrap: str) -> None:
+    def run(self, program: str, scenario: str, bootstrap: str, *more: str) -> None:
         """Run one scenario; it must pass."""
         done = subprocess.run(
-            [*self._command, program, scenario, bootstrap, uuid.uuid4().hex[:8]],
+            [*self._command, program, scenario, bootstrap, uuid.uuid4().hex[:8], *more],
             capture_output=True,
             text=True,
             timeout=300,

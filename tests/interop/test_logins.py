@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -19,12 +20,13 @@ import pika
 import pytest
 from aiokafka.abc import AbstractTokenProvider as AioTokens
 from aiokafka.errors import KafkaError as AioError
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from tests.interop.java_client import JavaClient
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed, signed_by
 from tests.support.ports import reserve_port
@@ -152,7 +154,7 @@ def with_confluent(g: Guarded, protocol: str, mechanism: str, login: Login, toke
     admin = AdminClient(properties)
     admin.poll(0.1)  # calls back for the token
     try:
-        admin.list_topics(timeout=1.5)
+        admin.list_topics(timeout=1.0)
     except KafkaException as error:
         raise PermissionError(str(failures) + str(error)) from error
 
@@ -297,6 +299,116 @@ def test_kcat_logs_in(guarded: Guarded, mechanism: str) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+
+
+# --- clients that are there on demand ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def java_login(java: JavaClient, guarded: Guarded) -> Callable[..., None]:
+    """Runs the program of logins."""
+    both = guarded.key.read_text() + guarded.certificate.read_text()
+    (guarded.folder / "client-both.pem").write_text(both)
+
+    def run(scenario: str, protocol: str, mechanism: str = "", *login: str) -> None:
+        about = (protocol, mechanism, *(login or ("", "")), str(guarded.folder))
+        java.run("Logins", scenario, guarded.address(protocol), *about)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_java_logs_in(java_login: Callable[..., None], protocol: str) -> None:
+    mechanisms = ",".join(MECHANISMS[:3])
+    java_login("accepted", protocol, mechanisms, "dave", "secret")
+    java_login("refused", protocol, mechanisms, OTHER, "wrong")
+
+
+@pytest.mark.slow
+def test_java_logs_in_with_a_certificate(java_login: Callable[..., None]) -> None:
+    java_login("accepted", "SSL")
+
+
+KAFKAJS = """
+const { Kafka, logLevel } = require('kafkajs');
+const [address, mechanism, username, password] = process.argv.slice(1);
+const kafka = new Kafka({
+  brokers: [address], logLevel: logLevel.NOTHING, retry: { retries: 0 },
+  sasl: { mechanism, username, password },
+});
+const admin = kafka.admin();
+admin.connect().then(() => admin.listTopics()).then(
+  () => process.exit(0), (error) => { console.error(error.name); process.exit(3); });
+"""
+
+
+@pytest.mark.skipif(
+    "TIDEMILL_KAFKAJS" not in os.environ or shutil.which("node") is None,
+    reason="needs node, and TIDEMILL_KAFKAJS=FOLDER where npm has installed kafkajs",
+)
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+@pytest.mark.parametrize("login", [(USER, PASSWORD), (OTHER, "wrong")])
+def test_kafkajs_logs_in(guarded: Guarded, mechanism: str, login: Login) -> None:
+    done = subprocess.run(
+        ["node", "-e", KAFKAJS, guarded.address("SASL_PLAINTEXT"), mechanism.lower(), *login],
+        capture_output=True,
+        text=True,
+        cwd=os.environ["TIDEMILL_KAFKAJS"],
+        timeout=60,
+    )
+    assert done.returncode == (0 if login == (USER, PASSWORD) else 3), done.stderr
+    if login[0] == OTHER:
+        assert "KafkaJSSASLAuthenticationError" in done.stderr
+
+
+# --- renewed logins ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker whose logins hold for a second."""
+    folder = tmp_path_factory.mktemp("short")
+    (folder / "users").write_text(f"{USER}:{PASSWORD}\ndave:secret\n")
+    (folder / "users").chmod(0o600)
+    settings = {
+        "kafka.mechanisms": "SCRAM-SHA-256",
+        "logins.users_file": str(folder / "users"),
+        "logins.max_session_seconds": "1",
+    }
+    with BrokerProcess(folder, settings=settings) as broker:
+        yield broker
+
+
+def test_confluent_renews_its_login_on_the_open_connection(short: BrokerProcess) -> None:
+    producer = Producer(
+        {
+            "bootstrap.servers": short.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+            "retries": 0,
+            "linger.ms": 0,
+        }
+    )
+    errors: list[object] = []
+    end = time.monotonic() + 2.2
+    while time.monotonic() < end:
+        producer.produce("renewed", b"v", on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(30) == 0
+    assert set(errors) == {None}
+    assert "the login has expired" not in short.log(10_000_000)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_java_renews_its_login_on_the_open_connection(
+    short: BrokerProcess, java: JavaClient
+) -> None:
+    about = ("SASL_PLAINTEXT", "SCRAM-SHA-256", "dave", "secret", str(short.folder))
+    java.run("Logins", "renews", short.bootstrap, *about)
+    assert "the login has expired" not in short.log(10_000_000)
 
 
 # --- AMQP ----------------------------------------------------------------------------------------
