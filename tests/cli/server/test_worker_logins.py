@@ -72,7 +72,7 @@ def test_a_password_can_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "tidemill.toml"
     file.write_text('[workers.default]\nusername = "gate"\npassword_file = "gate.secret"\n')
     (login,) = settings_file.load(file, environ={}).settings.entries(WorkerLogin)
-    with pytest.raises(SettingsError, match="can't read workers.default.password_file"):
+    with pytest.raises(SettingsError, match=r"can't read workers\.default\.password_file"):
         login.secret()
     (tmp_path / "gate.secret").write_text(SECRET + "\n")
     assert login.secret() == SECRET
