@@ -148,6 +148,36 @@ class ProjectionContract:
         assert (only.version, only.is_live) == (2, True)
         database.close()
 
+    def test_another_version_can_have_other_tables(
+        self, connect: Callable[[], Database], bank: Bank
+    ) -> None:
+        database = connect()
+        bank.fund("ada", 5)
+        self.runner(bank, database).catch_up()
+        other: Any = Doubled()
+        other.tables = {"balance": Balances.tables["balance"], "more": "a TEXT"}
+        self.runner(bank, database, other).catch_up()
+        assert self.rows(database) == [("account-ada", 10, 1)]
+        without: Any = Doubled()
+        without.version = 3
+        self.runner(bank, database, without).catch_up()
+        with pytest.raises(Exception, match="more"), database.transaction() as db:
+            db.run("SELECT * FROM more")
+        database.close()
+
+    def test_a_table_of_another_projection_is_not_taken(
+        self, connect: Callable[[], Database], bank: Bank
+    ) -> None:
+        database = connect()
+        bank.fund("ada", 5)
+        self.runner(bank, database).catch_up()
+        other: Any = Balances()
+        other.name = "other"
+        with pytest.raises(DeclarationError, match="that of projection 'balances'"):
+            self.runner(bank, database, other).catch_up()
+        assert self.rows(database) == [("account-ada", 5, 1)]
+        database.close()
+
     def test_a_store_that_lost_events_is_noticed(
         self, connect: Callable[[], Database], bank: Bank
     ) -> None:

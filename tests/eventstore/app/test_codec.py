@@ -139,6 +139,18 @@ def test_names_are_unique_and_some_are_reserved() -> None:
         codec.upcast("a", 1)(dict)
 
 
+def test_an_upcast_that_fails_names_the_event() -> None:
+    codec, old = Codec(), Codec()
+    old.event("a")(Pair)
+    codec.event("a", version=2)(Pair)
+    codec.upcast("a", 1)(lambda content: content["missing"])
+    stored = as_stored(old, Pair(1, 2), position=5)
+    with pytest.raises(InvalidEventError, match="version 1 failed at position 5"):
+        codec.decode(stored)
+    with pytest.raises(InvalidEventError, match="is not JSON"):
+        codec.decode(stored._replace(data=b"{"))
+
+
 def test_upcasts_in_a_circle_are_an_error() -> None:
     codec, old = Codec(), Codec()
     old.event("a")(Pair)

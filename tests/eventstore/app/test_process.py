@@ -23,13 +23,14 @@ from tests.eventstore.app.bank import (
     Withdrawn,
 )
 from tests.eventstore.app.bank import events as codec
-from tidemill.eventstore.app import ProcessWorker, Repository, Send, Timeout
+from tidemill.eventstore.app import Context, ProcessWorker, Repository, Send, Timeout
 from tidemill.eventstore.app.errors import (
     CommandRefusedError,
     DeclarationError,
     ProcessFailedError,
 )
 from tidemill.eventstore.app.process import DECIDED, DECISIONS, REFUSED, UNCHANGED
+from tidemill.eventstore.app.testing import given
 from tidemill.eventstore.events import Appended, NewEvent, Query
 from tidemill.eventstore.memory_store import MemoryStore
 
@@ -235,8 +236,6 @@ def test_a_decision_stores_its_commands_and_says_who_caused_it() -> None:
     (command,) = decision.commands
     assert (command.method, command.to, command.arguments) == ("withdraw", "ada", {"cents": 5})
     (withdrawn,) = store.read_all(queries=[Query(types=codec.names([Withdrawn]))])
-    from tidemill.eventstore.app import Context
-
     context = Context.decode(withdrawn.metadata)
     assert (context.actor, context.process) == ("process:transfer", "transfer-t1")
     assert (context.causation, context.correlation) == (str(mark.id), str(requested.id))
@@ -315,8 +314,19 @@ def test_a_command_must_be_a_method_of_a_known_aggregate_with_its_arguments() ->
 
 
 def test_the_aggregate_of_a_process_is_tested_like_any_other() -> None:
-    transfer = Transfer()
-    assert list(transfer.on_requested(TransferRequested("a", "b", 5)))[1] == Send(
-        Account.withdraw, "a", cents=5
+    order = TransferRequested("a", "b", 5)
+    (
+        given(Transfer, order, codec=codec)
+        .when(Transfer.on_requested, order)
+        .then(
+            Timeout(TransferExpired(), after=timedelta(minutes=1)),
+            Send(Account.withdraw, "a", cents=5),
+        )
+        .when(Transfer.on_withdrawn, Withdrawn(5))
+        .then(TransferDebited(), Send(Account.deposit, "b", cents=5))
+        .is_now(stage="debited")
     )
-    assert TransferDebited() in Transfer(stage="requested").on_withdrawn(Withdrawn(5))
+    with pytest.raises(AssertionError, match="cents=6"):
+        given(Transfer).when(Transfer.on_requested, order).then(
+            Send(Account.withdraw, "a", cents=6)
+        )

@@ -182,14 +182,25 @@ class Codec:
 
     def _upcasted(self, stored: StoredEvent) -> tuple[str, int, bytes]:
         name, version = stored.type, stored.schema
-        content = orjson.loads(stored.data)
+        try:
+            content = orjson.loads(stored.data)
+        except orjson.JSONDecodeError as error:
+            raise InvalidEventError(
+                f"event {stored.type!r} at position {stored.position} is not JSON"
+            ) from error
         passed: set[tuple[str, int]] = set()
         while (step := self._upcasts.get((name, version))) is not None:
             if (name, version) in passed:
                 raise DeclarationError(f"the upcasts of {stored.type!r} form a circle")
             passed.add((name, version))
             renamed, function = step
-            content = function(content)
+            try:
+                content = function(content)
+            except Exception as error:
+                raise InvalidEventError(
+                    f"the upcast of {name!r} version {version} failed at position "
+                    f"{stored.position}: {error!r}"
+                ) from error
             version = version + 1 if renamed == name else 1
             name = renamed
         return name, version, orjson.dumps(content)

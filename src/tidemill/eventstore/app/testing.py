@@ -2,6 +2,10 @@
 
     given(Account, Opened("ada"), Deposited(10)).when(Account.withdraw, 7).then(Withdrawn(7))
 
+For a process manager, the command is a reaction to an event, and what follows has commands:
+
+    given(Transfer).when(Transfer.on_requested, order).then(Send(Account.withdraw, "ada", cents=7))
+
 Failures are ``AssertionError``, so it works with any test runner. With ``codec``, each event also
 goes through its stored form and back.
 """
@@ -15,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from tidemill.eventstore.app.codec import Codec
 from tidemill.eventstore.app.handlers import evolve
+from tidemill.eventstore.app.process import Cancel, Send, Timeout
 from tidemill.eventstore.events import StoredEvent
 
 State = TypeVar("State")
@@ -83,10 +88,11 @@ class Case(Generic[State]):
         except Exception as error:
             self._raised, self._decided = error, None
             return self
-        return self._behind(self._decided)
+        events = (each for each in self._decided if not isinstance(each, Send | Timeout | Cancel))
+        return self._behind(tuple(events))
 
     def then(self, *events: object) -> Case[State]:
-        """Check that the last command decided exactly these events."""
+        """Check that the last command decided exactly these events, or reactions."""
         if self._raised is not None:
             raise AssertionError(f"expected {events!r}, but it raised") from self._raised
         assert self._decided is not None, "there was no command: call when() before then()"
@@ -109,10 +115,10 @@ class Case(Generic[State]):
 
 
 def _as_events(result: object, codec: Codec | None) -> tuple[object, ...]:
-    if codec is not None:
-        return codec.decided(result)
     if result is None:
         return ()
+    if isinstance(result, Send | Timeout | Cancel) or (codec and codec.is_event(result)):
+        return (result,)
     marks = ("_fields", "__dataclass_fields__", "model_fields")
     is_one = any(hasattr(type(result), each) for each in marks)
     return (result,) if is_one or not isinstance(result, Iterable) else tuple(result)

@@ -67,12 +67,14 @@ class Progress(NamedTuple):
         version: the version of the code that fills it.
         position: the position of the last event that is in its tables.
         is_live: whether the views show it.
+        tables: the names of its tables, as the code had declared them.
     """
 
     generation: int
     version: int
     position: int
     is_live: bool
+    tables: tuple[str, ...] = ()
 
 
 class Database(Protocol):

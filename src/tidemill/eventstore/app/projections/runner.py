@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.eventstore.app.codec import Codec
 from tidemill.eventstore.app.errors import (
+    DeclarationError,
     ProjectionAheadError,
     ProjectionFailedError,
     ProjectionFencedError,
@@ -38,7 +39,8 @@ _log = logging.getLogger("tidemill.eventstore")
 
 _CREATE = f"""CREATE TABLE IF NOT EXISTS {POSITIONS} (
     name TEXT NOT NULL, generation BIGINT NOT NULL, version BIGINT NOT NULL,
-    position BIGINT NOT NULL, live BIGINT NOT NULL, PRIMARY KEY (name, generation))"""
+    position BIGINT NOT NULL, live BIGINT NOT NULL, tables TEXT NOT NULL,
+    PRIMARY KEY (name, generation))"""
 
 
 class ProjectionRunner:
@@ -122,7 +124,7 @@ class ProjectionRunner:
             db.lock(self._projection.name)
             for each in self._progress(db):
                 if not each.is_live:
-                    self._drop(db, each.generation)
+                    self._drop(db, each)
             self._create(db)
         return self._move(is_rebuild=True)
 
@@ -191,19 +193,36 @@ class ProjectionRunner:
                     hint="Update this program.",
                 )
             if building is not None:
-                self._drop(db, building.generation)
+                self._drop(db, building)
             return self._create(db)
 
     def _create(self, db: Statements) -> Progress:
         name, version = self._projection.name, self._projection.version
         found = self._progress(db)
         generation = 1 + max((each.generation for each in found), default=0)
-        for table, columns in self._projection.tables.items():
-            # Left behind by a version of the code that had other tables.
-            db.run(f"DROP TABLE IF EXISTS {table_name(table, generation)}")
+        tables = self._projection.tables
+        self._check_others(db)
+        for table, columns in tables.items():
             db.run(f"CREATE TABLE {table_name(table, generation)} ({columns})")
-        db.run(f"INSERT INTO {POSITIONS} VALUES (?, ?, ?, 0, 0)", (name, generation, version))
-        return Progress(generation, version, 0, is_live=False)
+        row = (name, generation, version, " ".join(tables))
+        db.run(f"INSERT INTO {POSITIONS} VALUES (?, ?, ?, 0, 0, ?)", row)
+        return Progress(generation, version, 0, is_live=False, tables=tuple(tables))
+
+    def _check_others(self, db: Statements) -> None:
+        """Check that no table is another projection's: its view would be replaced.
+
+        Raises:
+            DeclarationError: one is.
+        """
+        others = db.run(
+            f"SELECT name, tables FROM {POSITIONS} WHERE name <> ?", (self._projection.name,)
+        )
+        for name, tables in others:
+            if common := set(tables.split()) & set(self._projection.tables):
+                raise DeclarationError(
+                    f"table {common.pop()!r} is that of projection {name!r}",
+                    hint="Give the tables of a database names of their own.",
+                )
 
     def _show(self, generation: int, position: int) -> None:
         """Let the views show a generation, and drop the one before."""
@@ -213,33 +232,37 @@ class ProjectionRunner:
             found = {each.generation: each for each in self._progress(db)}
             if generation not in found or found[generation].position != position:
                 raise ProjectionFencedError(f"projection {name!r} was moved by another runner")
+            before = [each for each in found.values() if each.generation < generation]
+            for table in {table for each in before if each.is_live for table in each.tables}:
+                db.run(f"DROP VIEW {table}")
             for table in self._projection.tables:
-                db.run(f"DROP VIEW IF EXISTS {table}")
                 db.run(f"CREATE VIEW {table} AS SELECT * FROM {table_name(table, generation)}")
-            for each in found.values():
-                if each.generation < generation:
-                    self._drop(db, each.generation)
+            for each in before:
+                self._drop(db, each)
             db.run(
                 f"UPDATE {POSITIONS} SET live = 1 WHERE name = ? AND generation = ?",
                 (name, generation),
             )
         _log.info("projection %s: generation %d is live", name, generation)
 
-    def _drop(self, db: Statements, generation: int) -> None:
-        for table in self._projection.tables:
-            db.run(f"DROP TABLE IF EXISTS {table_name(table, generation)}")
+    def _drop(self, db: Statements, progress: Progress) -> None:
+        for table in progress.tables:
+            db.run(f"DROP TABLE {table_name(table, progress.generation)}")
         db.run(
             f"DELETE FROM {POSITIONS} WHERE name = ? AND generation = ?",
-            (self._projection.name, generation),
+            (self._projection.name, progress.generation),
         )
 
     def _progress(self, db: Statements) -> list[Progress]:
         rows = db.run(
-            f"SELECT generation, version, position, live FROM {POSITIONS} WHERE name = ?"
+            f"SELECT generation, version, position, live, tables FROM {POSITIONS} WHERE name = ?"
             " ORDER BY generation",
             (self._projection.name,),
         )
-        return [Progress(row[0], row[1], row[2], is_live=bool(row[3])) for row in rows]
+        return [
+            Progress(generation, version, position, bool(live), tuple(tables.split()))
+            for generation, version, position, live, tables in rows
+        ]
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -250,8 +273,8 @@ class ProjectionRunner:
             db.lock(name)
             moved = db.run(
                 f"UPDATE {POSITIONS} SET position = ? WHERE name = ? AND generation = ?"
-                " AND position = ? RETURNING position",
-                (after, name, generation, before),
+                " AND version = ? AND position = ? RETURNING position",
+                (after, name, generation, self._projection.version, before),
             )
             if not moved:
                 raise ProjectionFencedError(f"projection {name!r} was moved by another runner")
