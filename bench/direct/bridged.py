@@ -34,7 +34,7 @@ NOTE = (
 def measure(run: Run, result: Section) -> None:
     """Add the table and the aim."""
     run.say("direct: ZeroMQ")
-    messages = 200_000 if run.options.quick else 1_000_000
+    messages = 500_000 if run.options.quick else 2_000_000
     compared = Comparison(run, "ZeroMQ", (RATE,), base="bare", by=(RATE,), note=NOTE)
     with targets.tidemill(run.options.folder) as target:
         found = compared.measure(
