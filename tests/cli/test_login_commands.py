@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -15,7 +15,7 @@ from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
 from tests.support.librdkafka import ready_for_id
-from tests.support.login_proxy import MECHANISMS, PASSWORD, USER, LoginProxy, login_proxy
+from tests.support.ports import reserve_port
 from tidemill.cli.broker_requests import BrokerRequests
 from tidemill.cli.client import Cluster
 from tidemill.cli.output import UsageError
@@ -23,31 +23,51 @@ from tidemill.errors import UnreachableError
 from tidemill.kafka_client.errors import UnsupportedSettingError
 from tidemill.kafka_client.settings import Address
 
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
+
+USER, PASSWORD = "alice", "secret"
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 LOGIN = {"sasl.username": USER, "sasl.password": PASSWORD}
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", **LOGIN}
 
 
+CONFIG = """
+[kafka]
+mechanisms = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"
+[logins]
+users_file = "users"
+[listeners.with_tls]
+protocol = "SASL_SSL"
+port = {port}
+tls_cert = "cert.pem"
+tls_key = "key.pem"
+tls_client_auth = "required"
+tls_client_ca = "cert.pem"
+"""
+
+
 @pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginProxy]:
-    """A broker behind a login, with a topic, an open transaction, and a group that has read."""
-    with login_proxy() as found:
-        settings = {"kafka.advertised_host": "127.0.0.1", "kafka.advertised_port": str(found.port)}
-        folder = tmp_path_factory.mktemp("broker")
-        with BrokerProcess(folder, settings=settings) as broker:
-            found.target = broker.port
-            kafka = {"bootstrap.servers": found.bootstrap, "log_level": "0", **PLAIN}
-            admin = AdminClient({**kafka})
-            admin.create_topics([NewTopic("t", 1)])["t"].result(60)
-            producer = Producer({**kafka, "transactional.id": "shop"})
-            ready_for_id(producer).init_transactions(60)
-            producer.begin_transaction()
-            producer.produce("t", b"v")
-            assert producer.flush(60) == 0
-            reader = Consumer({**kafka, "group.id": "readers"})
-            reader.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
-            reader.close()
-            yield found
-            producer.abort_transaction(60)
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with logins, a topic, an open transaction, and a group that has read."""
+    folder = tmp_path_factory.mktemp("broker")
+    self_signed(folder)
+    (folder / "users").write_text(f"{USER}:{PASSWORD}\n")
+    (folder / "users").chmod(0o600)
+    (folder / "tidemill.toml").write_text(CONFIG.format(port=reserve_port()))
+    with BrokerProcess(folder) as found:
+        kafka: dict[str, Any] = {"bootstrap.servers": found.bootstrap, "log_level": "0", **PLAIN}
+        admin = AdminClient({**kafka})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+        producer = Producer({**kafka, "transactional.id": "shop"})
+        ready_for_id(producer).init_transactions(60)
+        producer.begin_transaction()
+        producer.produce("t", b"v")
+        assert producer.flush(60) == 0
+        reader = Consumer({**kafka, "group.id": "readers"})
+        reader.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        reader.close()
+        yield found
+        producer.abort_transaction(60)
 
 
 def properties(given: dict[str, str]) -> list[str]:
@@ -68,80 +88,58 @@ COMMANDS = {
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_log_in(proxy: LoginProxy, tmp_path: Path, command: str, mechanism: str) -> None:
-    proxy.logins.clear()
+def test_commands_log_in(
+    broker: BrokerProcess, tmp_path: Path, command: str, mechanism: str
+) -> None:
     given = {**PLAIN, "sasl.mechanism": mechanism}
-    done = CommandLine(proxy.bootstrap, tmp_path).ok(*command.split(), *properties(given))
+    done = CommandLine(broker.bootstrap, tmp_path).ok(*command.split(), *properties(given))
     assert COMMANDS[command] in done.lower()
-    assert set(proxy.logins) == {mechanism}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_named_and_not_tried_again(
-    proxy: LoginProxy, tmp_path: Path, mechanism: str
+    broker: BrokerProcess, tmp_path: Path, mechanism: str
 ) -> None:
     given = {**PLAIN, "sasl.mechanism": mechanism, "sasl.password": "guess"}
-    done = CommandLine(proxy.bootstrap, tmp_path).run("topic", "list", *properties(given))
+    done = CommandLine(broker.bootstrap, tmp_path).run("topic", "list", *properties(given))
     assert done.returncode == 5
     assert "invalid credentials" in done.stderr
     assert "sasl.password" in done.stderr
     assert "guess" not in done.stderr
 
 
-def test_the_proxy_lets_a_login_end_whose_nonce_looks_like_its_end(
-    proxy: LoginProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nonces of librdkafka have any printable characters, and one in a few hundred has "v="."""
-    monkeypatch.setattr("secrets.token_urlsafe", lambda _: "nonce-v=and-more")
-    proxy.logins.clear()
-    given = {**PLAIN, "sasl.mechanism": "SCRAM-SHA-512"}
-    with BrokerRequests(Cluster(proxy.bootstrap, given)) as requests:
-        assert requests.ask(Address("127.0.0.1", proxy.port), 66, range(3), {})
-    assert proxy.logins == ["SCRAM-SHA-512"]
-
-
-def test_requests_that_librdkafka_lacks_log_in(proxy: LoginProxy) -> None:
+def test_requests_that_librdkafka_lacks_log_in(broker: BrokerProcess) -> None:
     for mechanism in MECHANISMS:
-        proxy.logins.clear()
-        cluster = Cluster(proxy.bootstrap, {**PLAIN, "sasl.mechanism": mechanism})
+        cluster = Cluster(broker.bootstrap, {**PLAIN, "sasl.mechanism": mechanism})
         with BrokerRequests(cluster) as requests:
-            here = Address("127.0.0.1", proxy.port)
+            here = Address("127.0.0.1", broker.port)
             assert requests.ask(here, 77, range(1, 2), {"group_ids": ["g"]})["groups"]
-        assert proxy.logins == [mechanism]
         wrong = {**cluster.properties, "sasl.password": "guess"}
-        with BrokerRequests(Cluster(proxy.bootstrap, wrong)) as requests:
+        with BrokerRequests(Cluster(broker.bootstrap, wrong)) as requests:
             with pytest.raises(UnreachableError, match="rejects the connection") as failed:
                 requests.version(here, 77, range(1, 2))
             assert "sasl.password" in failed.value.hint
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
-def test_a_login_within_tls(proxy: LoginProxy, tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    context.load_verify_locations(certificate)
-    context.verify_mode = ssl.CERT_REQUIRED
+def test_a_login_within_tls(broker: BrokerProcess) -> None:
+    certificate, key = broker.folder / "cert.pem", broker.folder / "key.pem"
+    here = Address("127.0.0.1", int(broker.ready_event["with_tls"].rpartition(":")[2]))
     given = {**PLAIN, "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}
     given |= {"ssl.ca.location": str(certificate)}
     of_client = [
         {"ssl.certificate.location": str(certificate), "ssl.key.location": str(key)},
         {"ssl.certificate.pem": certificate.read_text(), "ssl.key.pem": key.read_text()},
     ]
-    with login_proxy(context) as with_tls:
-        with_tls.target = proxy.target
-        here = Address("127.0.0.1", with_tls.port)
-        for more in of_client:
-            with BrokerRequests(Cluster(with_tls.bootstrap, given | more)) as requests:
-                assert requests.ask(here, 66, range(3), {})["transaction_states"]
-        untrusting = {name: value for name, value in given.items() if "ssl.ca" not in name}
-        for incomplete, said in ((given, "no broker answers"), (untrusting, "certificate")):
-            with (
-                BrokerRequests(Cluster(with_tls.bootstrap, incomplete)) as requests,
-                pytest.raises(UnreachableError, match=said),
-            ):
-                requests.ask(here, 66, range(3), {})
-    assert with_tls.logins == ["SCRAM-SHA-512"] * 2
+    for more in of_client:
+        with BrokerRequests(Cluster(str(here), given | more)) as requests:
+            assert requests.ask(here, 66, range(3), {})["transaction_states"]
+    untrusting = {name: value for name, value in given.items() if "ssl.ca" not in name}
+    for incomplete, said in ((given, "no broker answers"), (untrusting, "certificate")):
+        with (
+            BrokerRequests(Cluster(str(here), incomplete)) as requests,
+            pytest.raises(UnreachableError, match=said),
+        ):
+            requests.ask(here, 66, range(3), {})
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "OAUTHBEARER"])
