@@ -81,8 +81,8 @@ class LoginSession:
         return bool(self._data) and self._task is None
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer to receive into."""
-        return self._shared.scratch
+        """Return the buffer to receive into: for one request at most."""
+        return self._shared.scratch[: max(MOST_BYTES + 4 - len(self._data), 1)]
 
     def received(self, count: int) -> None:
         """Take received bytes: answer the request that is complete."""
