@@ -35,7 +35,8 @@ from tests.support.processes import StartFailedError, poll_until
 from tidemill import system
 from tidemill.cli.server import start_checks
 from tidemill.errors import SettingsError
-from tidemill.settings import Limits
+from tidemill.protocols.logins.settings import LoginSettings, OauthSettings
+from tidemill.settings import Limits, Section, Settings
 
 LIMITED = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {1})); "
 LIMITED += "os.execv(sys.executable, [sys.executable, '-m', 'tidemill', *sys.argv[1:]])"
@@ -135,6 +136,21 @@ def test_a_broker_that_is_open_to_others_does_not_start_by_accident(
     assert "the listener kafka on 0.0.0.0:0 needs no login" in done.stderr
     assert 'mechanisms = "SCRAM-SHA-256"' in done.stderr
     assert not (tmp_path / "tidemill-data").exists()
+
+
+@pytest.mark.parametrize("section", [LoginSettings(users_file=Path("u")), OauthSettings(jwks="k")])
+def test_a_broker_whose_clients_can_not_log_in_says_so(section: Section) -> None:
+    with capture_logs() as logs:
+        start_checks.check_users(needed=True, stored=False, settings=Settings())
+        for settings, needed, stored in (
+            (Settings(), False, False),
+            (Settings(), True, True),
+            (Settings(sections=(section,)), True, False),
+        ):
+            start_checks.check_users(needed=needed, stored=stored, settings=settings)
+    (line,) = logs
+    assert line["event"] == "logins.no_users"
+    assert "tidemill user create" in line["hint"]
 
 
 # --- open files ----------------------------------------------------------------------------------

@@ -145,6 +145,9 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
     was_ready = False
     try:
         start_checks.check_folder(settings.data_dir)
+        start_checks.check_users(
+            needed=workers.is_needed, stored=engine.logins.has_users, settings=settings
+        )
         try:
             running = await _listen_all(servers, settings)
             garbage.tune()

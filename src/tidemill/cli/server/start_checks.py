@@ -14,7 +14,8 @@ import structlog
 
 from tidemill import system
 from tidemill.errors import SettingsError
-from tidemill.settings import Limits
+from tidemill.protocols.logins.settings import LoginSettings, OauthSettings
+from tidemill.settings import Limits, Settings
 
 OTHER_FILES = 128
 """Open files besides segments and connections: the journal, sockets, libraries, pipes of workers,
@@ -108,6 +109,23 @@ and make the first user: tidemill user create. --host 127.0.0.1 serves this mach
             "write and delete all data",
             hint="Set mechanisms and tls_cert, use --host 127.0.0.1, or restrict access with a "
             "firewall or a private network.",
+        )
+
+
+def check_users(*, needed: bool, stored: bool, settings: Settings) -> None:
+    """Warn if clients have to log in, and no user can.
+
+    Args:
+        needed: whether clients have to log in.
+        stored: whether the broker stores a user.
+    """
+    elsewhere = settings.section(LoginSettings).users_file, settings.section(OauthSettings).jwks
+    if needed and not stored and not any(elsewhere):
+        log.warning(
+            "logins.no_users",
+            why="clients have to log in, and there are no users",
+            hint="Stop the broker and make a super user: tidemill user create NAME --admin "
+            f"--data-dir {settings.data_dir}",
         )
 
 
