@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -296,12 +297,20 @@ class Kafka:
             answers = admin.list_offsets(
                 asked, isolation_level=isolation, request_timeout=REQUEST_S
             )
-            return {
+            found = {
                 (place.topic, place.partition): int(future.result(2 * REQUEST_S).offset)
                 for place, future in answers.items()
             }
         except KafkaException as error:
             raise self.translate(error.args[0], "find offsets of topics") from error
+        for (topic, partition), offset in found.items():
+            if (
+                offset == OFFSET_INVALID
+            ):  # librdkafka's answer where the broker ends amid the request
+                raise self.unreachable(
+                    "find offsets of topics", f"no offset of topic {topic} partition {partition}"
+                )
+        return found
 
     def delete_topics(self, client: str, names: list[str]) -> None:
         """Delete topics. Those that do not exist are left out.

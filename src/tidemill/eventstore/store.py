@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, UnreachableError
 from tidemill.eventstore import wire
 from tidemill.eventstore.errors import (
     EventStoreError,
@@ -325,8 +325,7 @@ class Store:
         """Fold all that is in the log now.
 
         Raises:
-            OutcomeUnknownError: nothing was read for ``timeout_s`` seconds.
-            UnreachableError: no broker answers.
+            UnreachableError: no broker answers, or nothing was read for ``timeout_s`` seconds.
         """
         end = self._log.end()
         with self._changed:
@@ -335,7 +334,7 @@ class Store:
                 self._changed.wait_for(self._has_progress(before), self.timeout_s)
                 self._check_failure()
                 if self._read == before:
-                    raise OutcomeUnknownError(
+                    raise UnreachableError(
                         f"topic {self.topic!r} can't be read to its end: nothing came for "
                         f"{self.timeout_s:g} s at offset {before} of {end}"
                     )
