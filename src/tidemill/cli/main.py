@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from tidemill import __version__, extras
 from tidemill.cli import output
 from tidemill.cli.acl.commands import app as acl_app
+from tidemill.cli.backup.commands import backup, restore
 from tidemill.cli.bridge.commands import app as bridge_app
 from tidemill.cli.demo.commands import demo
 from tidemill.cli.events import app as events_app
@@ -195,6 +196,8 @@ app.add_typer(permission_app, name="permission", short_help="Manage what AMQP us
 app.add_typer(quota_app, name="quota", short_help="Manage quotas of users and clients.")
 app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
 app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
+app.command(short_help="Copy the data folder of a broker, also while it runs.")(backup)
+app.command(short_help="Make a data folder of a backup.")(restore)
 app.command(short_help="Check this machine, the data folder and the port.")(doctor)
 
 
