@@ -23,7 +23,7 @@ needs_new_typer = pytest.mark.skipif(
 
 
 @needs_new_typer
-@pytest.mark.parametrize("name", ["settings.md", "cli.md"])
+@pytest.mark.parametrize("name", ["settings.md", "cli.md", "metrics.md"])
 def test_the_page_is_what_the_code_says(name: str) -> None:
     assert (DOCS / name).read_text() == reference.pages()[name], (
         "stale: run python -m tidemill.cli.reference docs"
@@ -36,6 +36,18 @@ def test_every_setting_and_topic_config_is_documented() -> None:
         assert f"`{definition.key}`<br>`{definition.env}`" in page
     for name, config in DEFINITIONS.items():
         assert config.internal or f"| `{name}` |" in page
+
+
+def test_every_module_that_declares_metrics_is_in_the_reference() -> None:
+    source = DOCS.parent / "src"
+    declaring = {
+        ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in source.rglob("*.py")
+        if re.search(
+            r"^[A-Z_0-9]+ = (counter|gauge|histogram|_messages)\w*\(", path.read_text(), re.M
+        )
+    }
+    assert declaring == {module for _, module in reference.METRICS}
 
 
 def test_every_public_python_name_is_in_the_api_reference() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -12,10 +13,12 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
+from tidemill import telemetry
 from tidemill.confluent import metrics
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import MetricsPublisher, create_topic, read_metrics
 from tidemill.connect.direct.metrics import add_bridges
+from tidemill.errors import UnreachableError
 from tidemill.metrics.registry import Registry
 from tidemill.metrics.text import OPENMETRICS, PROMETHEUS
 
@@ -93,3 +96,23 @@ def test_promtool_finds_nothing_wrong(http: httpx.Client) -> None:
         capture_output=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_broker_that_is_away_is_reported_once_and_no_error_of_the_worker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics, "PERIOD_S", 0.05)
+    tried: list[int] = []
+
+    def partitions(*_: object) -> list[tuple[str, int]]:
+        tried.append(1)
+        raise UnreachableError("no answer")
+
+    monkeypatch.setattr(Kafka, "partitions", partitions)
+    telemetry.configure("info", "logfmt", stream=sys.stdout)
+    try:
+        with MetricsPublisher(Kafka("127.0.0.1:1"), "bridges", Registry()):
+            poll_until(lambda: len(tried) > 3, 60, "it is tried again")
+    finally:
+        telemetry.configure("warning")
+    assert capsys.readouterr().out.count("metrics.not_published") == 1

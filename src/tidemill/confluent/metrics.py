@@ -68,11 +68,14 @@ class MetricsPublisher:
             self._thread.join(STOP_S)
 
     def _run(self) -> None:
+        reported = ""
         while not self._stopping.is_set():
             try:
                 self._publish_until_stopped()
             except TidemillError as error:
-                log.info("metrics.not_published", worker=self._worker, error=str(error))
+                if str(error) != reported:  # not each ten seconds while a broker is away
+                    reported = str(error)
+                    log.info("metrics.not_published", worker=self._worker, error=reported)
                 self._stopping.wait(PERIOD_S)
             except Exception as error:  # a bug: the worker works without metrics
                 log.error("metrics.publishing_failed", worker=self._worker, exc_info=error)
