@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -115,6 +117,44 @@ def test_threads_on_one_stream_lose_nothing(store: MemoryStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(deposit, range(8)))
     assert bank.balance("ada") == 160
+
+
+def test_many_threads_on_one_aggregate_decide_once_each(store: MemoryStore) -> None:
+    """They would decide again and again, and some would give up, if they did not take turns."""
+    bank = Bank.over(store, retries=Retries(attempts=1))
+    bank.fund("ada", 0)
+    decisions: list[int] = []
+
+    def deposit(account: Account) -> Deposited:
+        decisions.append(account.cents)
+        time.sleep(0.0005)  # others want to decide meanwhile
+        return account.deposit(1)
+
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(lambda _: bank.accounts.execute("ada", deposit), range(200)))
+    assert decisions == list(range(200))
+    assert len(bank.accounts._turns) == 0
+
+
+def test_commands_that_execute_each_other_do_not_wait_for_ever(store: MemoryStore) -> None:
+    bank = Bank.over(store)
+    for name in ("ada", "eve"):
+        bank.fund(name, 0)
+    both = threading.Barrier(2)
+
+    def give(name: str, other: str) -> None:
+        def command(account: Account) -> Deposited:
+            if account.cents == 0:
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    both.wait(5)
+                bank.accounts.execute(other, lambda it: it.deposit(1))
+            return account.deposit(1)
+
+        bank.accounts.execute(name, command)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(give, ("ada", "eve"), ("eve", "ada")))
+    assert bank.balance("ada") == bank.balance("eve") == 2
 
 
 def test_the_last_attempt_raises_the_conflict(store: MemoryStore) -> None:

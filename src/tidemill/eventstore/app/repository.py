@@ -24,6 +24,7 @@ from tidemill.eventstore.app.errors import (
 )
 from tidemill.eventstore.app.handlers import evolve
 from tidemill.eventstore.app.snapshots import Snapshot, SnapshotPolicy
+from tidemill.eventstore.app.turns import Turns
 from tidemill.eventstore.errors import (
     ConflictError,
     OutcomeUnknownError,
@@ -130,6 +131,7 @@ class Repository(Generic[State]):
         self.aggregate = aggregate
         self._snapshots = snapshots
         self._retries = retries or Retries()
+        self._turns = Turns()
 
     def stream(self, aggregate_id: str | uuid.UUID) -> str:
         """Return the name of the stream of an aggregate."""
@@ -281,7 +283,8 @@ class Repository(Generic[State]):
     ) -> Done[State]:
         """Run a command on an aggregate, and store the events that it returns, all or none.
 
-        If another writer was faster, the aggregate is loaded again and the command decides again.
+        Commands on one aggregate run one after the other in a process. If a writer of another one
+        was faster, the aggregate is loaded again and the command decides again.
 
         Args:
             command: gets the aggregate and returns events: one, several or none.
@@ -304,6 +307,19 @@ class Repository(Generic[State]):
         tag = None if key is None else command_tag(stream, key)
         if (known := self._known(aggregate_id, tag)) is not None:
             return known
+        with self._turns.of(stream):
+            return self._run(aggregate_id, stream, command, context, tag, conditions, fresh)
+
+    def _run(
+        self,
+        aggregate_id: str | uuid.UUID,
+        stream: str,
+        command: Callable[[State], Any],
+        context: Context,
+        tag: str | None,
+        conditions: Sequence[Condition],
+        fresh: bool,
+    ) -> Done[State]:
         for attempt in range(self._retries.attempts):
             # Behind a conflict, this process has folded what it is in conflict with.
             loaded = self.load(aggregate_id, fresh=fresh)
