@@ -25,6 +25,12 @@ from tidemill.settings import SettingDef, Settings
 FLAGS = {"data_dir": "--data-dir", "kafka.port": "--kafka-port", "host": "--host"}
 SETTINGS = known_settings()
 WAYS = ("flag", "--set", "environment", "file", "named file")
+CHECKED = {
+    "gateway.logins": ["basic", "bearer", "basic,bearer"],
+    "hooks.public_url": [f"https://{name}.example.org" for name in ("a", "b", "c")],
+    "telemetry.metrics_names": ["rabbitmq", "kafka_exporter", "kafka_exporter,rabbitmq"],
+}
+"""Texts that are checked when they are loaded, with three valid values."""
 EACH_WAY = [(key, way) for key in SETTINGS for way in WAYS if way != "flag" or key in FLAGS]
 
 
@@ -52,7 +58,9 @@ class Given:
             number = int(default) + 1 if isinstance(default, int) else 4242
             return cls(str(number), str(number), number, key)
         options = definition.type.split(", ")
-        text = next(option for option in options if option != default) if options[1:] else "other"
+        text = CHECKED.get(key, ["other"])[0]
+        if options[1:]:
+            text = next(option for option in options if option != default)
         return cls(text, f'"{text}"', Path(text) if definition.is_path else text, key)
 
 
@@ -207,7 +215,7 @@ def _three_values(definition: SettingDef) -> list[Given]:
         low = definition.default if isinstance(definition.default, int) else 4000
         return [Given(str(low + n), str(low + n), low + n, key) for n in range(3)]
     options = definition.type.split(", ")
-    words = options[:3] if options[1:] else ["one", "two", "three"]
+    words = options[:3] if options[1:] else CHECKED.get(key, ["one", "two", "three"])
     return [Given(w, f'"{w}"', Path(w) if definition.is_path else w, key) for w in words]
 
 
