@@ -20,6 +20,8 @@ from tidemill.state.security.types import (
     Rule,
 )
 
+METRICS = "tidemill.metrics"
+"""The topic that workers publish their figures to."""
 TOPIC, GROUP, TRANSACTIONAL_ID = (
     ResourceKind.TOPIC,
     ResourceKind.GROUP,
@@ -79,6 +81,7 @@ def _source(name: str) -> list[Grant]:
         (TOPIC, "tidemill.sources", _USES),
         (TOPIC, f"tidemill.source.{name}", _USES),
         (TRANSACTIONAL_ID, f"tidemill-source-{name}", (Operation.WRITE,)),
+        (GROUP, "tidemill-source*", (Operation.DESCRIBE,)),
     ]
 
 
@@ -87,15 +90,22 @@ def _webhook(name: str) -> list[Grant]:
         (TOPIC, "tidemill.webhooks", _USES),
         (TOPIC, f"tidemill.webhook.{name}.*", _USES),
         (GROUP, f"tidemill-webhook-{name}", (Operation.READ,)),
+        (GROUP, "tidemill-webhooks", (Operation.DESCRIBE,)),
     ]
 
 
 def _bridge(name: str) -> list[Grant]:
-    return [(TOPIC, "tidemill.bridges", _USES)]
+    return [
+        (TOPIC, "tidemill.bridges", _USES),
+        (GROUP, "tidemill-bridge*", (Operation.DESCRIBE,)),
+    ]
 
 
 def _gateway(name: str) -> list[Grant]:
-    return [(TRANSACTIONAL_ID, "tidemill-hook-*", (Operation.WRITE,))]
+    return [
+        (TRANSACTIONAL_ID, "tidemill-hook-*", (Operation.WRITE,)),
+        (GROUP, "tidemill-gateway*", (Operation.DESCRIBE,)),
+    ]
 
 
 _GRANTS: dict[Preset, Callable[[str], list[Grant]]] = {
@@ -131,7 +141,7 @@ def rules_for(
     if preset is not None:
         if name is None and preset not in _NAMELESS:
             raise _nameless(preset)
-        grants += _GRANTS[preset](name or "")
+        grants += [*_GRANTS[preset](name or ""), (TOPIC, METRICS, _WRITES)]
     elif name is not None:
         raise UsageError(f"{name!r} needs --for", hint=f"--for is one of {', '.join(Preset)}.")
     grants += [(TOPIC, topic, (Operation.READ,)) for topic in read]
