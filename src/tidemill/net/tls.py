@@ -131,11 +131,11 @@ class ListenerTls:
             return None
         try:
             context = self.context()
-        except SettingsError as error:
+        except (SettingsError, OSError) as error:  # a file can vanish between two looks at it
             log.error(
                 "tls.reload_failed",
                 error=str(error),
-                hint=error.hint or "The old certificate stays in use.",
+                hint=getattr(error, "hint", "") or "The old certificate stays in use.",
             )
             return None
         log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
