@@ -181,3 +181,37 @@ def test_a_gateway(users: Users) -> None:
         with urllib.request.urlopen(f"{url}/partitions/0?from=beginning", timeout=10) as answer:
             assert b"hello" in answer.read()
     assert users.denied("gate") == []
+
+
+PIPELINE = """
+from tidemill.spark import ChangelogSink, Pipeline, TopicSink
+
+pipeline = Pipeline("flights")
+pipeline.stream("departures", schema="airport STRING, delay INT")
+
+
+@pipeline.query(sink=TopicSink("departures.late", key="airport"))
+def late(departures):
+    return departures.df.filter("delay > 15").select("airport", "delay")
+
+
+@pipeline.query(sink=ChangelogSink("departures.now", key="airport"), mode="update")
+def now(departures):
+    return departures.df.groupBy("airport").agg({"delay": "sum"}).toDF("airport", "delay")
+"""
+
+
+@pytest.mark.spark
+def test_a_pipeline(users: Users, tmp_path: Path) -> None:
+    users.root.ok("topic", "create", "departures")
+    users.root.ok("topic", "produce", "departures", stdin='{"airport": "JFK", "delay": 20}\n')
+    flags = ("--read", "departures*", "--write", "departures.*")
+    line = users.create("delays", "--for", "pipeline", "--name", "flights", *flags)
+    file = tmp_path / "flights.py"
+    file.write_text(PIPELINE)
+    run = [*line.command("pipeline", "run", str(file)), "--until-caught-up"]
+    done = subprocess.run(run, env=line.env, cwd=tmp_path, capture_output=True, timeout=600)
+    assert done.returncode == 0, done.stderr.decode()
+    (record,) = users.root.records("departures.late", "--from", "beginning", "--until-end")
+    assert "JFK" in record["value"]
+    assert users.denied("delays") == []
