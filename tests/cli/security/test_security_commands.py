@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -291,6 +292,24 @@ def test_a_user_of_pika_has_the_permissions_that_are_set(
         assert (invalid.returncode, "regular expression" in invalid.stderr) == (FAILURE, True)
         admin.ok("permission", "delete", "mq", "--yes")
         assert code(lambda channel: channel.basic_get("mine", auto_ack=True)) == 403
+
+
+def test_a_publisher_of_amqp_above_its_quota_waits(line: Users, secured: BrokerProcess) -> None:
+    line.ok("quota", "set", "--user", ADMIN, "--produce", "4000")
+    try:
+        at = f"127.0.0.1:{secured.amqp_port}"
+        login = pika.URLParameters(f"amqp://{ADMIN}:{PASSWORD}@{at}/")
+        with contextlib.closing(pika.BlockingConnection(login)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("slow")
+            channel.confirm_delivery()
+            began = time.monotonic()
+            for _ in range(3):
+                channel.basic_publish("", "slow", b"x" * 2000)
+            channel.queue_declare("slow", passive=True)
+            assert time.monotonic() - began >= 0.4
+    finally:
+        line.ok("quota", "delete", "--user", ADMIN, "--yes")
 
 
 def publish(channel: BlockingChannel, exchange: str) -> None:
