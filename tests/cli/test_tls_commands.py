@@ -52,6 +52,16 @@ def test_a_client_without_tls_learns_that_the_broker_has_it(
     assert "-X ssl.ca.location=FILE" in done.stderr
 
 
+def test_a_command_with_tls_causes_no_failed_handshake(
+    tls_broker: BrokerProcess, tls_folder: Path
+) -> None:
+    before = tls_broker.log().count("TLS handshake failed")
+    tidemill = CommandLine(tls_broker.bootstrap, tls_folder)
+    trust = ("-X", "security.protocol=SSL", "-X", f"ssl.ca.location={tls_folder / 'cert.pem'}")
+    tidemill.ok("topic", "list", *trust)
+    assert tls_broker.log().count("TLS handshake failed") == before
+
+
 def test_a_client_with_tls_learns_that_the_broker_has_none(tidemill: CommandLine) -> None:
     done = tidemill.run("topic", "list", "-X", "security.protocol=SSL")
     assert done.returncode == 5

@@ -29,7 +29,7 @@ from tidemill.kafka_client.errors import (
     UnsupportedSettingError,
 )
 from tidemill.kafka_client.settings import addresses, connection_settings
-from tidemill.kafka_client.who_answers import explain
+from tidemill.kafka_client.who_answers import accepts_tls, explain
 from tidemill.log.errors import InvalidConfigError, InvalidTopicError, OffsetOutOfRangeError
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 
@@ -112,8 +112,11 @@ class Cluster:
 
     def check_tls(self) -> None:
         """Check that both sides speak TLS, or none. librdkafka would try until its timeout."""
+        with_tls = self.properties.get("security.protocol", "").lower().endswith("ssl")
+        if with_tls and accepts_tls(self.servers, self.properties):
+            return  # other questions would be failed handshakes in the broker's log
         found = explain(self.servers, self.properties, "-X ", only_certain=True)
-        if found is None and self.properties.get("security.protocol", "").lower().endswith("ssl"):
+        if found is None and with_tls:
             found = explain(self.servers, self.properties, "-X ")
             if found is not None and self._answers_soon():
                 return

@@ -9,6 +9,7 @@ import logging
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,12 +156,11 @@ class Kafka:
         """
         admin = admin or self.admin(client)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
-        try:
-            found = asked[topic].result(2 * REQUEST_S)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        found = _answers(asked)[topic]
+        if isinstance(found, KafkaException):
+            if found.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return []
-            raise self.translate(error.args[0], f"describe topic {topic}") from error
+            raise self.translate(found.args[0], f"describe topic {topic}") from found
         return [(topic, int(each.id)) for each in found.partitions]
 
     def topic_id(self, client: str, topic: str, admin: AdminClient | None = None) -> str | None:
@@ -177,13 +177,13 @@ class Kafka:
         """
         admin = admin or self.admin(client)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
-        try:
-            found = topic_id_text(asked[topic].result(2 * REQUEST_S))
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        found = _answers(asked)[topic]
+        if isinstance(found, KafkaException):
+            if found.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
-            raise self.translate(error.args[0], f"describe topic {topic}") from error
-        return topic if set(found) <= {"A"} else found
+            raise self.translate(found.args[0], f"describe topic {topic}") from found
+        id_ = topic_id_text(found)
+        return topic if set(id_) <= {"A"} else id_
 
     def topic_configs(self, client: str, topic: str) -> dict[str, str]:
         """Return the configs of a topic, also those that have their default.
@@ -194,11 +194,10 @@ class Kafka:
         """
         admin = self.admin(client)  # a client that is collected gets no answers
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        (future,) = admin.describe_configs([asked], request_timeout=REQUEST_S).values()
-        try:
-            found = future.result(2 * REQUEST_S)
-        except KafkaException as error:
-            raise self.translate(error.args[0], f"describe topic {topic}") from error
+        answers = _answers(admin.describe_configs([asked], request_timeout=REQUEST_S))
+        (found,) = answers.values()
+        if isinstance(found, KafkaException):
+            raise self.translate(found.args[0], f"describe topic {topic}") from found
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def create_topics(
@@ -225,12 +224,12 @@ class Kafka:
         ]
         if not new:
             return []
-        for name, future in admin.create_topics(new, operation_timeout=REQUEST_S).items():
-            try:
-                future.result(2 * REQUEST_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self.translate(error.args[0], f"create topic {name}") from error
+        asked = admin.create_topics(new, operation_timeout=REQUEST_S)
+        for name, found in _answers(asked).items():
+            if isinstance(found, KafkaException) and (
+                found.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS
+            ):
+                raise self.translate(found.args[0], f"create topic {name}") from found
         return [each.topic for each in new]
 
     def end_offsets(
@@ -294,23 +293,22 @@ class Kafka:
         admin = admin or self.admin(client)  # a client that is collected gets no answers
         try:
             has_answered(admin)
-            answers = admin.list_offsets(
-                asked, isolation_level=isolation, request_timeout=REQUEST_S
-            )
-            found = {
-                (place.topic, place.partition): int(future.result(2 * REQUEST_S).offset)
-                for place, future in answers.items()
-            }
         except KafkaException as error:
             raise self.translate(error.args[0], "find offsets of topics") from error
-        for (topic, partition), offset in found.items():
-            if (
-                offset == OFFSET_INVALID
-            ):  # librdkafka's answer where the broker ends amid the request
+        answers = _answers(
+            admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_S)
+        )
+        for place, found in answers.items():
+            if isinstance(found, KafkaException):
+                raise self.translate(found.args[0], "find offsets of topics") from found
+            if found.offset == OFFSET_INVALID:  # librdkafka's, if the broker ends amid the request
                 raise self.unreachable(
-                    "find offsets of topics", f"no offset of topic {topic} partition {partition}"
+                    "find offsets of topics",
+                    f"no offset of topic {place.topic} partition {place.partition}",
                 )
-        return found
+        return {
+            (place.topic, place.partition): int(found.offset) for place, found in answers.items()
+        }
 
     def delete_topics(self, client: str, names: list[str]) -> None:
         """Delete topics. Those that do not exist are left out.
@@ -321,12 +319,12 @@ class Kafka:
         if not names:
             return
         admin = self.admin(client)
-        for name, future in admin.delete_topics(names, operation_timeout=REQUEST_S).items():
-            try:
-                future.result(2 * REQUEST_S)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self.translate(error.args[0], f"delete topic {name}") from error
+        asked = admin.delete_topics(names, operation_timeout=REQUEST_S)
+        for name, found in _answers(asked).items():
+            if isinstance(found, KafkaException) and (
+                found.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+            ):
+                raise self.translate(found.args[0], f"delete topic {name}") from found
 
 
 def flush_while_reachable(client: Producer, topic: str, timeout_s: float) -> bool:
@@ -351,6 +349,25 @@ def flush_while_reachable(client: Producer, topic: str, timeout_s: float) -> boo
         except KafkaException:
             return False
     return True
+
+
+def _answers(asked: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
+    """Wait for answers. Those of requests that failed are the exceptions themselves.
+
+    A future keeps its exception. Raised, it would have the variables of the caller, with the
+    client, in its traceback: a circle that keeps connections and threads until Python looks for
+    circles.
+
+    Raises:
+        TimeoutError: librdkafka did not even report a failure.
+    """
+    answers = {}
+    for key, future in asked.items():
+        error = future.exception(2 * REQUEST_S)
+        if error is not None and not isinstance(error, KafkaException):
+            raise error
+        answers[key] = error or future.result()
+    return answers
 
 
 def has_answered(admin: AdminClient, timeout_s: float = REQUEST_S) -> None:

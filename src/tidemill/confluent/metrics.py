@@ -75,7 +75,12 @@ class MetricsPublisher:
             except TidemillError as error:
                 if str(error) != reported:  # not each ten seconds while a broker is away
                     reported = str(error)
-                    log.info("metrics.not_published", worker=self._worker, error=reported)
+                    log.info(
+                        "metrics.not_published",
+                        worker=self._worker,
+                        error=reported,
+                        hint=error.hint or f"Let the worker's user write topic {TOPIC}.",
+                    )
                 self._stopping.wait(PERIOD_S)
             except Exception as error:  # a bug: the worker works without metrics
                 log.error("metrics.publishing_failed", worker=self._worker, exc_info=error)

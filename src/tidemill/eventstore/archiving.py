@@ -231,8 +231,9 @@ def _sync_folder(folder: Path) -> None:
 def _delete(kafka: Kafka, topic: str, offset: int) -> None:
     admin = kafka.admin(_CLIENT)  # a client that is collected gets no answers
     asked = [TopicPartition(topic, 0, offset)]
-    try:
-        for future in admin.delete_records(asked, request_timeout=REQUEST_S).values():
-            future.result(2 * REQUEST_S)
-    except KafkaException as error:
-        raise kafka.translate(error.args[0], f"delete records of topic {topic}") from error
+    for future in admin.delete_records(asked, request_timeout=REQUEST_S).values():
+        # Raised, it would keep the client: see _answers in confluent/clients.py.
+        error = future.exception(2 * REQUEST_S)
+        if isinstance(error, KafkaException):
+            raise kafka.translate(error.args[0], f"delete records of topic {topic}") from error
+        future.result()

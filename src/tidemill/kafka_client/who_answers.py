@@ -6,13 +6,14 @@ librdkafka or the broker.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import socket
 import ssl
 import struct
 from collections.abc import Mapping
 
-from tidemill.kafka_client.errors import UnsupportedSettingError
+from tidemill.kafka_client.errors import ConnectionFailedError, UnsupportedSettingError
 from tidemill.kafka_client.settings import addresses, connection_settings
 from tidemill.kafka_client.tls import make_context
 
@@ -114,19 +115,37 @@ def explain(
     return None
 
 
+def accepts_tls(servers: str, properties: Mapping[str, str]) -> bool:
+    """Return whether a server accepts a verified TLS connection, without asking it anything else.
+
+    Args:
+        servers: addresses with commas, as in ``bootstrap.servers``.
+    """
+    for host, port in addresses(servers):
+        with contextlib.suppress(OSError, UnsupportedSettingError, ConnectionFailedError):
+            _connect_with_tls(host, port, properties)
+            return True
+    return False
+
+
+def _connect_with_tls(host: str, port: int, properties: Mapping[str, str]) -> None:
+    without_login = {**properties, "security.protocol": "ssl"}
+    context = make_context(connection_settings(without_login, ""))
+    with (
+        socket.create_connection((host, port), TIMEOUT_S) as plain,
+        context.wrap_socket(plain, server_hostname=host),
+    ):
+        pass
+
+
 def _certificate_problem(host: str, port: int, properties: Mapping[str, str]) -> str:
     """Return why a verified TLS connection fails; an empty string if it does not."""
     try:
-        without_login = {**properties, "security.protocol": "ssl"}
-        context = make_context(connection_settings(without_login, ""))
-        with (
-            socket.create_connection((host, port), TIMEOUT_S) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
-            return ""
+        _connect_with_tls(host, port, properties)
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not valid here: {error.verify_message.rstrip('.')}"
     except UnsupportedSettingError:
         return ""  # what librdkafka does with it is not known here
     except OSError as error:
         return str(error.strerror or error).lower()
+    return ""

@@ -53,9 +53,13 @@ class Handshake(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection that ended before its handshake began."""
+        if self._task is not None:
+            self._task.cancel()  # uvloop would never end the handshake of a closed connection
         self._dismiss(self._link)
 
     async def _run(self, raw: asyncio.Transport) -> None:
+        if raw.is_closing():
+            return  # connection_lost follows
         loop = asyncio.get_running_loop()
         upgrade = asyncio.ensure_future(
             loop.start_tls(
@@ -74,6 +78,8 @@ class Handshake(asyncio.Protocol):
             raw.abort()
             self._dismiss(self._link)
             return
+        finally:
+            upgrade.cancel()
         if tls is None or tls.is_closing():
             raw.abort()
             self._dismiss(self._link)
@@ -87,7 +93,7 @@ class Handshake(asyncio.Protocol):
         if self._early:
             protocol = cast("Any", raw.get_protocol())
             early, self._early = self._early, bytearray()
-            while early:
+            while early and protocol is not None:  # it has none when it is closed (uvloop)
                 buffer = protocol.get_buffer(len(early))
                 count = min(len(early), len(buffer))
                 buffer[:count] = early[:count]
@@ -95,6 +101,10 @@ class Handshake(asyncio.Protocol):
                 protocol.buffer_updated(count)
 
     def _report(self, error: Exception) -> None:
+        if isinstance(error, ConnectionResetError):
+            # A check whether the port is open. A client that rejects the certificate says so.
+            log.debug("connection.closed", why="no TLS handshake", peer=self._link.peer)
+            return
         reason = getattr(error, "reason", None) or ""
         hint = "The client must trust the certificate, and use the name that it is for."
         if reason in _PLAIN:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
+import socket
 import ssl
+import struct
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,34 @@ async def test_connections_in_a_handshake_count_and_fail_with_one_line(
         assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
         assert s.server.listener.connections == 3
         client.close()
+
+
+async def test_clients_that_leave_before_the_handshake_are_forgotten_silently(
+    listener: KafkaListener, trust: ssl.SSLContext
+) -> None:
+    """Checks whether the port is open, and scans, must neither log nor leave anything behind."""
+    said: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+
+    def knock(port: int) -> None:
+        for number in range(90):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                if number % 3:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if number % 3 == 2:
+                    client.sendall(b"\x16\x03\x01\x02\x00\x01")
+
+    async with serving(kafka=listener) as s:
+        with capture_logs() as logs:
+            await asyncio.to_thread(knock, s.address[1])
+            client = await s.client(ssl=trust, server_hostname="localhost")
+            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
+            await eventually(lambda: s.server.listener.connections == 1)
+        client.close()
+        gc.collect()
+        await asyncio.sleep(0)
+    assert said == []
+    assert [line for line in logs if line["log_level"] != "debug"] == []
 
 
 async def test_a_stop_does_not_wait_for_handshakes(listener: KafkaListener) -> None:

@@ -1,0 +1,48 @@
+"""Clients of librdkafka end as soon as nothing uses them, also after an error."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import TidemillError
+
+
+def test_a_refused_question_leaves_no_client_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that asks again and again would take all connections of the broker."""
+    made: list[weakref.ref[Any]] = []
+    admin = Kafka.admin
+
+    def remembered(self: Kafka, client: str) -> Any:
+        found = admin(self, client)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Kafka, "admin", remembered)
+    with BrokerProcess(tmp_path) as broker:
+        kafka = Kafka(broker.bootstrap)
+        invalid, missing = "no topic", ("missing", 0)
+        gc.disable()
+        try:
+            assert kafka.partitions("tests", invalid) == []
+            assert kafka.topic_id("tests", invalid) is None
+            with pytest.raises(TidemillError):
+                kafka.topic_configs("tests", invalid)
+            with pytest.raises(TidemillError):
+                kafka.end_offsets("tests", [missing])
+            with pytest.raises(TidemillError):
+                kafka.create_topics("tests", {invalid: (1, {})})
+            kafka.delete_topics("tests", [invalid])
+            left = [number for number, each in enumerate(made) if each() is not None]
+        finally:
+            gc.enable()
+    assert len(made) >= 6
+    assert left == []
