@@ -98,7 +98,7 @@ def test_its_settings_are_read_and_checked_like_all_others() -> None:
     Path("tidemill.toml").write_text("[echo]\nport = 70\n")
     loaded = settings_file.load(environ={})
     keys = [key for key, _, _ in loaded.entries()]
-    assert keys.index("health.enabled") + 1 == keys.index("echo.port")
+    assert keys[keys.index("echo.port") - 1].startswith("health.")
     assert ("echo.port", 70, "tidemill.toml") in loaded.entries()
     assert settings_file.load(environ={"TIDEMILL_ECHO_PORT": "7"}).settings.value("echo.port") == 7
     with pytest.raises(SettingsError, match=r"invalid value echo.port = 'x': "):

@@ -33,6 +33,11 @@ NOT_FOR_CLIENTS = {
     "ExchangeAuthorizationError",
     # Our own client side.
     "UnreachableError",
+    "DataLossError",
+    "DurationError",
+    "OptionError",
+    "ParseLimitError",
+    "SchemaError",
 }
 """No handler meets them."""
 
