@@ -30,7 +30,9 @@ def test_a_store_is_archived_verified_and_built_from_its_checkpoint(
     assert "archived 3 records of shop" in printed
     found = json.loads(line.ok("events", "verify", "shop", "--archive", folder, "--json"))
     assert (found["accepted"], found["events"]) == (4, 4)
-    assert line.run("events", "verify", "shop").returncode == 1
+    done = line.run("events", "verify", "shop")
+    assert done.returncode == 1
+    assert "events verify --archive FOLDER" in done.stderr
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     other = CommandLine(bootstrap, tmp_path)
     assert other.run("events", "read", "shop").returncode == 1

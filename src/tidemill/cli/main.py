@@ -124,7 +124,8 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         output.error(_lower_first(said), hint)
         return output.USAGE
     if isinstance(failure, OSError):
-        output.error(str(failure))
+        known = failure.filename is not None and failure.strerror
+        output.error(f"{failure.filename}: {failure.strerror}" if known else str(failure))
         return output.FAILURE
     if isinstance(failure, ImportError) and (extra := extras.extra_of(failure.name)):
         said, hint = extras.problem_of(extra) or (str(failure), "")

@@ -191,7 +191,7 @@ def emit_json(value: object) -> None:
 
 def emit_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print columns of text. A column of numbers is aligned to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[cell(value) for value in row] for row in rows]
     rows_by_column = list(zip(*cells, strict=True)) if cells else [() for _ in headers]
     numeric = [all(_is_number(cell) for cell in column) for column in rows_by_column]
     widths = [
@@ -215,10 +215,11 @@ def emit_fields(fields: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one per line."""
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
-        print(f"{style(name.ljust(width), '2', sys.stdout)}  {_cell(value)}".rstrip())
+        print(f"{style(name.ljust(width), '2', sys.stdout)}  {cell(value)}".rstrip())
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """Return a value for the terminal, with escapes for what would change the terminal."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -114,7 +114,7 @@ class Log:
                 raise UnsuitableTopicError(
                     f"topic {topic!r} can lose commits: {name} is {found.get(name)}, "
                     f"and must be {wanted}",
-                    hint=f"tidemill topic alter {topic} --config {name}={wanted}",
+                    hint=f"tidemill topic alter {topic} --set {name}={wanted}",
                 )
         try:
             cluster = str(self._admin.list_topics(topic, timeout=REQUEST_S).cluster_id)
@@ -220,7 +220,9 @@ class Log:
                 raise IndexMismatchError(
                     f"topic {self.topic!r} does not have the offset that follows: it was shortened "
                     "or replaced",
-                    hint="Find out why. Then rebuild the index: tidemill events rebuild",
+                    hint="Find out why. Then rebuild the index: tidemill events rebuild "
+                    f"{self.topic}. If the log was archived, rebuild takes --checkpoint FILE, and "
+                    "events verify --archive FOLDER.",
                 ) from error
             raise self._kafka.translate(found, f"read topic {self.topic}") from error
 

@@ -82,6 +82,23 @@ def test_append_says_where_the_event_is(tidemill: CommandLine, topic: str) -> No
     assert (second["data"], second["data_encoding"]) == ("/wA=", "base64")
 
 
+def test_append_escapes_what_would_change_the_terminal(tidemill: CommandLine, topic: str) -> None:
+    printed = tidemill.ok("events", "append", topic, "a\x1b[31m\n", "t")
+    assert printed == "appended: version 1 of a\\x1b[31m\\n, position 1\n"
+
+
+def test_the_hint_for_an_unsuitable_topic_makes_it_suitable(
+    tidemill: CommandLine, topic: str
+) -> None:
+    tidemill.ok("topic", "create", topic, "--set", "retention.ms=1000", "--partitions", "1")
+    done = tidemill.run("events", "append", topic, "a", "t")
+    assert done.returncode == output.FAILURE
+    command = done.stderr.rpartition("hint: tidemill ")[2].split()
+    assert command[-1] == "retention.ms=-1"
+    tidemill.ok(*command)
+    tidemill.ok("events", "append", topic, "a", "t")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [("--expected", "-1"), ("--expected", "x"), ("--expected", "9" * 30), ("--id", "7")],
@@ -160,7 +177,11 @@ def test_publish_is_a_worker_beside_the_broker(start_broker: BrokerFactory, tmp_
 def test_export_and_import(tidemill: CommandLine, store: str, tmp_path: Path) -> None:
     file, target = tmp_path / "events.jsonl", f"{store}-copy"
     tidemill.ok("events", "export", store, str(file))
-    assert tidemill.run("events", "export", store, str(file)).returncode == output.FAILURE
+    again_done = tidemill.run("events", "export", store, str(file))
+    assert (again_done.returncode, again_done.stderr) == (
+        output.FAILURE,
+        f"error: {file}: File exists\n",
+    )
     assert "2 streams" in tidemill.ok("events", "import", target, str(file), "--dry-run")
     said = tidemill.ok("events", "import", target, str(file))
     assert said == "imported 4 events, 0 were there already\n"

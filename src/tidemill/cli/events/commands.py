@@ -219,7 +219,8 @@ def append(
     with opened(store, servers, properties, create=True) as found:
         done = found.append(stream, [event], expected=version)
     word = "was there already" if done.repeated else "appended"
-    print(f"{word}: version {done.versions[stream]} of {stream}, position {done.positions[0]}")
+    version, position = done.versions[stream], done.positions[0]
+    print(f"{word}: version {version} of {output.cell(stream)}, position {position}")
 
 
 def _expected(text: str) -> Version:
