@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,3 +154,22 @@ def test_a_second_member_takes_over_and_a_late_acknowledgement_counts_for_nothin
             assert last.event.position == 3
             last.ack()
     assert committed(kafka, store.topic) == 3
+
+
+def test_a_group_that_could_not_join_in_time_closes_without_an_error(
+    store: Store, kafka: Kafka
+) -> None:
+    """librdkafka raises the time-out of a broker that is busy only when the consumer is closed."""
+    group = Group(store, kafka, "g", backoff=QUICK)
+    consumer = group._consumer
+
+    class Late:
+        def close(self) -> None:
+            consumer.close()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(consumer, name)
+
+    group._consumer = Late()  # type: ignore[assignment]
+    group.close()

@@ -20,6 +20,7 @@ import orjson
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.errors import RAISED
 from tidemill.confluent.reading import arrived
 from tidemill.eventstore.deliveries import Backoff, Deliveries
 from tidemill.eventstore.errors import OutcomeUnknownError
@@ -337,7 +338,9 @@ class Group:
         if self._failure is None:
             with contextlib.suppress(KafkaException):
                 self._commit()
-        self._consumer.close()
+        # librdkafka raises what went wrong while it joined, as KafkaError: nothing is joined now.
+        with contextlib.suppress(*RAISED):
+            self._consumer.close()
 
     def __enter__(self) -> Self:
         return self
