@@ -24,6 +24,7 @@ from tidemill.kafka_client.settings import Address
 from tidemill.kafka_codec.messages import encode_response
 from tidemill.log.errors import InvalidProducerEpochError
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
+from tidemill.protocols.logins.contract import LoginFailedError
 from tidemill.state.errors import CoordinatorLoadingError, ProducerFencedError
 
 
@@ -93,7 +94,7 @@ def test_error_codes_become_our_errors() -> None:
         (47, InvalidProducerEpochError, "id x: invalid producer epoch"),
         (6, LeaderMovedError, "id x: not leader or follower"),
         (31, ClusterAuthorizationError, "id x: cluster authorization failed"),
-        (58, TidemillError, "id x: sasl authentication failed"),
+        (58, LoginFailedError, "id x: sasl authentication failed"),
         (9999, TidemillError, "id x: error 9999"),
     ]
     for code, kind, said in cases:

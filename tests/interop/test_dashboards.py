@@ -144,7 +144,7 @@ def test_what_amqp_clients_do_is_counted_under_the_names_of_rabbitmq(
     poll_until(lambda: shown(broker)["rabbitmq_queues"] == 1, 30, "the page is new")
     assert risen("received") == MESSAGES + 3
     assert risen("received_confirm") == MESSAGES + 1
-    assert risen("confirmed") == MESSAGES + 1
+    poll_until(lambda: risen("confirmed") == MESSAGES + 1, 30, "the last confirm is counted")
     assert risen("routed") == MESSAGES + 1
     assert (risen("unroutable_dropped"), risen("unroutable_returned")) == (1, 1)
     assert (risen("delivered_get_manual_ack"), risen("delivered_get_auto_ack")) == (2, 1)

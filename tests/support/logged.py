@@ -1,10 +1,10 @@
-"""Captures what is logged, from the level info on. In tests, only warnings are logged."""
+"""Captures what is logged, from a level on. In tests, only warnings are logged."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, MutableMapping
-from typing import Any
+from typing import Any, Literal
 
 from structlog.testing import capture_logs
 
@@ -12,9 +12,9 @@ from tidemill import telemetry
 
 
 @contextlib.contextmanager
-def logged() -> Iterator[list[MutableMapping[str, Any]]]:
+def logged(level: Literal["debug", "info"] = "info") -> Iterator[list[MutableMapping[str, Any]]]:
     """Return the list to which each event is added."""
-    telemetry.configure("info")
+    telemetry.configure(level)
     try:
         with capture_logs() as events:
             yield events

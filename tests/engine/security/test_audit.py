@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logged import logged
 from tidemill.clock import ManualClock
 from tidemill.engine.authorize import TOPIC, Operation, Principal, Resource
 from tidemill.engine.engine import Engine
@@ -21,7 +21,7 @@ T = Resource(TOPIC, "t")
 def test_a_principal_has_ten_lines_in_a_second_and_the_rest_are_counted() -> None:
     clock = ManualClock(1_000_000)
     written = AuditLog(clock)
-    with capture_logs() as lines:
+    with logged("debug") as lines:
         for _ in range(1000):
             written.report(ALICE, Operation.READ, T, "10.0.0.1", allowed=False)
         written.report(BOB, Operation.READ, T, "10.0.0.1", allowed=False)
@@ -73,7 +73,7 @@ async def test_refusals_are_reported_and_lists_that_leave_out_are_not() -> None:
     try:
         await engine.inner_door().topics.ensure("t")
         alice = engine.door(ALICE, "10.0.0.1")
-        with capture_logs() as lines:
+        with logged("debug") as lines:
             assert alice.topics.all() == []
             assert lines == []
             with pytest.raises(TopicAuthorizationError):

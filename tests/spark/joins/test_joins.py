@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.spark.changelogs import Changelog, rows
 from tests.support.effort import examples
+from tidemill.errors import DurationError
 from tidemill.spark import enrich, enrich_as_of, join_tables, stream_stream
 from tidemill.spark.errors import JoinError, WindowError
 
@@ -208,7 +209,7 @@ def test_a_join_of_streams_is_checked_before_it_starts(spark: SparkSession) -> N
     named = good.withColumnRenamed("ts", "other")
 
     def refused(*args: Any, hint: str = "", **kwargs: Any) -> str:
-        with pytest.raises((JoinError, WindowError)) as error:
+        with pytest.raises((JoinError, WindowError, DurationError)) as error:
             stream_stream(*args, **{"on": "k", "within": "1 hour"} | kwargs)
         assert hint in error.value.hint
         return str(error.value)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.spark.changelogs import Changelog, rows
-from tidemill.spark.errors import JoinError, SchemaError, WindowError
+from tidemill.errors import DurationError
+from tidemill.spark.errors import JoinError, SchemaError
 from tidemill.spark.tables.changelog import ChangelogTopic
 from tidemill.spark.tables.records import TableSchema
 from tidemill.spark.tables.source import TableContext
@@ -113,7 +114,7 @@ class TestInSpark:
         by_column = versions("9 hours", valid_from="since")
         assert by_column[:3] == [(t, n, a / 60, b and b / 60) for t, n, a, b in minutes]
         assert by_column[3:] == [("b", 1, 0, 4)]
-        with pytest.raises(WindowError):
+        with pytest.raises(DurationError):
             versions("1 month")
         for bad in ("seats", "no"):
             with pytest.raises(JoinError, match=f"valid_from {bad} is not a TIMESTAMP"):

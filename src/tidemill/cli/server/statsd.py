@@ -87,7 +87,8 @@ class StatsdSender:
             found = await loop.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)
             family, *_, place = found[0]
             if place != self._place:
-                made = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                made = socket.socket(family, socket.SOCK_DGRAM)
+                made.setblocking(False)
                 made.connect(place)
                 if self._socket is not None:
                     self._socket.close()
