@@ -61,6 +61,12 @@ def test_a_broker_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
 def test_a_setting_that_is_not_known_is_reported() -> None:
     with pytest.raises(BrokerProcessError, match="default_partition") as raised:
         tidemill.Broker(settings={"default_partition": "2"})
+    assert raised.value.hint == ""
+
+
+def test_a_folder_that_can_not_be_written_is_reported() -> None:
+    with pytest.raises(BrokerProcessError, match="can't write to /proc") as raised:
+        tidemill.Broker("/proc/nosuch/data")
     assert "data_dir" in raised.value.hint
 
 

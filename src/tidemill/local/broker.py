@@ -77,8 +77,15 @@ class Broker:
             self._start()
         except BrokerProcessError as error:
             self.stop()
-            hint = error.hint if self._temporary is None else "Pass data_dir: its log is then kept."
-            raise BrokerProcessError(str(error), hint=hint) from error
+            if self._temporary is None:
+                raise
+            raise BrokerProcessError(str(error), hint="") from error  # its log is deleted
+        except OSError as error:
+            self.stop()
+            raise BrokerProcessError(
+                f"the broker can't write to {self.log_file.parent}: {error.strerror}",
+                hint="Give a data_dir that this user can write to.",
+            ) from error
         except BaseException:
             self.stop()
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _ENDED = "the statement was cancelled, or took longer than its time limit"
 _ENDED_HINT = "Read less, or raise the limit."
 _ALLOWED = {"SELECT"}
 _BATCH_ROWS = 10_000
+_KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
 _INTEGERS = {"_offset": "({})::BIGINT", "_partition": "({})::BIGINT", "_timestamp": "epoch_ms({})"}
 
 
@@ -564,7 +566,8 @@ def _reader(database: Any, rows: int) -> pa.RecordBatchReader:
 
 
 def _lower(error: Exception) -> str:
-    text = str(error).strip()
+    """Return DuckDB's words without the name of the kind: "Parser Error: syntax error ..."."""
+    text = _KIND.sub("", str(error).strip())
     return text[:1].lower() + text[1:]
 
 
