@@ -142,6 +142,7 @@ class Records:
         self._kafka = kafka
         self._limit = limit
         self._values = values
+        self._duckdb: Any = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as Arrow record batches, without keeping them in memory.
@@ -221,7 +222,9 @@ class Records:
         require_extra("sql")
         import duckdb
 
-        return (connection or duckdb.connect()).from_arrow(self.to_arrow())
+        if connection is None:
+            connection = self._duckdb = duckdb.connect()  # older ones close it with its last name
+        return connection.from_arrow(self.to_arrow())
 
     def __repr__(self) -> str:
         return f"{_as_text(self._head)}\n{self._summary()}"

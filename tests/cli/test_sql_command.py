@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 
-pytest.importorskip("duckdb", reason="the extra tidemill[sql] is not installed")
+pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
 
 ENDLESS = "range(99999999) a, range(99999999) b"

@@ -26,6 +26,10 @@ from tidemill.gateway.parts import Parts
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.gateway.users import Users
 
+pytestmark = pytest.mark.skipif(
+    not users_module.has_tokens(), reason="tokens need confluent-kafka 2.13"
+)
+
 CONFIG = """
 [kafka]
 mechanisms = "SCRAM-SHA-256, OAUTHBEARER"

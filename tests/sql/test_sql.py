@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
+
+pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
+
+import duckdb
 from confluent_kafka import Producer, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

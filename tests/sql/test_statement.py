@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import duckdb
 import pytest
+
+pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
+
+import duckdb
 
 from tidemill.sql.session import _database_config, _tree, _value
 from tidemill.sql.statement import Needed, needed, uses

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, __version__
 from confluent_kafka.admin import AdminClient
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -54,6 +54,11 @@ class _User:
     requests: int = 0
 
 
+def has_tokens() -> bool:
+    """Return whether this confluent-kafka gives a producer its token: from 2.13 on."""
+    return tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 13)
+
+
 class Users:
     """The parts of each user who has logged in.
 
@@ -75,6 +80,12 @@ class Users:
                 "gateway.logins is set, and the broker asks for no login: any password would do",
                 hint="Set kafka.mechanisms of the broker, or security.protocol of the gateway's "
                 "client.",
+            )
+        if "bearer" in schemes and not has_tokens():
+            raise SettingsError(
+                f"gateway.logins has bearer, and producers of confluent-kafka {__version__} can't "
+                "log in with tokens",
+                hint="Install confluent-kafka 2.13 or newer, or leave bearer out.",
             )
         self._own = own
         self._schemes = schemes

@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidemill.extras import require_extra
+from tidemill.errors import TidemillError
+from tidemill.extras import problem_of
 from tidemill.sql.errors import QueryEndedError as OperationalError
 from tidemill.sql.errors import SqlError as DatabaseError
 from tidemill.sql.errors import SqlError as Error
@@ -62,7 +63,8 @@ def connect(
         TidemillError: the packages of the extra are not installed.
         SqlError: a schema is malformed.
     """
-    require_extra("sql")
+    if (problem := problem_of("sql")) is not None:
+        raise TidemillError(problem[0], hint=problem[1])
     from tidemill.confluent.clients import Kafka
     from tidemill.frames import BOOTSTRAP_VARIABLE, DEFAULT_SERVERS
     from tidemill.sql.session import Connection
