@@ -12,6 +12,7 @@ import base64
 import binascii
 import contextlib
 import hashlib
+import importlib.metadata
 import secrets
 import time
 from collections import OrderedDict
@@ -20,7 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, __version__
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from starlette.datastructures import Headers
 from starlette.types import Scope
@@ -54,9 +55,13 @@ class _User:
     requests: int = 0
 
 
+def _installed() -> str:
+    return importlib.metadata.version("confluent-kafka")
+
+
 def has_tokens() -> bool:
     """Return whether this confluent-kafka gives a producer its token: from 2.13 on."""
-    return tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 13)
+    return tuple(int(part) for part in _installed().split(".")[:2]) >= (2, 13)
 
 
 class Users:
@@ -83,7 +88,7 @@ class Users:
             )
         if "bearer" in schemes and not has_tokens():
             raise SettingsError(
-                f"gateway.logins has bearer, and producers of confluent-kafka {__version__} can't "
+                f"gateway.logins has bearer, and producers of confluent-kafka {_installed()} can't "
                 "log in with tokens",
                 hint="Install confluent-kafka 2.13 or newer, or leave bearer out.",
             )
