@@ -191,6 +191,25 @@ def test_the_latest_record_of_each_key_without_deleted_ones(
     assert one(connection, f"SELECT count(*) FROM {topic}$latest WHERE _offset < 95") == 4
 
 
+@pytest.mark.parametrize("column", ["n", "n, _timestamp", "*"])
+def test_the_latest_record_is_the_last_in_its_partition_whatever_its_time(
+    topics: Topics, connection: Connection, column: str
+) -> None:
+    rows = [("k", {"n": 1}), ("k", {"n": 2}), ("j", {"n": 3}), ("j", None)]
+    topic = topics.fill(rows, times=[9000, 1000, 9000, 1000], configs={"retention.ms": "-1"})
+    found = connection.execute(f"SELECT {column} FROM {topic}$latest").fetchall()
+    assert [row[0] for row in found] == [2]
+
+
+def test_a_key_in_two_partitions_has_the_later_record(
+    topics: Topics, connection: Connection
+) -> None:
+    rows = [("k", {"n": 1}), ("k", {"n": 2})]
+    kept = {"retention.ms": "-1"}
+    topic = topics.fill(rows, partitions=2, times=[9000, 1000], configs=kept)
+    assert connection.execute(f"SELECT n FROM {topic}$latest").fetchall() == [(1,)]
+
+
 def test_a_captured_table_shows_its_rows(connection: Connection, topics: Topics) -> None:
     def change(op: str, before: Any, after: Any) -> dict[str, Any]:
         return {"op": op, "before": before, "after": after, "source": {"table": "t"}, "ts_ms": 1}

@@ -139,18 +139,22 @@ class Columns:
         shape: the columns of the topic.
         wanted: lower-case names that the statement uses; None for all.
         misfits: counts the values that don't fit.
+
+    Attributes:
+        shape: the columns of the topic.
+        record: the columns of the record that are made.
+        schema: all columns that are made.
     """
 
     def __init__(self, shape: Shape, wanted: Collection[str] | None, misfits: Misfits) -> None:
+        self.shape = shape
         self._misfits = misfits
         named = [
             (name, kind)
             for name, kind in shape.fields.items()
             if wanted is None or shape.captured or name.lower() in wanted
         ]
-        self.record = [n for n in RECORD if wanted is None or n in wanted or n == "_offset"]
-        if shape.captured and "_value" not in self.record:
-            self.record.append("_value")
+        self.record = [name for name in RECORD if wanted is None or name in wanted]
         self._key_type = pa.string() if shape.text_keys else pa.binary()
         self._parser: JsonParser | None = None
         if named:

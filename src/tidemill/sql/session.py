@@ -35,7 +35,8 @@ from tidemill.sql.topics import Scan, Topics
 LATEST = "$latest"
 _ENDED = "the statement was cancelled, or took longer than its time limit"
 _ENDED_HINT = "Read less, or raise the limit."
-_ALLOWED = {"SELECT"}
+_FOR_LATEST = {"_key", "_partition", "_offset", "_timestamp", "_value"}
+"""Columns that a topic's table always has: they decide which record of a key is the latest."""
 _BATCH_ROWS = 10_000
 _KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
 _INTEGERS = {"_offset": "({})::BIGINT", "_partition": "({})::BIGINT", "_timestamp": "epoch_ms({})"}
@@ -96,7 +97,6 @@ class Connection:
         self._timeout_s = timeout_s
         self.max_bytes = max_bytes
         self._declared = {name: _declared(text) for name, text in (schemas or {}).items()}
-        self._shapes: dict[str, Shape] = {}
 
     def cursor(self) -> Cursor:
         """Return a cursor."""
@@ -125,7 +125,7 @@ class Connection:
             SqlError: as ``execute`` says.
         """
         with self._database() as database:
-            return [plan for plan, _ in self._plans(database, statement)]
+            return [plan for plan, _ in self._plans(database, statement, Misfits())]
 
     def _database(self) -> duckdb.DuckDBPyConnection:
         try:
@@ -154,20 +154,18 @@ class Connection:
         if text.lower() in ("show tables", "show all tables"):
             running.prepare(*_listed(sorted(self._topics.names())))
             return
-        plans = self._plans(database, text)
+        plans = self._plans(database, text, running.misfits)
         if explained:
             running.prepare(*_explanation([plan for plan, _ in plans]))
             return
         total = sum(plan.bytes for plan, _ in plans)
         if self.max_bytes is not None and total > self.max_bytes:
             raise TooMuchToReadError(total, self.max_bytes)
-        for number, (plan, wanted) in enumerate(plans):
-            shape = self._shapes[plan.topic]
-            columns = Columns(shape, wanted, running.misfits)
+        for number, (plan, columns) in enumerate(plans):
             scan = Scan(self._topics, plan.ranges, columns, running.cancelled)
             running.scans.append(scan)
             database.register(f"__scan_{number}", scan)
-            for view in _views(plan.topic, f"__scan_{number}", shape, columns):
+            for view in _views(plan.topic, f"__scan_{number}", columns):
                 _ask(database, view)
             if plan.sampled and plan.columns:
                 running.notes.append(
@@ -177,8 +175,8 @@ class Connection:
         running.prepare(text, parameters)
 
     def _plans(
-        self, database: duckdb.DuckDBPyConnection, statement: str
-    ) -> list[tuple[TopicPlan, frozenset[str] | None]]:
+        self, database: duckdb.DuckDBPyConnection, statement: str, misfits: Misfits
+    ) -> list[tuple[TopicPlan, Columns]]:
         used = uses(_tree(database, statement))
         by_topic: dict[str, list[list[Bound]]] = {}
         names: set[str] | None = None
@@ -193,7 +191,9 @@ class Connection:
             needs_all: list[list[Bound]] = [[]]
             latest = table.endswith(LATEST) and table != topic
             by_topic.setdefault(topic, []).extend(needs_all if latest else places)
-        return [self._plan(database, topic, places, used) for topic, places in by_topic.items()]
+        return [
+            self._plan(database, topic, places, used, misfits) for topic, places in by_topic.items()
+        ]
 
     def _plan(
         self,
@@ -201,19 +201,19 @@ class Connection:
         topic: str,
         places: Sequence[Sequence[Bound]],
         used: Uses,
-    ) -> tuple[TopicPlan, frozenset[str] | None]:
+        misfits: Misfits,
+    ) -> tuple[TopicPlan, Columns]:
         extents = self._topics.extents(topic)
         shape = self._declared.get(topic) or self._topics.sample(topic, extents)
-        self._shapes[topic] = shape
         wants: list[Needed] = [
             needed(bounds, lambda node, column: _value(database, node, column)) for bounds in places
         ]
         ranges = self._topics.ranges(topic, extents, wants)
-        wanted = None if used.all_columns else frozenset(used.names) | {"_key", "_value"}
-        columns = Columns(shape, wanted, Misfits()).schema.names
+        wanted = None if used.all_columns else frozenset(used.names) | _FOR_LATEST
+        columns = Columns(shape, wanted, misfits)
         size = int(sum(each.size for each in ranges) * shape.record_bytes)
-        fields = tuple(name for name in columns if not name.startswith("_"))
-        return TopicPlan(topic, tuple(ranges), fields, shape.sampled, size), wanted
+        fields = tuple(name for name in columns.schema.names if not name.startswith("_"))
+        return TopicPlan(topic, tuple(ranges), fields, shape.sampled, size), columns
 
 
 class Running:
@@ -454,7 +454,7 @@ def _tree(database: duckdb.DuckDBPyConnection, statement: str) -> Node:
     if found[0].type.name == "MULTI":
         hint = "Name the values: PIVOT t ON c IN (1, 2) USING sum(n)."
         raise StatementRefusedError("PIVOT without its values can't be run", hint=hint)
-    if found[0].type.name not in _ALLOWED:
+    if found[0].type.name != "SELECT":
         raise StatementRefusedError(f"a statement of kind {found[0].type.name} is not a query")
     ((text,),) = _ask(database, "SELECT json_serialize_sql(?::VARCHAR)", [found[0].query])
     tree: Node = json.loads(text)
@@ -479,34 +479,32 @@ def _value(database: duckdb.DuckDBPyConnection, node: Node, column: str) -> int 
     return None if found is None else int(found)
 
 
-def _views(topic: str, scan: str, shape: Shape, columns: Columns) -> Iterator[str]:
+def _views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
     """Yield the statements that make the tables of a topic."""
-    record = ", ".join(columns.record)
-    if shape.captured:
-        rows = shape.fields["after"]
+    if columns.shape.captured:
         fields = [
             f"CASE WHEN op = 'd' THEN before.{_quoted(f.name)} ELSE after.{_quoted(f.name)} END "
             f"AS {_quoted(f.name)}"
-            for f in rows
+            for f in columns.shape.fields["after"]
         ]
         more = "op AS _op, (op IS NULL OR op = 'd') AS _deleted"
+        record = ", ".join(columns.record)
         body = f"SELECT {', '.join(fields)}, {more}, {record} FROM {scan}"
-        gone = "NOT _deleted"
+        there = "NOT _deleted"
     else:
         body = f"SELECT * FROM {scan}"
-        gone = "_value IS NOT NULL"
+        there = "_value IS NOT NULL"
     yield f"CREATE VIEW {_quoted(topic)} AS {body}"
-    key_columns = {"_key", "_value", "_partition", "_offset"}
-    if key_columns - {"_partition"} <= set(columns.record):
-        yield (
-            f"CREATE VIEW {_quoted(topic + LATEST)} AS SELECT * FROM {_quoted(topic)} "
-            "WHERE _key IS NOT NULL QUALIFY row_number() OVER "
-            f"(PARTITION BY _key ORDER BY _timestamp DESC, _offset DESC) = 1 AND {gone}"
-            if "_timestamp" in columns.record
-            else f"CREATE VIEW {_quoted(topic + LATEST)} AS SELECT * FROM {_quoted(topic)} "
-            "WHERE _key IS NOT NULL QUALIFY row_number() OVER "
-            f"(PARTITION BY _key ORDER BY _offset DESC) = 1 AND {gone}"
-        )
+    # In a partition the last record counts, as in compaction. A key is in several partitions only
+    # if the topic got more of them, or a producer chose them: then the time decides.
+    last = (
+        f"SELECT * FROM {_quoted(topic)} WHERE _key IS NOT NULL "
+        "QUALIFY row_number() OVER (PARTITION BY _key, _partition ORDER BY _offset DESC) = 1"
+    )
+    yield (
+        f"CREATE VIEW {_quoted(topic + LATEST)} AS SELECT * FROM ({last}) QUALIFY {there} AND "
+        "row_number() OVER (PARTITION BY _key ORDER BY _timestamp DESC, _partition) = 1"
+    )
 
 
 def _explanation(plans: Sequence[TopicPlan]) -> tuple[str, list[Any]]:

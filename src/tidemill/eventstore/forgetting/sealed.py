@@ -20,6 +20,7 @@ from tidemill.eventstore.events import (
     ANY,
     Appended,
     Condition,
+    Events,
     NewEvent,
     Query,
     StoredEvent,
@@ -68,7 +69,7 @@ def personal_fields(classes: Mapping[str, type]) -> dict[str, dict[str, str]]:
     return found
 
 
-class Sealable(Protocol):
+class Sealable(Events, Protocol):
     """A store that can seal: the contract of events, and keys of commits."""
 
     def commit(
@@ -78,42 +79,6 @@ class Sealable(Protocol):
         conditions: Sequence[Condition] = (),
         keys: Sequence[str] = (),
     ) -> Appended: ...
-
-    def read(
-        self,
-        stream: str,
-        *,
-        after: int = 0,
-        to: int | None = None,
-        backwards: bool = False,
-        limit: int | None = None,
-        fresh: bool = False,
-    ) -> Iterator[StoredEvent]: ...
-
-    def read_all(
-        self,
-        *,
-        after: int = 0,
-        to: int | None = None,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        backwards: bool = False,
-        limit: int | None = None,
-        fresh: bool = False,
-    ) -> Iterator[StoredEvent]: ...
-
-    def version(self, stream: str) -> int: ...
-
-    def position(self) -> int: ...
-
-    def follow(
-        self,
-        *,
-        after: int = 0,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        wait_s: float | None = None,
-    ) -> Any: ...
 
     def forget(self, keys: Sequence[str]) -> None: ...
 
