@@ -6,12 +6,12 @@ its methods show the same records. Must not know: Spark, the broker's inside.
 
 from __future__ import annotations
 
-import io
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.duration import microseconds
 from tidemill.errors import DataLossError, OptionError, TidemillError, UnknownTopicOrPartitionError
 from tidemill.extras import require_extra
+from tidemill.record_json import time_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,7 +197,9 @@ class Records:
     def to_arrow(self) -> pa.Table:
         """Return a table. The columns of the record are named ``_key``, ``_offset`` and so on.
 
-        With JSON, each field of the objects has a column. A value that is missing is null.
+        With JSON, each field of the objects has a column, by the rules of docs/json-values.md. One
+        that has values of several kinds is text: as they are written. A value that is missing is
+        null.
 
         Raises:
             ValuesError: a value is not a JSON object, or not UTF-8; its place is in the message.
@@ -314,18 +317,16 @@ def _or(offset: int, other: int) -> int:
 
 
 def _time_ms(name: str, moment: Moment) -> int:
+    if isinstance(moment, datetime):
+        moment = moment.isoformat()
     if isinstance(moment, str) and moment[:4].isdecimal() and moment[4:5] == "-":
         try:
-            moment = datetime.fromisoformat(moment)
+            return max(0, time_ms(moment))
         except ValueError:
             raise OptionError(
                 f"{name} is {moment!r}", hint="Write a time as 2026-11-20T10:00Z, or '1 hour'."
             ) from None
-    if isinstance(moment, datetime):
-        at = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return max(0, (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
-    now = (datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    return max(0, now - microseconds(moment) // 1000)
+    return max(0, time.time_ns() // 1_000_000 - microseconds(moment) // 1000)
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -337,10 +338,9 @@ def _with_values(stored: pa.Table, values: Values, topic: str) -> pa.Table:
 
     columns: dict[str, Any] = {}
     if values == "json":
-        parsed = _parsed(stored, topic)
-        columns.update(zip(parsed.column_names, parsed.columns, strict=True))
+        columns = _parsed(stored, topic)
     elif values == "text":
-        columns["value"] = _texts(stored, "value", topic)
+        columns["value"] = _texts(stored, topic)
     else:
         columns["value"] = stored["value"]
     keys = stored["key"] if values == "bytes" else _keys(stored)
@@ -366,46 +366,43 @@ def _keys(stored: pa.Table) -> Any:
         return stored["key"]
 
 
-def _texts(stored: pa.Table, name: str, topic: str) -> Any:
+def _texts(stored: pa.Table, topic: str) -> Any:
     import pyarrow as pa
 
     try:
-        return stored[name].cast(pa.string())
+        return stored["value"].cast(pa.string())
     except pa.ArrowInvalid:
-        raise _refused(stored, topic, _is_text, "is not UTF-8", "bytes") from None
+        index = next(i for i, value in enumerate(_values_of(stored)) if not _is_text(value))
+        raise _refused(stored, topic, index, "it is not UTF-8", "bytes") from None
 
 
-def _parsed(stored: pa.Table, topic: str) -> pa.Table:
-    """Return the columns of JSON objects; rows without a value are null."""
+def _parsed(stored: pa.Table, topic: str) -> dict[str, Any]:
+    """Return the columns of JSON objects: every field that a value has. Nulls have null rows.
+
+    Raises:
+        ValuesError: a value is not one JSON object.
+    """
     import pyarrow as pa
-    import pyarrow.json as pj
 
-    if not stored.num_rows:
-        return pa.table({})
-    lines = b"\n".join(value if value is not None else b"{}" for value in _values_of(stored))
-    options = pj.ParseOptions(newlines_in_values=True)
-    try:
-        found = pj.read_json(
-            io.BytesIO(lines), pj.ReadOptions(block_size=max(1 << 20, len(lines))), options
-        )
-        if found.num_rows == stored.num_rows:
-            return found
-    except pa.ArrowInvalid as error:
-        cause = f"values don't have one shape: {str(error).partition(' in row')[0]}"
-        raise _refused(stored, topic, _is_object, "is not a JSON object", "text", cause) from None
-    raise _refused(stored, topic, _is_object, "is not one JSON object", "text")
+    from tidemill.reading.parse.fields import FieldParser, fields_of, objects_in
+
+    fields = fields_of(objects_in(_values_of(stored)))
+    parser, before = FieldParser(fields), 0
+    made: list[list[pa.Array]] = [[] for _ in fields]
+    for chunk in stored["value"].chunks:
+        arrays, reasons = parser.parse(chunk)
+        if reasons:
+            raise _refused(stored, topic, before + reasons[0][0], reasons[0][1], "text")
+        for column, array in zip(made, arrays, strict=True):
+            column.append(array)
+        before += len(chunk)
+    columns = zip(fields.items(), made, strict=True)
+    return {name: pa.chunked_array(parts, kind) for (name, kind), parts in columns}
 
 
-def _refused(
-    stored: pa.Table, topic: str, accepts: Any, what: str, instead: str, otherwise: str = ""
-) -> ValuesError:
-    for index, value in enumerate(_values_of(stored)):
-        if value is not None and not accepts(value):
-            place = f"{topic}-{stored['partition'][index]} offset {stored['offset'][index]}"
-            return ValuesError(
-                f"the value at {place} {what}", hint=f"Read with values='{instead}'."
-            )
-    return ValuesError(f"{topic}: {otherwise or what}", hint=f"Read with values='{instead}'.")
+def _refused(stored: pa.Table, topic: str, index: int, why: str, instead: str) -> ValuesError:
+    place = f"{topic}-{stored['partition'][index]} offset {stored['offset'][index]}"
+    return ValuesError(f"the value at {place}: {why}", hint=f"Read with values='{instead}'.")
 
 
 def _values_of(stored: pa.Table) -> Iterator[bytes | None]:
@@ -414,19 +411,12 @@ def _values_of(stored: pa.Table) -> Iterator[bytes | None]:
             yield each.as_py()
 
 
-def _is_text(value: bytes) -> bool:
+def _is_text(value: bytes | None) -> bool:
     try:
-        value.decode()
+        (value or b"").decode()
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _is_object(value: bytes) -> bool:
-    try:
-        return isinstance(json.loads(value), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 # --- how it looks --------------------------------------------------------------------------------

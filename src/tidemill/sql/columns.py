@@ -6,19 +6,13 @@ clients.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from tidemill.reading.parse.json_parser import JsonParser
-from tidemill.reading.parse.schema import ParsedColumn, ParseSchema
+from tidemill.reading.parse.fields import FieldParser, fields_of, objects_in
 
-MOST_COLUMNS = 500
-_DEPTH = 5
-"""Objects deeper than this are text."""
 RECORD = ("_key", "_partition", "_offset", "_timestamp", "_headers", "_value")
 _TIME = pa.timestamp("us")
 """Of ``_timestamp``, in UTC."""
@@ -72,26 +66,17 @@ class Misfits:
 
 def shape_of(keys: Iterable[bytes | None], values: Sequence[bytes | None]) -> Shape:
     """Return the columns that a sample has."""
-    objects, size = [], 0
-    for value in values:
-        size += len(value or b"")
-        try:
-            found = json.loads(value) if value is not None else None
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            objects.append(found)
+    objects = objects_in(values)
     text = all(_is_text(key) for key in keys)
-    size_of_one = size / len(values) + 20 if values else 100.0
-    captured = bool(objects) and all(each.keys() >= _ENVELOPE for each in objects)
-    if captured:
-        rows = [row for each in objects for row in (each["after"], each["before"]) if row]
-        row = _object_type([each for each in rows if isinstance(each, dict)], _DEPTH)
-        fields = {"after": row, "before": row, "op": pa.string()} if row is not None else {}
-        return Shape(fields, text, row is not None, len(values), size_of_one)
-    kind = _object_type(objects, _DEPTH)
-    fields = {} if kind is None else {f.name: f.type for f in kind}
-    return Shape(fields, text, False, len(values), size_of_one)
+    size = sum(len(value or b"") for value in values) / len(values) + 20 if values else 100.0
+    if objects and all(each.keys() >= _ENVELOPE for each in objects):
+        rows = [row for each in objects for row in (each["after"], each["before"])]
+        fields = fields_of([row for row in rows if isinstance(row, dict)])
+        if fields:
+            row = pa.struct(list(fields.items()))
+            envelope = {"after": row, "before": row, "op": pa.string()}
+            return Shape(envelope, text, True, len(values), size)
+    return Shape(fields_of(objects), text, False, len(values), size)
 
 
 def _is_text(value: bytes | None) -> bool:
@@ -100,36 +85,6 @@ def _is_text(value: bytes | None) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _object_type(objects: Sequence[dict[str, Any]], depth: int) -> pa.StructType | None:
-    """Return the type of objects; None if they have no fields. Names differ in more than case."""
-    names: dict[str, str] = {}
-    for each in objects:
-        for name in each:
-            names.setdefault(name.lower(), name)
-    kept = list(names.values())[:MOST_COLUMNS]
-    if not kept:
-        return None
-    return pa.struct([(n, _type_of([e[n] for e in objects if n in e], depth - 1)) for n in kept])
-
-
-def _type_of(values: Sequence[Any], depth: int) -> pa.DataType:
-    """Return the type that takes all values. Text takes any value of JSON as it is written."""
-    there = [value for value in values if value is not None]
-    kinds = {type(value) for value in there}
-    if kinds == {bool}:
-        return pa.bool_()
-    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in there):
-        return pa.int64()
-    if kinds and kinds <= {int, float}:
-        return pa.float64()
-    if kinds == {dict} and depth > 0:
-        return _object_type(there, depth) or pa.string()
-    if kinds == {list} and depth > 0:
-        inner = [item for value in there for item in value]
-        return pa.list_(_type_of(inner, depth - 1)) if inner else pa.string()
-    return pa.string()
 
 
 class Columns:
@@ -156,12 +111,8 @@ class Columns:
         ]
         self.record = [name for name in RECORD if wanted is None or name in wanted]
         self._key_type = pa.string() if shape.text_keys else pa.binary()
-        self._parser: JsonParser | None = None
-        if named:
-            made = tuple(
-                ParsedColumn(n, str(k).upper(), _ZONED if k == _TIME else k) for n, k in named
-            )
-            self._parser = JsonParser(ParseSchema(made), (True,) * len(made))
+        parsed = {name: _ZONED if kind == _TIME else kind for name, kind in named}
+        self._parser = FieldParser(parsed) if parsed else None
         fields = [(_free(name), kind) for name, kind in named]
         fields += [(n, self._key_type if n == "_key" else _RECORD_TYPES[n]) for n in self.record]
         self.schema = pa.schema(fields)
@@ -173,7 +124,7 @@ class Columns:
 
     def make(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns of a batch of records."""
-        values = self._values(batch) if self._parser is not None else []
+        values = self._values(batch)
         arrays = [array.view(_TIME) if array.type == _ZONED else array for array in values]
         for name in self.record:
             array = batch.column(name.removeprefix("_"))
@@ -186,25 +137,15 @@ class Columns:
 
     def _values(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """Return the parsed columns; rows without a value, or with another shape, have nulls."""
-        assert self._parser is not None
-        values = batch.column("value")
-        parsed = self._parser.parse(values)
-        if not parsed.reasons:
-            return list(parsed.columns)
-        bad = [index for index, _ in parsed.reasons if values[index].is_valid]
-        if bad:
-            if not self._misfits.count:
-                why = next(reason for index, reason in parsed.reasons if index == bad[0])
-                place = f"{batch.column('topic')[bad[0]]}-{batch.column('partition')[bad[0]]}"
-                self._misfits.first = f"{place} offset {batch.column('offset')[bad[0]]}: {why}"
-            self._misfits.count += len(bad)
-        refused = {index for index, _ in parsed.reasons}
-        taken, following = [], 0
-        for index in range(batch.num_rows):
-            taken.append(None if index in refused else following)
-            following += index not in refused
-        places = pa.array(taken, pa.int64())
-        return [column.take(places) for column in parsed.columns]
+        if self._parser is None:
+            return []
+        arrays, reasons = self._parser.parse(batch.column("value"))
+        if reasons and not self._misfits.count:
+            index, why = reasons[0]
+            place = f"{batch.column('topic')[index]}-{batch.column('partition')[index]}"
+            self._misfits.first = f"{place} offset {batch.column('offset')[index]}: {why}"
+        self._misfits.count += len(reasons)
+        return arrays
 
     def _text(self, keys: pa.Array) -> pa.Array:
         text = keys.view(pa.string())  # cast would import pyarrow.compute
