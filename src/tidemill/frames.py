@@ -31,7 +31,6 @@ DEFAULT_SERVERS = "localhost:9092"
 _CLIENT = "tidemill-read"
 _SHOWN = 10
 _WIDTH = 40
-_TIMEOUT_MS = 30_000
 
 
 class ValuesError(TidemillError):
@@ -159,15 +158,8 @@ class Records:
         from tidemill.reading.plan import FetchPlan
         from tidemill.reading.ranges import OffsetRange
 
-        plan = FetchPlan(
-            kafka={
-                "isolation.level": "read_committed",
-                **self._kafka.properties,
-                "bootstrap.servers": self._kafka.servers,
-            },
-            include_headers=True,
-            timeout_ms=_TIMEOUT_MS,
-            group_id_prefix=_CLIENT,
+        plan = FetchPlan.committed(
+            self._kafka.servers, self._kafka.properties, _CLIENT, include_headers=True
         )
         left = self._limit
         for partition, (start, end) in self.ranges.items():
@@ -426,12 +418,18 @@ def _cells(table: pa.Table) -> list[list[str]]:
     return [[_cell(value) for value in row.values()] for row in table.to_pylist()]
 
 
+def shown(text: str, width: int = _WIDTH) -> str:
+    """Return a text as a cell of a table: in one line, printable, and cut."""
+    text = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
+    return text if len(text) <= width else f"{text[: width - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    text = value.isoformat(" ", "milliseconds") if isinstance(value, datetime) else str(value)
-    text = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in text)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return shown(
+        value.isoformat(" ", "milliseconds") if isinstance(value, datetime) else str(value)
+    )
 
 
 def _as_text(table: pa.Table) -> str:

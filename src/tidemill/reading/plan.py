@@ -64,3 +64,29 @@ class FetchPlan:
     timeout_ms: int = 120_000
     group_id_prefix: str = "tidemill-source"
     batch_rows: int = field(default=BATCH_ROWS)
+
+    @classmethod
+    def committed(
+        cls,
+        servers: str,
+        properties: Mapping[str, str],
+        name: str,
+        *,
+        include_headers: bool = False,
+        batch_rows: int = BATCH_ROWS,
+    ) -> FetchPlan:
+        """Return the settings for reading what is committed, with a wait of half a minute.
+
+        Args:
+            servers: ``bootstrap.servers``.
+            properties: The user's settings of librdkafka, which override the others.
+            name: Prefix of the consumer group id at the brokers.
+        """
+        kafka = {"isolation.level": "read_committed", **properties, "bootstrap.servers": servers}
+        return cls(
+            kafka,
+            include_headers=include_headers,
+            timeout_ms=30_000,
+            group_id_prefix=name,
+            batch_rows=batch_rows,
+        )

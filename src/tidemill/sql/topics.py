@@ -24,7 +24,6 @@ _CLIENT = "tidemill-sql"
 _SAMPLE_RECORDS = 200
 _SAMPLE_BYTES = 1 << 20
 _SAMPLE_PARTITIONS = 8
-_TIMEOUT_MS = 30_000
 _FIRST_ROWS = 64
 """Rows of the first batch, so that a statement with a small limit reads little."""
 _ROWS = 16_384
@@ -108,15 +107,11 @@ class Topics:
         return shape_of(keys, values)
 
     def _fetch(self, wanted: OffsetRange, headers: bool, rows: int) -> Iterator[pa.RecordBatch]:
-        plan = FetchPlan(
-            kafka={
-                "isolation.level": "read_committed",
-                **self._kafka.properties,
-                "bootstrap.servers": self._kafka.servers,
-            },
+        plan = FetchPlan.committed(
+            self._kafka.servers,
+            self._kafka.properties,
+            _CLIENT,
             include_headers=headers,
-            timeout_ms=_TIMEOUT_MS,
-            group_id_prefix=_CLIENT,
             batch_rows=rows,
         )
         try:

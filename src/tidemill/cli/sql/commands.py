@@ -146,9 +146,12 @@ def _lines(interactive: bool, pending: list[str]) -> Iterator[str]:
 
 
 def _table(cursor: Cursor) -> None:
+    from tidemill.frames import shown
+
     names = [str(each[0]) for each in cursor.description or ()]
     rows = cursor.fetchmany(_SHOWN + 1)
-    output.emit_table(names, ([_cell(value) for value in row] for row in rows[:_SHOWN]))
+    cells = ([shown(_text(value), _WIDTH) for value in row] for row in rows[:_SHOWN])
+    output.emit_table(names, cells)
     if len(rows) > _SHOWN:
         output.warn(f"these are the first {_SHOWN} rows; --csv and --json print all")
 
@@ -194,8 +197,3 @@ def _text(value: Any) -> str:
     if isinstance(value, (datetime, timedelta)):
         return str(value)
     return "" if plain is None else str(plain)
-
-
-def _cell(value: Any) -> str:
-    text = "".join(each if each.isprintable() else "\N{MIDDLE DOT}" for each in _text(value))
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}\N{HORIZONTAL ELLIPSIS}"
