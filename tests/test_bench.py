@@ -31,6 +31,7 @@ TINY = [
         ("transactions", 0),
         ("parse", 2),
         pytest.param("eventstore", 3, marks=pytest.mark.nightly),
+        pytest.param("sql", 2, marks=pytest.mark.nightly),
         pytest.param(
             *("pipelines-latency", 2),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],

@@ -116,6 +116,9 @@ class SealedStore:
         fields: the personal fields by type of event. Content is a JSON object.
         forgotten: what a personal field is when its key was deleted.
 
+    Attributes:
+        keyring: the keys of the store.
+
     Keys that the log says are forgotten, and that are there again (a restored copy), are deleted.
     """
 
@@ -123,7 +126,6 @@ class SealedStore:
         self, store: Sealable, keyring: Keyring, fields: Fields, *, forgotten: Any = None
     ) -> None:
         self._store = store
-        self._keyring = keyring
         self._fields = {name: dict(each) for name, each in fields.items() if each}
         self._forgotten = forgotten
         self._clearers: dict[str, Callable[[str], str]] = {}
@@ -156,7 +158,7 @@ class SealedStore:
         try:
             return self._commit(appends, conditions)
         except ForgottenKeyError:
-            self._keyring.refresh()  # a subject that comes back gets a new key
+            self.keyring.refresh()  # a subject that comes back gets a new key
             return self._commit(appends, conditions)
 
     def _commit(self, appends: Sequence[StreamAppend], conditions: Sequence[Condition]) -> Appended:
@@ -186,7 +188,7 @@ class SealedStore:
                     f"event {event.type!r}: the field {subject_field!r} must name the subject of "
                     f"{field!r}, as text or as a number"
                 )
-            key = self._keyring.of(str(subject))
+            key = self.keyring.of(str(subject))
             keys[key.id] = None
             place = _place(stream, event.id.bytes, field)
             content[field] = {MARK: key.id, "text": seal(key.secret, orjson.dumps(value), place)}
@@ -272,7 +274,7 @@ class SealedStore:
             if not isinstance(value, dict) or MARK not in value:
                 continue
             key_id = str(value[MARK])
-            key = None if self._store.is_forgotten(key_id) else self._keyring.get(key_id)
+            key = None if self._store.is_forgotten(key_id) else self.keyring.get(key_id)
             if key is None:
                 content[field] = self._forgotten
             else:
@@ -302,9 +304,9 @@ class SealedStore:
             UnreachableError: the keys can't be deleted.
         """
         found: dict[str, None] = {}
-        while new := [key for key in self._keyring.ids_of(subject) if key not in found]:
+        while new := [key for key in self.keyring.ids_of(subject) if key not in found]:
             self._store.forget(new)
-            self._keyring.delete(new)
+            self.keyring.delete(new)
             found.update(dict.fromkeys(new))
         report = Forgotten(list(found))
         for name, clear in self._clearers.items():
@@ -312,14 +314,14 @@ class SealedStore:
                 report.cleared[name] = clear(subject)
             except Exception as error:
                 report.failed[name] = str(error) or type(error).__name__
-        report.remains = self._keyring.remains_of(report.keys)
+        report.remains = self.keyring.remains_of(report.keys)
         return report
 
     def rotate(self) -> int:
         """Wrap all keys with the current master key, and return how many there are."""
-        count = self._keyring.rewrap()
-        gone = [key for key in self._keyring.ids() if self._store.is_forgotten(key)]
-        self._keyring.delete(gone)
+        count = self.keyring.rewrap()
+        gone = [key for key in self.keyring.ids() if self._store.is_forgotten(key)]
+        self.keyring.delete(gone)
         return count - len(gone)
 
 
