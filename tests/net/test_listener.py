@@ -86,6 +86,50 @@ async def test_another_program_at_the_second_address_is_named_in_a_warning() -> 
     assert (warning["host"], warning["port"]) == ("::1", port)
 
 
+class FinishedEarly:
+    """A session that says that nothing follows, and then writes once more."""
+
+    is_busy = is_partial = has_written = False
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def get_buffer(self) -> memoryview:
+        return memoryview(bytearray(100))
+
+    def received(self, count: int) -> None:
+        self.link.write([b"last"])
+        self.link.finish()
+        self.link.write([b"too late"])
+        self.link.send()
+        self.has_written = True
+
+    def writable(self) -> None: ...
+
+    def stop(self) -> None:
+        self.link.close()
+
+    def closed(self) -> None: ...
+
+
+async def test_what_is_written_after_the_last_word_is_discarded() -> None:
+    sessions: list[FinishedEarly] = []
+
+    def session(link: Link) -> Session:
+        sessions.append(FinishedEarly(link))
+        return sessions[-1]
+
+    listening = Listener(Settings(), Section(port=0), session)
+    host, port = await listening.start()
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"hello")
+    assert await reader.read() == b"last"
+    writer.close()
+    await listening.stop(1)
+
+    assert [each.has_written for each in sessions] == [True]
+
+
 class FakeLink:
     peer = "127.0.0.1:1"
 

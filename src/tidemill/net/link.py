@@ -123,6 +123,8 @@ class Link(asyncio.BufferedProtocol):
         self._gathering = False
         self._is_broken = False
         self._is_shut = False
+        self._is_finished = False
+        """Whether the client was told that nothing follows."""
         self._has_small_window = False
         self._outbox: Outbox | None = None
         """Sends everything since the first response with a range of a file."""
@@ -186,7 +188,7 @@ class Link(asyncio.BufferedProtocol):
             self._send_gathered()
 
     def _send(self, parts: Sequence[Part]) -> None:
-        if self._transport is None or self.is_closing:
+        if self._transport is None or self.is_closing or self._is_finished:
             return
         if self._outbox is None and self.sends_files and has_files(parts):
             self._outbox = Outbox(self._transport, self._all_sent, self._send_failed)
@@ -270,6 +272,8 @@ class Link(asyncio.BufferedProtocol):
     def finish(self) -> None:
         """Send what is written, and say that nothing follows. The client is to close.
 
+        What is written later is discarded.
+
         The caller continues to receive, and calls ``close`` after some time: a socket that closes
         while data arrives is reset, and then the client possibly never reads what it was sent.
         """
@@ -277,6 +281,7 @@ class Link(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self.is_closing or (self._outbox and self._outbox.unsent):
             return
+        self._is_finished = True
         if transport.can_write_eof():  # TLS can't
             transport.write_eof()
 
