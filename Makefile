@@ -17,9 +17,10 @@ SETUP := scripts/setup.sh
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS)
 ARCHIVE := $(BIN)/python -m tests.support.spark_archive
+AUDIT := build/audit/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-nightly test-durations test-lowest test-pythons resolve lint format docs docs-serve bench ci clean
+.PHONY: help setup demo test test-fast test-nightly test-durations test-lowest test-pythons resolve audit lint format docs docs-serve bench ci clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -59,6 +60,13 @@ test-pythons: ## Run the fast tests with Python 3.12 and 3.13, where they are in
 
 resolve: ## Check that tidemill can be installed beside quixstreams, FastStream and Airflow.
 	@scripts/resolve-beside.sh $(ARGS)
+
+audit: ## Look for known vulnerabilities in the packages that are installed. Needs the network.
+	@$(SETUP) demo test
+	@$(AUDIT) -m pip_audit --version >/dev/null 2>&1 || { \
+		$(BIN)/python -m venv --clear build/audit && $(AUDIT) -m pip install --quiet pip-audit; }
+	@$(AUDIT) -m pip_audit --skip-editable \
+		--path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(ARGS)
 
 lint: ## Check style, types and which layer imports which.
 	@$(SETUP) demo test lint

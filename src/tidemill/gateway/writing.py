@@ -145,7 +145,11 @@ class Writer:
                 try:
                     producer.poll(0.1 if is_last else 0.0)
                 except RAISED as error:
-                    log.warning("gateway.producer_failed", error=str(error_in(error) or error))
+                    found = error_in(error)
+                    hint = {}
+                    if found is not None and "AUTHORIZATION_FAILED" in found.name():
+                        hint["hint"] = "`tidemill user create --for gateway` makes its rules."
+                    log.warning("gateway.producer_failed", error=str(found or error), **hint)
                 if not is_last and not len(producer):
                     self._producers.remove(producer)
 
