@@ -124,7 +124,7 @@ class Link(asyncio.BufferedProtocol):
         self._is_broken = False
         self._is_shut = False
         self._is_finished = False
-        """Whether the client was told that nothing follows."""
+        """Whether the client has got the end of the stream."""
         self._has_small_window = False
         self._outbox: Outbox | None = None
         """Sends everything since the first response with a range of a file."""
