@@ -2,12 +2,14 @@
 # Debian or Ubuntu gets them. The rest is installed into .venv by the first target that needs it.
 #
 #     make demo ARGS="--days 1 --speed max"
+#     make example NAME=bank
 #     make test ARGS="tests/log -x"
 #     make PYTHON=/usr/bin/python3.12 setup
 
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
+NAME ?=
 # Processes that share the tests (see docs/testing.md). More than the cores: tests often wait.
 WORKERS ?= 4
 
@@ -20,7 +22,7 @@ ARCHIVE := $(BIN)/python -m tests.support.spark_archive
 AUDIT := build/audit/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-nightly test-durations test-lowest test-pythons resolve audit lint format docs docs-serve bench ci clean
+.PHONY: help setup demo example test test-fast test-nightly test-durations test-lowest test-pythons resolve audit lint format docs docs-serve bench ci clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -31,6 +33,12 @@ setup: ## Make .venv with all that development needs.
 demo: ## Replay real flights through a broker and a Spark pipeline, and check the result.
 	@$(SETUP) demo
 	@$(BIN)/tidemill demo $(ARGS)
+
+example: ## Run a program of examples/, which checks itself and ends: NAME=bank.
+	@[ -f "examples/$(NAME)/$(NAME).py" ] || { \
+		echo "error: no example '$(NAME)'; NAME is one of:" $$(cd examples && ls -d */ | tr -d /) >&2; exit 2; }
+	@$(SETUP) demo sql
+	@$(BIN)/python examples/$(NAME)/$(NAME).py $(ARGS)
 
 test: ## Run all tests but those of test-nightly.
 	@$(SETUP) demo test
