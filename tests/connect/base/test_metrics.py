@@ -66,6 +66,7 @@ def test_a_query_has_rows_lag_and_latency() -> None:
         batch_ms=250,
         latency_p50_ms=40,
         state_rows=None,
+        watermark="2013-03-08T12:00:00.000Z",
         sources=(Read("events", lag=3), Read("unknown")),
     )
     add_queries(registry, lambda: {"delays": status})
@@ -76,5 +77,6 @@ def test_a_query_has_rows_lag_and_latency() -> None:
     assert found["tidemill_query_batch_seconds", *query] == 0.25
     assert found["tidemill_query_latency_p50_seconds", *query] == 0.04
     assert found["tidemill_query_lag_records", *query, "events"] == 3
+    assert found["tidemill_query_watermark_timestamp_seconds", *query] == 1_362_744_000
     assert ("tidemill_query_lag_records", *query, "unknown") not in found
     assert ("tidemill_query_state_rows", *query) not in found

@@ -14,6 +14,8 @@ import pytest
 from tidemill.spark.pipelines.progress import (
     HEARTBEAT_S,
     HISTORY_MS,
+    HISTORY_STEP_S,
+    HISTORY_STEPS,
     LOST_AFTER_S,
     Meter,
     QueryStatus,
@@ -95,6 +97,24 @@ def test_rows_that_spark_does_not_count_are_unknown() -> None:
     meter = metered(progress(0, 100, stateOperators=[{"numRowsTotal": 3}, {}]))
 
     assert meter.state_rows is None
+
+
+def test_the_history_has_the_batches_of_each_step_and_is_bounded() -> None:
+    meter = metered(
+        progress(0, 5, ms=100, timestamp="2026-11-20T15:05:10.000Z"),
+        progress(1, 7, ms=300, timestamp="2026-11-20T15:05:14.999Z"),
+        progress(2, 0, ms=20, timestamp="2026-11-20T15:05:15.000Z"),
+        progress(3, ms=None, timestamp="2026-11-20T15:05:20.000Z"),  # idle: not a batch
+        progress(3, 1, ms=40, timestamp="2026-11-20T15:05:12.000Z"),  # the clock was set back
+    )
+    first = int(datetime(2026, 11, 20, 15, 5, 10, tzinfo=UTC).timestamp())
+    assert meter.history == ((first, 2, 12, 300), (first + HISTORY_STEP_S, 2, 1, 40))
+
+    for number in range(3 * HISTORY_STEPS):
+        later = BEGAN + timedelta(seconds=HISTORY_STEP_S * number)
+        meter.take(progress(number, 1, timestamp=later.isoformat()))
+    assert len(meter.history) == HISTORY_STEPS
+    assert meter.history[-1][0] - meter.history[0][0] == HISTORY_STEP_S * (HISTORY_STEPS - 1)
 
 
 def test_late_rows_of_all_operators_and_batches_count() -> None:
@@ -213,7 +233,10 @@ STATUS = QueryStatus(
     state="running",
     rows=7,
     error="ValueError: Zürich",
-    sources=(SourceStatus("a", 3), SourceStatus("b")),
+    sources=(SourceStatus("a", 3, 9, "trips", "stream"), SourceStatus("b")),
+    writes=("c",),
+    history=((1_763_650_000, 2, 12, 300),),
+    ui="http://127.0.0.1:4040",
     updated="2026-11-20T15:05:13.200+00:00",
 )
 
@@ -229,7 +252,18 @@ def test_fields_of_a_newer_version_are_passed_over_and_missing_ones_have_default
     assert decode(json.dumps(content).encode()) == QueryStatus("p", "q", "running")
 
 
-@pytest.mark.parametrize("value", [b"", b"7", b"[]", b'{"pipeline": "p"}', b"\xff", b'"text"'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"7",
+        b"[]",
+        b'{"pipeline": "p"}',
+        b"\xff",
+        b'"text"',
+        b'{"pipeline": "p", "query": "q", "state": "x", "history": [[1]]}',
+    ],
+)
 def test_what_is_no_status(value: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of json, or its own
         decode(value)

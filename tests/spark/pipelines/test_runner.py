@@ -204,7 +204,11 @@ def check_that_statuses_tell_all(place: Place, ended: list[QueryStatus]) -> None
     assert hourly.watermark == "2026-03-01T13:19:00.000Z"
     assert (hourly.rows, hourly.state_rows, hourly.late_rows) == (3, None, 0)
     assert (stored["raw"].rows, stored["flights.dlq"].rows) == (4, 1)
-    assert [(s.topic, s.lag) for s in hourly.sources] == [(place.topic("flights"), 0)]
+    assert [(s.topic, s.lag, s.name, s.kind) for s in hourly.sources] == [
+        (place.topic("flights"), 0, "flights", "stream")
+    ]
+    assert (hourly.writes, hourly.ui) == ((place.topic("hourly"),), None)
+    assert sum(rows for _, _, rows, _ in hourly.history) == 3
     assert hourly.rows_per_second > 0
     assert hourly.latency_p50_ms is not None
     assert hourly.latency_p99_ms is not None

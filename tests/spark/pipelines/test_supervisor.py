@@ -210,7 +210,9 @@ def test_progress_reaches_the_status(supervised: Supervised) -> None:
 
 
 def test_progress_before_the_end_is_not_missed(supervised: Supervised) -> None:
-    supervised.starts[0].progress = [{"batchId": 0, "durationMs": {"addBatch": 1}}]
+    supervised.starts[0].progress = [
+        {"batchId": 0, "timestamp": "2026-11-20T15:05:13.200Z", "durationMs": {"addBatch": 1}}
+    ]
     supervised.fail()
 
     assert supervised.query.status().batch == 0

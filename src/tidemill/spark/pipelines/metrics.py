@@ -6,6 +6,7 @@ Must not know: Spark, a Kafka client.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 
 from tidemill.metrics.definition import Metric, counter, gauge
 from tidemill.metrics.registry import Family, Registry
@@ -30,6 +31,11 @@ LATENCY_P50 = gauge(
 )
 LATENCY_P99 = gauge(
     "tidemill_query_latency_p99_seconds", "The 99th percentile of that time.", *_QUERY
+)
+WATERMARK = gauge(
+    "tidemill_query_watermark_timestamp_seconds",
+    "Event time behind which rows are late, in seconds since the epoch.",
+    *_QUERY,
 )
 STATE_ROWS = gauge("tidemill_query_state_rows", "Rows that a query keeps in its state.", *_QUERY)
 LAG = gauge(
@@ -60,6 +66,7 @@ def add_queries(registry: Registry, statuses: Statuses) -> None:
             (BATCH, lambda each: each.batch_ms / 1000),
             (LATENCY_P50, lambda each: _seconds(each.latency_p50_ms)),
             (LATENCY_P99, lambda each: _seconds(each.latency_p99_ms)),
+            (WATERMARK, lambda each: _time(each.watermark)),
             (STATE_ROWS, lambda each: each.state_rows),
         )
         for metric, value_of in values:
@@ -76,6 +83,10 @@ def add_queries(registry: Registry, statuses: Statuses) -> None:
         )
 
     registry.collect(collect)
+
+
+def _time(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -33,6 +33,9 @@ HISTORY_MS = 600_000
 """Records that are older than this when their batch begins are history that is replayed: their
 latency says nothing about the pipeline."""
 
+HISTORY_STEP_S, HISTORY_STEPS = 5, 40
+"""The steps of a query's history, in seconds, and how many steps with batches are kept."""
+
 _NO_WATERMARK = "1970-01-01T00:00:00"  # Spark reports this until there is a watermark
 
 
@@ -44,11 +47,15 @@ class SourceStatus:
         topic: the name of the topic.
         lag: records that the query has not read yet; -1 if unknown.
         read: the position of the query: the sum of the next offsets of all partitions.
+        name: the stream or the table that has the topic.
+        kind: ``stream`` or ``table``; empty if unknown.
     """
 
     topic: str
     lag: int = -1
     read: int = 0
+    name: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,10 @@ class QueryStatus:
         restarts: restarts after failures since the start of the run.
         error: the last failure, in a line or two.
         sources: the topics that the query reads.
+        writes: the topics that the query writes.
+        history: the last batches, oldest first, in steps of ``HISTORY_STEP_S``: the step's begin
+            (seconds since 1970), its batches, their rows, and the milliseconds of the slowest one.
+        ui: the address of Spark's own pages; None if they are off.
         runner: the host that runs the query, and the folder of its checkpoints.
         updated: when this status was made.
     """
@@ -98,6 +109,9 @@ class QueryStatus:
     restarts: int = 0
     error: str | None = None
     sources: tuple[SourceStatus, ...] = ()
+    writes: tuple[str, ...] = ()
+    history: tuple[tuple[int, int, int, int], ...] = ()
+    ui: str | None = None
     runner: str = ""
     updated: str = ""
 
@@ -191,8 +205,16 @@ def decode(value: bytes) -> QueryStatus:
     known = {each.name for each in fields(QueryStatus)}
     given = {name: each for name, each in content.items() if name in known}
     given["sources"] = tuple(
-        SourceStatus(str(each["topic"]), int(each.get("lag", -1)), int(each.get("read", 0)))
+        SourceStatus(
+            *(str(each["topic"]), int(each.get("lag", -1)), int(each.get("read", 0))),
+            *(str(each.get("name", "")), str(each.get("kind", ""))),
+        )
         for each in content.get("sources", ())
+    )
+    given["writes"] = tuple(str(each) for each in content.get("writes", ()))
+    given["history"] = tuple(
+        (int(at), int(batches), int(rows), int(slowest))
+        for at, batches, rows, slowest in content.get("history", ())[-HISTORY_STEPS:]
     )
     return QueryStatus(**given)
 
@@ -220,6 +242,9 @@ class Meter:
     lags: dict[str, int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     updates: int = 0
+    _history: deque[tuple[int, int, int, int]] = field(
+        default_factory=lambda: deque(maxlen=HISTORY_STEPS)
+    )
     _latencies: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_BATCHES))
 
     def take_all(self, updates: Iterable[Mapping[str, Any]]) -> None:
@@ -245,11 +270,17 @@ class Meter:
         if watermark and not watermark.startswith(_NO_WATERMARK):
             self.watermark = watermark
         rows = int(progress.get("numInputRows", 0))
+        self._remember(progress, rows, int(took.get("triggerExecution", 0)))
         if rows:
             self.rows += rows
             self.batch_ms = int(took.get("triggerExecution", 0))
             self.rows_per_second = round(1000 * rows / max(self.batch_ms, 1), 1)
             self._latency(progress)
+
+    @property
+    def history(self) -> tuple[tuple[int, int, int, int], ...]:
+        """The last batches, as ``QueryStatus.history`` has them."""
+        return tuple(self._history)
 
     def percentile(self, share: float) -> int | None:
         """Return a percentile of recent latencies in milliseconds; None if there are none.
@@ -263,6 +294,16 @@ class Meter:
             return self._latencies[0]
         cuts = statistics.quantiles(self._latencies, n=100, method="inclusive")
         return int(cuts[min(98, round(share * 100) - 1)])
+
+    def _remember(self, progress: Mapping[str, Any], rows: int, took_ms: int) -> None:
+        """Add a batch to the history."""
+        began_s = _millis(str(progress["timestamp"])) // 1000
+        step = began_s - began_s % HISTORY_STEP_S
+        batches = slowest = 0
+        if self._history and self._history[-1][0] >= step:  # also if the clock was set back
+            step, batches, before, slowest = self._history.pop()
+            rows += before
+        self._history.append((step, batches + 1, rows, max(slowest, took_ms)))
 
     def _latency(self, progress: Mapping[str, Any]) -> None:
         began = _millis(str(progress["timestamp"]))

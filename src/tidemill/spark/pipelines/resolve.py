@@ -31,10 +31,13 @@ def inputs_of(query: Query, pipeline: Pipeline) -> list[Stream | Table]:
     return [by_name[name.lower()] for name in names if name.lower() in by_name]
 
 
-def topics_of(query: Query, pipeline: Pipeline) -> list[str]:
-    """Return the topics that a query reads, each once."""
-    inputs = inputs_of(query, pipeline)
-    return list(dict.fromkeys(topic for each in inputs for topic in each.topics))
+def topics_of(query: Query, pipeline: Pipeline) -> dict[str, Stream | Table]:
+    """Return the topics that a query reads, each with the first of its inputs that has it."""
+    found: dict[str, Stream | Table] = {}
+    for each in inputs_of(query, pipeline):
+        for topic in each.topics:
+            found.setdefault(topic, each)
+    return found
 
 
 def dead_letter_queries(pipeline: Pipeline) -> dict[str, Query]:

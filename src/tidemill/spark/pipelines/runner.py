@@ -26,7 +26,7 @@ from tidemill.spark.base.explain import with_hint
 from tidemill.spark.errors import PipelineError
 from tidemill.spark.pipelines.check import check
 from tidemill.spark.pipelines.checkpoint import Checkpoint, PipelineLock
-from tidemill.spark.pipelines.declared import Pipeline, Query, Starting
+from tidemill.spark.pipelines.declared import Pipeline, Query, Starting, Table
 from tidemill.spark.pipelines.inputs import Builder
 from tidemill.spark.pipelines.problems import PipelineProblemsError, Problem
 from tidemill.spark.pipelines.progress import (
@@ -147,6 +147,7 @@ class Runner:
         self._before: dict[str, QueryStatus] = {}
         self._publisher: StatusPublisher | None = None
         self._build_errors: dict[str, str] = {}
+        self._ui: str | None = None
         self._source: StreamSource | None = None  # its files must outlive the queries
 
     @property
@@ -186,6 +187,7 @@ class Runner:
             try:
                 with self._spark_or_error():
                     spark = self._session()
+                    self._ui = spark.sparkContext.uiWebUrl
                     ready = self._build(spark, stop)
                     if not stop.is_set():
                         # Not earlier: a mistake that only Spark sees must create no topics.
@@ -228,13 +230,21 @@ class Runner:
         checkpoint = self._checkpoint(query)
         before = None if checkpoint.is_fresh else self._before.get(query.name)
         known = {} if before is None else {each.topic: each for each in before.sources}
-        topics = topics_of(query, self._pipeline)
         return replace(
             before or QueryStatus(self._pipeline.name, query.name, STARTING),
             state=STARTING,
             mode=query.mode,
             sink=query.sink.target,
-            sources=tuple(known.get(each) or SourceStatus(each) for each in topics),
+            sources=tuple(
+                replace(
+                    known.get(topic) or SourceStatus(topic),
+                    name=each.name,
+                    kind="table" if isinstance(each, Table) else "stream",
+                )
+                for topic, each in topics_of(query, self._pipeline).items()
+            ),
+            writes=tuple(topic.name for topic in query.sink.topics()),
+            ui=self._ui,
             restarts=0,
             error=None,
             runner=self._runner,

@@ -227,6 +227,7 @@ class SupervisedQuery:
         return replace(
             status,
             batch=meter.batch if has_run else first.batch,
+            history=meter.history if has_run else first.history,
             rows_per_second=meter.rows_per_second,
             rows=meter.rows,
             late_rows=meter.late_rows,
@@ -312,7 +313,7 @@ def _with_offsets(sources: Sequence[SourceStatus], meter: Meter) -> tuple[Source
     for topic in topics:
         old = before.get(topic, SourceStatus(topic))
         lag, read = meter.lags.get(topic, old.lag), meter.read.get(topic, old.read)
-        found.append(SourceStatus(topic, lag, read))
+        found.append(replace(old, lag=lag, read=read))
     return tuple(found)
 
 
