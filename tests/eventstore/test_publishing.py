@@ -17,8 +17,10 @@ from tidemill.connect.base.errors import ProducerFencedError
 from tidemill.errors import UnreachableError
 from tidemill.eventstore import publishing
 from tidemill.eventstore.events import NewEvent
+from tidemill.eventstore.metrics import add_publisher
 from tidemill.eventstore.publishing import Publisher, PublishPositionError
 from tidemill.eventstore.store import Store
+from tidemill.metrics.registry import Registry
 
 
 @pytest.fixture
@@ -74,6 +76,26 @@ def test_each_event_is_a_record_with_its_place(store: Store, kafka: Kafka) -> No
             "event-tags": json.dumps(["a", "b"]).encode(),
             "event-metadata": b"m",
         }
+
+
+def test_a_publisher_measures_how_far_it_is(store: Store, kafka: Kafka) -> None:
+    to, registry = f"{store.topic}-out", Registry()
+    append(store, "a-1", "b-1")
+    publisher = Publisher(store, kafka, to)
+    add_publisher(registry, publisher)
+
+    def measured() -> dict[str, float]:
+        return {each.name: each.value for each in registry.samples()}
+
+    assert measured() == {"tidemill_events_position": 2}  # not known before it looks
+    assert list(publisher.run(threading.Event(), until_end=True)) == [2]
+    append(store, "b-1")
+    assert measured() == {
+        "tidemill_events_position": 3,
+        "tidemill_events_published_position": 2,
+    }
+    (labels,) = {each.labels for each in registry.samples() if "published" in each.name}
+    assert labels == (("store", store.topic), ("topic", to))
 
 
 def test_it_continues_where_it_stopped(

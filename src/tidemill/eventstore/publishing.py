@@ -55,6 +55,7 @@ class Publisher:
         topic: where the events go. It is created if it is missing.
         partitions: the number of its partitions, if it is created. All events of a stream are in
             one, in order.
+        position: up to where the events are in the topic; None before ``run`` knows it.
         after: where to start if the topic does not say: behind this position.
     """
 
@@ -63,6 +64,7 @@ class Publisher:
     topic: str
     partitions: int = 1
     after: int | None = None
+    position: int | None = field(default=None, init=False)
     _topic_id: str | None = field(default=None, init=False)
 
     def run(
@@ -82,14 +84,14 @@ class Publisher:
         self._topic_id = self.kafka.topic_id(_CLIENT, self.topic)
         producer = open_producer(self.kafka, f"{_CLIENT}-{self.store.topic}-{self.topic}")
         with contextlib.closing(producer):
-            position = self._start(producer)
+            position = self.position = self._start(producer)
             self.store.catch_up()
             end = self.store.position() if until_end else None
             while not stop.is_set():
                 batch = list(itertools.islice(self.store.read_all(after=position, to=end), BATCH))
                 if batch:
                     self._copy(producer, batch)
-                    position = batch[-1].position
+                    position = self.position = batch[-1].position
                     yield position
                 elif until_end:
                     return

@@ -299,21 +299,25 @@ def publish(
     The key is the stream. Headers have position, id, type, version, schema, tags and metadata. It
     continues where it stopped; a second publisher of the same store and topic takes over.
     """
+    from tidemill.confluent.metrics import MetricsPublisher
+    from tidemill.eventstore.metrics import add_publisher
     from tidemill.eventstore.publishing import Publisher
+    from tidemill.metrics.registry import Registry
 
     kafka = _kafka(servers, properties)
     if to == store:
         raise output.UsageError("--to must be another topic than the store's")
     with opened(store, servers, properties) as found:
         publisher = Publisher(found, kafka, to, partitions, after)
-        position = 0
+        registry = Registry()
+        add_publisher(registry, publisher)
 
         def run(stop: threading.Event) -> None:
-            nonlocal position
             for position in publisher.run(stop, until_end=until_end):
                 output.note(f"published up to position {position}")
 
-        until_signal(run)
+        with MetricsPublisher(kafka, f"publish/{store}/{to}", registry):
+            until_signal(run)
     if until_end:
         print(f"published {store} to {to}")
 
