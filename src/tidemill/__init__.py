@@ -1,7 +1,8 @@
 """tidemill: durable partitioned logs behind the Kafka protocol, and Spark pipelines over them.
 
-For Python programs: ``tidemill.Broker()`` starts a broker of one's own, and ``tidemill.read()``
-reads a topic into Arrow, pandas, polars or DuckDB.
+For Python programs: ``tidemill.Broker()`` starts a broker of one's own, ``tidemill.Gateway()`` a
+gateway in front of a broker, and ``tidemill.read()`` reads a topic into Arrow, pandas, polars or
+DuckDB.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Broker": "tidemill.local.broker",
+    "Gateway": "tidemill.local.gateway",
     "Record": "tidemill.frames",
     "Records": "tidemill.frames",
     "read": "tidemill.frames",

@@ -5,12 +5,9 @@ The broker is ``tidemill serve`` on loopback, in a process of its own. Must not 
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -18,8 +15,6 @@ from tidemill.errors import TidemillError
 from tidemill.local.processes import ChildProcess
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 60.0
-_LOOK_S = 0.02
 _OFF = {"sources.run": "false", "gateway.enabled": "false", "health.enabled": "false"}
 """Left out: what has a fixed port, and the workers. A setting brings them back."""
 
@@ -142,25 +137,9 @@ class Broker:
             error=BrokerProcessError,
         )
         try:
-            ready = self._wait_until_ready(ready_file)
+            ready = self._process.wait_until_ready(ready_file)
         finally:
             ready_file.unlink(missing_ok=True)
         self.bootstrap_servers = str(ready["kafka"])
         if "amqp" in ready:
             self.amqp_url = f"amqp://guest:guest@{ready['amqp']}/"
-
-    def _wait_until_ready(self, ready_file: Path) -> Mapping[str, object]:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            for line in ready_file.read_bytes().splitlines(keepends=True):
-                with suppress(ValueError):  # not JSON, or not all of it yet
-                    event = json.loads(line)
-                    if line.endswith(b"\n") and event.get("event") == "ready":
-                        return dict(event)
-            self.check_running()
-            if time.monotonic() > deadline:
-                raise BrokerProcessError(
-                    f"the broker was not ready within {START_TIMEOUT_S:g} s",
-                    hint=f"Its log is {self.log_file}.",
-                )
-            time.sleep(_LOOK_S)  # another process writes the file: it can only be polled

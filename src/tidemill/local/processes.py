@@ -5,15 +5,20 @@ Must not know: the inside of a command.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.errors import TidemillError
 
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
+_LOOK_S = 0.02
 
 # Runs in the child before it becomes the command. On Linux the kernel sends SIGTERM when the parent
 # ends, also if it was killed.
@@ -71,6 +76,26 @@ class ChildProcess:
                 f"{self._what} ended with exit code {code}: {self._last_error()}",
                 hint=f"Its log is {self._log_file}.",
             )
+
+    def wait_until_ready(self, stdout: Path) -> Mapping[str, object]:
+        """Return the event ``ready`` that the command writes to its stdout, with its addresses.
+
+        Raises the ``error`` of this process if it ends or is not ready within ``START_TIMEOUT_S``.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            for line in stdout.read_bytes().splitlines(keepends=True):
+                with suppress(ValueError):  # not JSON, or not all of it yet
+                    event = json.loads(line)
+                    if line.endswith(b"\n") and event.get("event") == "ready":
+                        return dict(event)
+            self.check_running()
+            if time.monotonic() > deadline:
+                raise self._error(
+                    f"{self._what} was not ready within {START_TIMEOUT_S:g} s",
+                    hint=f"Its log is {self._log_file}.",
+                )
+            time.sleep(_LOOK_S)  # another process writes the file: it can only be polled
 
     def stop(self) -> None:
         """Stop the process cleanly within ``STOP_TIMEOUT_S``, or kill it."""
