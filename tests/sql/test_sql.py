@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +334,9 @@ def test_reading_too_much_is_refused_before_it_begins(topics: Topics, table: str
     )
 
 
-def test_errors_name_what_is_wrong(connection: Connection, topics: Topics, table: str) -> None:
+def test_errors_name_what_is_wrong(
+    connection: Connection, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UnknownTableError) as raised:
         connection.execute(f"SELECT * FROM {table[:-1]}")
     assert table in raised.value.hint
@@ -343,6 +346,7 @@ def test_errors_name_what_is_wrong(connection: Connection, topics: Topics, table
         connection.execute(f"DELETE FROM {table}")
     with pytest.raises(SqlError, match="no result"):
         connection.cursor().fetchall()
+    monkeypatch.setattr("tidemill.confluent.clients.REQUEST_S", 0.5)
     with pytest.raises(UnreachableError):
         sql.connect("127.0.0.1:1").execute("SELECT * FROM t")
 
@@ -393,3 +397,140 @@ def test_a_small_limit_reads_little(connection: Connection, table: str) -> None:
 def test_without_duckdb_it_says_what_to_install() -> None:
     done = python_without(["duckdb"], "import tidemill.sql; tidemill.sql.connect()")
     assert "pip install 'tidemill[sql]'" in done.stderr
+
+
+def test_rows_of_a_query_become_records_of_a_topic(connection: Connection, topics: Topics) -> None:
+    source = topics.fill([(f"k{n}", {"n": n, "s": f"text {n}"}) for n in range(3000)], partitions=2)
+    target = topics.fill([], partitions=3)
+    cursor = connection.execute(
+        f"INSERT INTO {target} SELECT _key, n, s, n / 4 AS x, n = 1 AS b FROM {source} WHERE n < ?",
+        [2500],
+    )
+    assert (cursor.rowcount, cursor.fetchall()) == (2500, [(2500,)])
+    rows = connection.execute(f"SELECT _key, n, s, x, b FROM {target} ORDER BY n").fetchall()
+    assert rows == [(f"k{n}", n, f"text {n}", n / 4, n == 1) for n in range(2500)]
+
+
+def test_each_type_is_read_back_as_it_was_written(connection: Connection, topics: Topics) -> None:
+    target = topics.fill([])
+    columns = {
+        "b": ("true", "BOOLEAN"),
+        "n": ("9223372036854775807", "BIGINT"),
+        "x": ("'-inf'::DOUBLE", "DOUBLE"),
+        "nan": ("'nan'::DOUBLE", "DOUBLE"),
+        "d": ("1.10::DECIMAL(4, 2)", "DECIMAL(4, 2)"),
+        "t": ("'a\"\U0001f600'", "VARCHAR"),
+        "raw": ("'\\x00\\xff'::BLOB", "BLOB"),
+        "day": ("DATE '2026-01-02'", "DATE"),
+        "at": ("TIMESTAMP '2026-01-02 03:04:05.123456'", "TIMESTAMP"),
+        "zone": ("TIMESTAMPTZ '2026-01-02 03:04:05+02'", "TIMESTAMP"),
+        "l": ("[1.5::DOUBLE, NULL]", "DOUBLE[]"),
+        "s": ("{'a': 1}", "STRUCT(a BIGINT)"),
+        "nothing": ("NULL::BIGINT", "BIGINT"),
+    }
+    wanted = ", ".join(f'{value} AS "{name}"' for name, (value, _) in columns.items())
+    connection.execute(f"INSERT INTO {target} SELECT {wanted}")
+    schemas = {target: ", ".join(f'"{name}" {kind}' for name, (_, kind) in columns.items())}
+    back = sql.connect(topics.servers, schemas=schemas)
+    names = ", ".join(f'"{name}"' for name in columns)
+    cursor = back.execute(f"SELECT {names} FROM {target}")
+    found, original = cursor.fetchall(), connection.execute(f"SELECT {wanted}").fetchall()
+    assert cursor.warnings == []
+    zone = original[0][9].replace(tzinfo=None)
+    expected = (*original[0][:9], zone, *original[0][10:])
+    assert repr(found) == repr([expected])
+
+
+def test_records_are_written_with_all_that_they_have(
+    connection: Connection, topics: Topics
+) -> None:
+    target = topics.fill([], configs={"retention.ms": "-1"})
+    connection.execute(
+        f"INSERT INTO {target} (_key, _value, _timestamp, _headers) VALUES "
+        "('k', '\\x00\\x01'::BLOB, TIMESTAMP '2026-01-02 03:04:05.123', MAP {'a': 'b'}), "
+        "('gone', NULL, TIMESTAMP '2026-01-02 03:04:06', NULL)"
+    )
+    rows = connection.execute(f"SELECT _key, _value, _timestamp, _headers FROM {target}").fetchall()
+    moment = datetime(2026, 1, 2, 3, 4, 5, 123000)
+    assert rows[0] == ("k", b"\x00\x01", moment, [{"key": "a", "value": b"b"}])
+    assert rows[1][:2] == ("gone", None)
+    other = topics.fill([])
+    connection.execute(f"INSERT INTO {other} SELECT _key, _value, _headers FROM {target}")
+    again = connection.execute(f"SELECT _key, _value, _headers FROM {other}").fetchall()
+    assert [row[:2] for row in again] == [row[:2] for row in rows]
+    assert again[0][2] == rows[0][3]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("INSERT INTO nosuch SELECT 1 AS n", "no topic nosuch"),
+        ("INSERT INTO {t} SELECT * FROM {t}", "can't be written: the broker decides it"),
+        ("INSERT INTO {t} SELECT _value, 1 AS n FROM {t}", "_value and other columns: n"),
+        ("INSERT INTO {t} SELECT 1 AS n, 2 AS n", "two columns have the name n"),
+        ("INSERT INTO {t} (a, b) SELECT 1", "names 2 columns"),
+        ("INSERT INTO {t} SELECT _key FROM {t}", "no value"),
+        ("INSERT INTO {t} SELECT ['nan'::DOUBLE] AS l", "NaN inside of a value"),
+        ("INSERT INTO {t} SELECT 1 AS n RETURNING n", "syntax error"),
+        ("INSERT INTO {t} DEFAULT VALUES", "no query"),
+        ("INSERT INTO a.b SELECT 1 AS n", "tables have no schema"),
+        ("INSERT INTO {t} SELECT error('stop') AS n FROM {t}", "stop"),
+        ("INSERT INTO {t} SELECT 1 AS n; SELECT 2", "2 statements"),
+        ("INSERT INTO {t} SELECT 'x' AS _headers, 1 AS n", "_headers is not"),
+    ],
+)
+def test_an_insert_that_fails_writes_nothing(
+    connection: Connection, table: str, topics: Topics, statement: str, said: str
+) -> None:
+    with pytest.raises(SqlError, match=said):
+        connection.execute(statement.format(t=table))
+    assert one(connection, f"SELECT count(*) FROM {table}") == 1000
+
+
+def test_a_failure_amid_an_insert_leaves_nothing_visible(
+    connection: Connection, topics: Topics, table: str
+) -> None:
+    target = topics.fill([])
+    late = f"CASE WHEN n = 999 THEN error('too late') ELSE n END AS n FROM {table} ORDER BY _offset"
+    with pytest.raises(SqlError, match="too late"):
+        connection.execute(f"INSERT INTO {target} SELECT {late}")
+    assert one(connection, f"SELECT count(*) FROM {target}") == 0
+
+
+def test_rows_are_copied_to_files_of_a_folder_and_nowhere_else(
+    topics: Topics, table: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "it's"
+    folder.mkdir()
+    connection = sql.connect(topics.servers, files=folder)
+    cursor = connection.execute(f"COPY {table} TO 'x.parquet'")
+    assert cursor.fetchall() == [(1000,)]
+    query = f"COPY (SELECT n FROM {table} WHERE n < ? ORDER BY n) TO 'x.csv' (HEADER false)"
+    assert connection.execute(query, [3]).rowcount == 3
+    assert (folder / "x.csv").read_text().split() == ["0", "1", "2"]
+    path = str(folder / "x.parquet").replace("'", "''")
+    joined = f"SELECT count(*) FROM {table} t JOIN read_parquet('{path}') p ON t.n = p.n"
+    assert one(connection, joined) == 1000
+    (tmp_path / "secret").write_text("secret")
+    for statement in (
+        f"COPY {table} TO '../y.csv'",
+        f"COPY {table} TO '{tmp_path}/y.csv'",
+        f"COPY {table} TO 's3://bucket/y.csv'",
+        f"SELECT * FROM read_text('{tmp_path}/secret')",
+        f"COPY {table} FROM 'x.csv'",
+        f"ATTACH '{path}.db'",
+    ):
+        with pytest.raises(SqlError):
+            connection.execute(statement).fetchall()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["it's", "secret"]
+
+
+def test_files_are_off_unless_a_folder_is_named(connection: Connection, table: str) -> None:
+    with pytest.raises(StatementRefusedError, match="files are off"):
+        connection.execute(f"COPY {table} TO 'x.csv'")
+
+
+def test_a_connection_that_only_reads_refuses_to_write(topics: Topics, table: str) -> None:
+    connection = sql.connect(topics.servers, read_only=True)
+    with pytest.raises(StatementRefusedError, match="only queries"):
+        connection.execute(f"INSERT INTO {table} SELECT 1 AS n")

@@ -8,21 +8,20 @@ import pytest
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
-import duckdb
 
-from tidemill.sql.session import _database_config, _tree, _value
+from tidemill.sql.database import open_database, tree_of, value_of
 from tidemill.sql.statement import Needed, needed, uses
 
 
 def parse(statement: str) -> tuple[Any, Any]:
-    database = duckdb.connect(config=_database_config("100MB", 1))
-    return database, uses(_tree(database, statement))
+    database = open_database("100MB", 1)
+    return database, uses(tree_of(database, statement))
 
 
 def places(statement: str, table: str = "t") -> list[Needed]:
     database, found = parse(statement)
     return [
-        needed(bounds, lambda node, column: _value(database, node, column))
+        needed(bounds, lambda node, column: value_of(database, node, column))
         for bounds in found.tables[table]
     ]
 

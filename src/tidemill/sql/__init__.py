@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.errors import TidemillError
@@ -46,6 +47,8 @@ def connect(
     timeout_s: float | None = None,
     max_bytes: int | None = None,
     schemas: Mapping[str, str] | None = None,
+    files: str | Path | None = None,
+    read_only: bool = False,
 ) -> Connection:
     """Return a connection on which statements can be run.
 
@@ -58,6 +61,9 @@ def connect(
         timeout_s: the time limit of a statement, from its start to its last row.
         max_bytes: the most that a statement can read.
         schemas: columns of topics in DuckDB's types; a topic without them is sampled.
+        files: the only folder in which statements can use files: ``COPY t TO 'x.parquet'``. Without
+            it, none can.
+        read_only: whether only queries run, and not INSERT and COPY.
 
     Raises:
         TidemillError: the packages of the extra are not installed.
@@ -77,4 +83,6 @@ def connect(
         timeout_s=timeout_s,
         max_bytes=max_bytes,
         schemas=schemas,
+        files=files,
+        read_only=read_only,
     )

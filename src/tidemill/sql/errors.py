@@ -12,7 +12,10 @@ class SqlError(TidemillError):
 class StatementRefusedError(SqlError):
     """A statement is of a kind that is not allowed: it would change something, or touch files."""
 
-    default_hint = "Allowed are SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE, PIVOT and EXPLAIN."
+    default_hint = (
+        "Allowed are SELECT, WITH, FROM, VALUES, DESCRIBE, SUMMARIZE, PIVOT, EXPLAIN, "
+        "INSERT INTO topic, and COPY ... TO with a folder for files."
+    )
 
 
 class UnknownTableError(SqlError):

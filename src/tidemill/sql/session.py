@@ -1,6 +1,7 @@
 """Run statements: DuckDB computes, and a Kafka client reads what it computes on.
 
-Each statement has a DuckDB of its own in memory, without files, extensions and settings to change.
+Each statement has a DuckDB of its own in memory, without extensions and settings to change, and
+without files except in a folder that the caller names.
 Must not know: commands, HTTP.
 """
 
@@ -8,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import duckdb
@@ -21,7 +21,20 @@ import pyarrow as pa
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import TidemillError
 from tidemill.reading.ranges import OffsetRange
-from tidemill.sql.columns import Columns, Misfits, Shape
+from tidemill.sql import commands, inserting
+from tidemill.sql.columns import Columns, Misfits
+from tidemill.sql.commands import Copy, Insert
+from tidemill.sql.database import (
+    LATEST,
+    ask,
+    declared,
+    message,
+    open_database,
+    reader,
+    tree_of,
+    value_of,
+    views,
+)
 from tidemill.sql.errors import (
     QueryEndedError,
     SqlError,
@@ -29,17 +42,14 @@ from tidemill.sql.errors import (
     TooMuchToReadError,
     UnknownTableError,
 )
-from tidemill.sql.statement import Bound, Needed, Node, Uses, needed, uses
+from tidemill.sql.statement import Bound, Needed, Uses, needed, uses
 from tidemill.sql.topics import Scan, Topics
 
-LATEST = "$latest"
 _ENDED = "the statement was cancelled, or took longer than its time limit"
 _ENDED_HINT = "Read less, or raise the limit."
 _FOR_LATEST = {"_key", "_partition", "_offset", "_timestamp", "_value"}
 """Columns that a topic's table always has: they decide which record of a key is the latest."""
 _BATCH_ROWS = 10_000
-_KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
-_INTEGERS = {"_offset": "({})::BIGINT", "_partition": "({})::BIGINT", "_timestamp": "epoch_ms({})"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,7 @@ class TopicPlan:
 
 
 class Connection:
-    """A connection in the sense of DB-API 2.0 (PEP 249). Nothing is changed through it.
+    """A connection in the sense of DB-API 2.0 (PEP 249).
 
     Args:
         kafka: the cluster.
@@ -77,6 +87,8 @@ class Connection:
         max_bytes: the most that a statement can read.
         schemas: columns of topics in DuckDB's types, as ``{"orders": "id BIGINT, at TIMESTAMP"}``.
             A topic without one is sampled.
+        files: the only folder in which statements can use files, as in ``COPY``; None for none.
+        read_only: whether only queries run.
 
     Attributes:
         max_bytes: the most that the next statement can read; None for no limit.
@@ -91,12 +103,17 @@ class Connection:
         timeout_s: float | None = None,
         max_bytes: int | None = None,
         schemas: Mapping[str, str] | None = None,
+        files: str | Path | None = None,
+        read_only: bool = False,
     ) -> None:
+        self._kafka = kafka
         self._topics = Topics(kafka)
-        self._config = _database_config(memory, threads)
+        self._memory, self._threads = memory, threads
+        self._files = None if files is None else Path(files).absolute()
+        self._read_only = read_only
         self._timeout_s = timeout_s
         self.max_bytes = max_bytes
-        self._declared = {name: _declared(text) for name, text in (schemas or {}).items()}
+        self._declared = {name: declared(text) for name, text in (schemas or {}).items()}
 
     def cursor(self) -> Cursor:
         """Return a cursor."""
@@ -128,12 +145,7 @@ class Connection:
             return [plan for plan, _ in self._plans(database, statement, Misfits())]
 
     def _database(self) -> duckdb.DuckDBPyConnection:
-        try:
-            database = duckdb.connect(config=self._config)
-        except duckdb.Error as error:  # a limit of memory or threads
-            raise SqlError(_lower(error)) from error
-        _ask(database, "SET TimeZone = 'UTC'")
-        return database
+        return open_database(self._memory, self._threads, self._files)
 
     def start(self, statement: str, parameters: Sequence[Any]) -> Running:
         """Start a statement; used by ``Cursor``."""
@@ -149,15 +161,39 @@ class Connection:
         return running
 
     def _start(self, running: Running, statement: str, parameters: Sequence[Any]) -> None:
-        database = running.database
         text, explained = _without_explain(statement)
         if text.lower() in ("show tables", "show all tables"):
             running.prepare(*_listed(sorted(self._topics.names())))
             return
-        plans = self._plans(database, text, running.misfits)
+        command = commands.parse(text)
+        if command is None:
+            query = text
+        elif isinstance(command, (Insert, Copy)):
+            query = command.query
+        else:
+            raise StatementRefusedError("views are made by their worker", hint="")
+        if command is not None and self._read_only:
+            raise StatementRefusedError("only queries are allowed here")
+        if isinstance(command, Copy) and self._files is None:
+            raise StatementRefusedError(
+                "files are off", hint="Name a folder: --files DIR, or connect(files=...)."
+            )
+        if self._read(running, query, explained):
+            return
+        if isinstance(command, Insert):
+            self._insert(running, command, parameters)
+        elif isinstance(command, Copy):
+            self._copy(running, command, parameters)
+        else:
+            running.prepare(query, parameters)
+
+    def _read(self, running: Running, query: str, explained: bool) -> bool:
+        """Make the tables of a query, or explain what it would read: then return True."""
+        database = running.database
+        plans = self._plans(database, query, running.misfits)
         if explained:
             running.prepare(*_explanation([plan for plan, _ in plans]))
-            return
+            return True
         total = sum(plan.bytes for plan, _ in plans)
         if self.max_bytes is not None and total > self.max_bytes:
             raise TooMuchToReadError(total, self.max_bytes)
@@ -165,19 +201,39 @@ class Connection:
             scan = Scan(self._topics, plan.ranges, columns, running.cancelled)
             running.scans.append(scan)
             database.register(f"__scan_{number}", scan)
-            for view in _views(plan.topic, f"__scan_{number}", columns):
-                _ask(database, view)
+            for view in views(plan.topic, f"__scan_{number}", columns):
+                ask(database, view)
             if plan.sampled and plan.columns:
                 running.notes.append(
                     f"columns of {plan.topic} are taken from {plan.sampled} records"
                 )
-        _ask(database, "SET lock_configuration = true")
-        running.prepare(text, parameters)
+        ask(database, "SET lock_configuration = true")
+        return False
+
+    def _insert(self, running: Running, command: Insert, parameters: Sequence[Any]) -> None:
+        if command.topic not in (names := self._topics.names()):
+            raise _unknown(command.topic, names)
+        running.prepare(command.query, parameters)
+        described = running.description
+        query = inserting.record_query(command.query, described, command.columns)
+        running.prepare(query, parameters)
+        with running.guarded():
+            batches = inserting.checked(running.reader(_BATCH_ROWS), described)
+            running.changed = inserting.insert(self._kafka, command.topic, batches)
+        running.prepare("SELECT ?::BIGINT AS records", [running.changed])
+
+    def _copy(self, running: Running, command: Copy, parameters: Sequence[Any]) -> None:
+        assert self._files is not None
+        path = str(self._files / command.path).replace("'", "''")
+        text = f"COPY ({command.query}) TO '{path}' {command.options}"
+        with running.guarded():
+            ((running.changed, *_),) = ask(running.database, text, parameters)
+        running.prepare("SELECT ?::BIGINT AS rows", [running.changed])
 
     def _plans(
         self, database: duckdb.DuckDBPyConnection, statement: str, misfits: Misfits
     ) -> list[tuple[TopicPlan, Columns]]:
-        used = uses(_tree(database, statement))
+        used = uses(tree_of(database, statement))
         by_topic: dict[str, list[list[Bound]]] = {}
         names: set[str] | None = None
         for table in used.qualified:
@@ -206,7 +262,8 @@ class Connection:
         extents = self._topics.extents(topic)
         shape = self._declared.get(topic) or self._topics.sample(topic, extents)
         wants: list[Needed] = [
-            needed(bounds, lambda node, column: _value(database, node, column)) for bounds in places
+            needed(bounds, lambda node, column: value_of(database, node, column))
+            for bounds in places
         ]
         ranges = self._topics.ranges(topic, extents, wants)
         wanted = None if used.all_columns else frozenset(used.names) | _FOR_LATEST
@@ -225,6 +282,7 @@ class Running:
         misfits: the values that did not fit the columns.
         cancelled: set when it is to end.
         notes: what is worth knowing about the result.
+        changed: how many rows were written; -1 if none is.
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, timeout_s: float | None) -> None:
@@ -233,6 +291,7 @@ class Running:
         self.misfits = Misfits()
         self.cancelled = threading.Event()
         self.notes: list[str] = []
+        self.changed = -1
         self._text = ""
         self._parameters: list[Any] = []
         self._relation: Any = None
@@ -245,7 +304,7 @@ class Running:
 
     def prepare(self, text: str, parameters: Sequence[Any]) -> None:
         """Bind a statement. It begins when its first row is asked for."""
-        self._text, self._parameters = text, list(parameters)
+        self._text, self._parameters, self._has_begun = text, list(parameters), False
         self._relation = self.database.sql(text, params=self._parameters or None)
 
     @property
@@ -264,7 +323,7 @@ class Running:
     def reader(self, rows: int) -> pa.RecordBatchReader:
         """Return the result as record batches, none of which is kept."""
         self._has_begun = True
-        return _reader(self._relation, rows)
+        return reader(self._relation, rows)
 
     def cancel(self) -> None:
         """End the statement. What fetches its rows raises ``QueryEndedError``."""
@@ -300,7 +359,7 @@ class Running:
         if self.cancelled.is_set() or isinstance(error, duckdb.InterruptException):
             return QueryEndedError(_ENDED, hint=_ENDED_HINT)
         if isinstance(error, (duckdb.Error, pa.ArrowException)):
-            return SqlError(_lower(error))
+            return SqlError(message(error))
         return error
 
 
@@ -310,13 +369,13 @@ class Cursor:
     Attributes:
         description: the columns of the result, as in PEP 249.
         arraysize: as in PEP 249.
+        rowcount: how many rows a statement has written; -1 for a query.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._running: Running | None = None
         self.arraysize = 1
-        self.rowcount = -1
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Self:
         """Run a statement.
@@ -342,6 +401,11 @@ class Cursor:
     def description(self) -> list[tuple[Any, ...]] | None:
         """The columns of the result."""
         return None if self._running is None else self._running.description
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows a statement has written; -1 for a query."""
+        return -1 if self._running is None else self._running.changed
 
     @property
     def notes(self) -> list[str]:
@@ -423,17 +487,6 @@ class Cursor:
         return self._running
 
 
-def _database_config(memory: str, threads: int | None) -> dict[str, Any]:
-    return {
-        "enable_external_access": "false",
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-        "python_enable_replacements": "false",
-        "memory_limit": memory,
-        **({} if threads is None else {"threads": str(threads)}),
-    }
-
-
 # --- statements ----------------------------------------------------------------------------------
 
 
@@ -442,69 +495,6 @@ def _without_explain(statement: str) -> tuple[str, bool]:
     if text[:8].lower() == "explain " and not text[8:].lstrip().lower().startswith("analyze"):
         return text[8:], True
     return text, False
-
-
-def _tree(database: duckdb.DuckDBPyConnection, statement: str) -> Node:
-    try:
-        found = duckdb.extract_statements(statement)
-    except duckdb.Error as error:
-        raise SqlError(_lower(error)) from error
-    if len(found) != 1:
-        raise StatementRefusedError(f"there are {len(found)} statements, and one can be run")
-    if found[0].type.name == "MULTI":
-        hint = "Name the values: PIVOT t ON c IN (1, 2) USING sum(n)."
-        raise StatementRefusedError("PIVOT without its values can't be run", hint=hint)
-    if found[0].type.name != "SELECT":
-        raise StatementRefusedError(f"a statement of kind {found[0].type.name} is not a query")
-    ((text,),) = _ask(database, "SELECT json_serialize_sql(?::VARCHAR)", [found[0].query])
-    tree: Node = json.loads(text)
-    if tree.get("error"):
-        raise StatementRefusedError(f"this statement can't be run: {tree.get('error_message')}")
-    return tree
-
-
-def _value(database: duckdb.DuckDBPyConnection, node: Node, column: str) -> int | None:
-    """Return the value of an expression without columns, as an integer."""
-    ((one,),) = _ask(database, "SELECT json_serialize_sql('SELECT 1')")
-    tree = json.loads(one)
-    tree["statements"][0]["node"]["select_list"] = [node]
-    try:
-        ((text,),) = _ask(database, "SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)])
-        expression = str(text).removeprefix("SELECT ")
-        kind = "TIMESTAMPTZ" if column == "_timestamp" else "BIGINT"
-        asked = _INTEGERS[column].format(f"CAST(({expression}) AS {kind})")
-        ((found,),) = _ask(database, f"SELECT {asked}")
-    except duckdb.Error:
-        return None
-    return None if found is None else int(found)
-
-
-def _views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
-    """Yield the statements that make the tables of a topic."""
-    if columns.shape.captured:
-        fields = [
-            f"CASE WHEN op = 'd' THEN before.{_quoted(f.name)} ELSE after.{_quoted(f.name)} END "
-            f"AS {_quoted(f.name)}"
-            for f in columns.shape.fields["after"]
-        ]
-        more = "op AS _op, (op IS NULL OR op = 'd') AS _deleted"
-        record = ", ".join(columns.record)
-        body = f"SELECT {', '.join(fields)}, {more}, {record} FROM {scan}"
-        there = "NOT _deleted"
-    else:
-        body = f"SELECT * FROM {scan}"
-        there = "_value IS NOT NULL"
-    yield f"CREATE VIEW {_quoted(topic)} AS {body}"
-    # In a partition the last record counts, as in compaction. A key is in several partitions only
-    # if the topic got more of them, or a producer chose them: then the time decides.
-    last = (
-        f"SELECT * FROM {_quoted(topic)} WHERE _key IS NOT NULL "
-        "QUALIFY row_number() OVER (PARTITION BY _key, _partition ORDER BY _offset DESC) = 1"
-    )
-    yield (
-        f"CREATE VIEW {_quoted(topic + LATEST)} AS SELECT * FROM ({last}) QUALIFY {there} AND "
-        "row_number() OVER (PARTITION BY _key ORDER BY _timestamp DESC, _partition) = 1"
-    )
 
 
 def _explanation(plans: Sequence[TopicPlan]) -> tuple[str, list[Any]]:
@@ -527,17 +517,6 @@ def _listed(names: Sequence[str]) -> tuple[str, list[Any]]:
     ]
 
 
-def _declared(text: str) -> Shape:
-    """Return the columns that a user has declared, in DuckDB's types."""
-    with duckdb.connect() as database:
-        try:
-            _ask(database, f"CREATE TABLE t ({text})")
-            found = _reader(database.sql("SELECT * FROM t"), 1).schema
-        except duckdb.Error as error:
-            raise SqlError(f"invalid columns {text!r}: {error}") from error
-    return Shape({each.name: each.type for each in found})
-
-
 def _unknown(table: str, names: set[str]) -> UnknownTableError:
     near = difflib.get_close_matches(table, names, 1)
     hint = f'Did you mean "{near[0]}"?' if near else "'tidemill topic list' shows what exists."
@@ -548,26 +527,3 @@ def _unknown(table: str, names: set[str]) -> UnknownTableError:
 
 def _is_system(table: str) -> bool:
     return table.split(".")[0].lower() in ("information_schema", "pg_catalog")
-
-
-def _ask(
-    database: duckdb.DuckDBPyConnection, statement: str, parameters: Sequence[Any] = ()
-) -> list[tuple[Any, ...]]:
-    """Run a statement of our own to its end: a result that is not fetched blocks the next one."""
-    return list(database.execute(statement, list(parameters) or None).fetchall())
-
-
-def _reader(database: Any, rows: int) -> pa.RecordBatchReader:
-    """Return the result as record batches. DuckDB 2 has another name for it."""
-    name = "to_arrow_reader" if hasattr(database, "to_arrow_reader") else "fetch_record_batch"
-    return getattr(database, name)(rows)
-
-
-def _lower(error: Exception) -> str:
-    """Return DuckDB's words without the name of the kind: "Parser Error: syntax error ..."."""
-    text = _KIND.sub("", str(error).strip())
-    return text[:1].lower() + text[1:]
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

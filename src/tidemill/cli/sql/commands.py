@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,29 +24,40 @@ _SHOWN = 1000
 _WIDTH = 60
 
 
+_Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns", metavar="TOPIC=COLUMNS", help="Columns of a topic: 'orders=id BIGINT'."
+    ),
+]
+_Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="SECONDS", min=0.001, help="The time limit of a query."),
+]
+_Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="DuckDB's memory limit.")]
+_MaxBytes = Annotated[
+    int, typer.Option("--max-bytes", metavar="N", min=0, help="Ask before reading more.")
+]
+_Files = Annotated[
+    Path | None,
+    typer.Option(
+        "--files", metavar="DIR", help="Folder whose files COPY writes and queries can read."
+    ),
+]
+
+
 def sql(
     statement: Annotated[
         str | None,
-        typer.Argument(metavar="STATEMENT", help="A query; without it, a shell or stdin."),
+        typer.Argument(metavar="STATEMENT", help="A statement; without it, a shell or stdin."),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     property_: Property = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--columns", metavar="TOPIC=COLUMNS", help="Columns of a topic: 'orders=id BIGINT'."
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="The time limit of a query."),
-    ] = None,
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="DuckDB's memory limit.")
-    ] = "1GB",
-    max_bytes: Annotated[
-        int, typer.Option("--max-bytes", metavar="N", min=0, help="Ask before reading more.")
-    ] = _LIMIT,
+    columns: _Columns = None,
+    timeout: _Timeout = None,
+    memory: _Memory = "1GB",
+    max_bytes: _MaxBytes = _LIMIT,
+    files: _Files = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
     yes: Yes = False,
@@ -68,6 +80,7 @@ def sql(
         memory=memory,
         timeout_s=timeout,
         schemas=declared,
+        files=files,
     )
     show = _csv if as_csv else _json_lines if as_json else _table
     if statement is not None:

@@ -1,0 +1,222 @@
+"""Take statements apart that are not queries: INSERT INTO a topic, COPY to a file, views.
+
+DuckDB knows no topics, so what stands before the query of such a statement is parsed here, with
+DuckDB's own tokens; the query is left to DuckDB. Must not know: connections, clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+
+from tidemill.sql.errors import SqlError, StatementRefusedError
+
+_QUERY_WORDS = {"select", "with", "from", "values", "("}
+_NAMED = "use letters, digits, '_' and '-'"
+_INSERT_FORM = "Write INSERT INTO topic [(columns)] SELECT ..."
+_COPY_FORM = "Write COPY topic TO 'file' or COPY (SELECT ...) TO 'file'."
+_VIEW_FORM = "Write CREATE [OR REPLACE] MATERIALIZED VIEW name AS SELECT ..."
+_DROP_FORM = "Write DROP MATERIALIZED VIEW name."
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """``INSERT INTO topic (columns) query``.
+
+    Attributes:
+        columns: names for the columns of the query; empty for its own.
+    """
+
+    topic: str
+    columns: tuple[str, ...]
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``COPY (query) TO 'path' options``.
+
+    Attributes:
+        options: as they are written, e.g. ``(FORMAT parquet)``.
+    """
+
+    query: str
+    path: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """``CREATE MATERIALIZED VIEW name AS query``."""
+
+    name: str
+    query: str
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropView:
+    """``DROP MATERIALIZED VIEW name``."""
+
+    name: str
+
+
+Command = Insert | Copy | CreateView | DropView
+
+
+def parse(statement: str) -> Command | None:
+    """Return what a statement does besides reading; None if it is none of these.
+
+    Raises:
+        SqlError: it begins as one of these, and is malformed.
+    """
+    tokens = _Tokens(statement)
+    if tokens.take("insert"):
+        return _insert(tokens)
+    if tokens.take("copy"):
+        return _copy(tokens)
+    if tokens.take("create"):
+        replaces = tokens.take("or") and tokens.take("replace")
+        return _create(tokens, replaces) if tokens.take("materialized") else None
+    if tokens.take("drop") and tokens.take("materialized"):
+        tokens.need("view", _DROP_FORM)
+        name = tokens.name(_DROP_FORM)
+        tokens.end(_DROP_FORM)
+        return DropView(name)
+    return None
+
+
+def _insert(tokens: _Tokens) -> Insert:
+    tokens.need("into", _INSERT_FORM)
+    topic, columns = tokens.name(_INSERT_FORM), []
+    if tokens.word == "(" and tokens.following not in _QUERY_WORDS:
+        tokens.take("(")
+        while True:
+            columns.append(tokens.name(_INSERT_FORM))
+            if tokens.take(")"):
+                break
+            tokens.need(",", _INSERT_FORM)
+    if tokens.word not in _QUERY_WORDS:
+        raise SqlError("INSERT has no query", hint=_INSERT_FORM)
+    return Insert(topic, tuple(columns), tokens.rest())
+
+
+def _copy(tokens: _Tokens) -> Copy:
+    if tokens.take("("):
+        query = tokens.until_closed(_COPY_FORM)
+    else:
+        query = f"SELECT * FROM {tokens.quoted_name(_COPY_FORM)}"
+    tokens.need("to", _COPY_FORM)
+    if tokens.word[:1] != "'":
+        raise SqlError("COPY names no file", hint=_COPY_FORM)
+    path = tokens.text()[1:-1].replace("''", "'")
+    return Copy(query, path, tokens.rest())
+
+
+def _create(tokens: _Tokens, replaces: bool) -> CreateView:
+    tokens.need("view", _VIEW_FORM)
+    name = tokens.name(_VIEW_FORM)
+    if not all(each.isalnum() or each in "_-" for each in name) or not name.isascii():
+        raise SqlError(f"invalid view name {name!r}: {_NAMED}")
+    tokens.need("as", _VIEW_FORM)
+    return CreateView(name, tokens.rest(), replaces)
+
+
+class _Tokens:
+    """The tokens of a statement, without comments, and a place among them."""
+
+    def __init__(self, statement: str) -> None:
+        self._text = statement
+        found = duckdb.tokenize(statement)
+        starts = [start for start, _ in found]
+        ends = [*starts[1:], len(statement)][: len(starts)]
+        self._spans = [
+            (start, start + len(statement[start:end].rstrip()))
+            for (start, kind), end in zip(found, ends, strict=True)
+            if kind.name != "comment"
+        ]
+        self._at = 0
+
+    def _word(self, at: int) -> str:
+        return self._text[slice(*self._spans[at])].lower() if at < len(self._spans) else ""
+
+    @property
+    def word(self) -> str:
+        """The next token in lower case; empty at the end."""
+        return self._word(self._at)
+
+    @property
+    def following(self) -> str:
+        """The token behind the next one."""
+        return self._word(self._at + 1)
+
+    def take(self, word: str) -> bool:
+        """Move past the next token if it is this one, and return whether it is."""
+        found = self.word == word
+        self._at += found
+        return found
+
+    def need(self, word: str, form: str) -> None:
+        """Move past the next token, which must be this one.
+
+        Raises:
+            SqlError: it is another one.
+        """
+        if not self.take(word):
+            raise SqlError(f"expected {word.upper()}, found {self.word or 'the end'}", hint=form)
+
+    def text(self) -> str:
+        """Return the next token as it is written, and move past it."""
+        self._at += 1
+        return self._text[slice(*self._spans[self._at - 1])]
+
+    def quoted_name(self, form: str) -> str:
+        """Return the next name as it is written, and move past it.
+
+        Raises:
+            SqlError: the next token is not a name.
+        """
+        word = self.word
+        if not word or not (word[0].isalnum() or word[0] in '"_'):
+            raise SqlError(f"expected a name, found {word or 'the end'}", hint=form)
+        if self.following == ".":
+            hint = "A name with a dot is written in double quotes."
+            raise StatementRefusedError("tables have no schema", hint=hint)
+        return self.text()
+
+    def name(self, form: str) -> str:
+        """Return the next name without its quotes, and move past it.
+
+        Raises:
+            SqlError: the next token is not a name.
+        """
+        text = self.quoted_name(form)
+        return text[1:-1].replace('""', '"') if text[0] == '"' else text
+
+    def until_closed(self, form: str) -> str:
+        """Return the text until the parenthesis is closed that was opened, and move behind it.
+
+        Raises:
+            SqlError: it is not closed.
+        """
+        first, depth = self._at, 1
+        while depth and self._at < len(self._spans):
+            depth += {"(": 1, ")": -1}.get(self.word, 0)
+            self._at += 1
+        if depth or self._at - 1 == first:
+            raise SqlError("a parenthesis is not closed, or empty", hint=form)
+        return self._text[self._spans[first][0] : self._spans[self._at - 2][1]]
+
+    def rest(self) -> str:
+        """Return the text behind the place."""
+        return self._text[self._spans[self._at][0] :] if self._at < len(self._spans) else ""
+
+    def end(self, form: str) -> None:
+        """Return if nothing is left.
+
+        Raises:
+            SqlError: something is.
+        """
+        if self.word:
+            raise SqlError(f"expected the end, found {self.word}", hint=form)
