@@ -13,6 +13,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidemill.gateway.console.app import Console
+from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.guard import Guard, Rates
 from tidemill.gateway.information import get_group, get_groups, get_topic, get_topics
 from tidemill.gateway.metrics import get_metrics
@@ -66,11 +68,30 @@ class _Shared:
     parts: Parts
 
 
-def topics(parts: Parts, users: Users) -> ASGIApp:
-    """Return the application of topics, behind its guard."""
+class _Beside:
+    """The console and the application of topics, on one listener.
+
+    The console has ``/`` and what is below ``/console``.
+    """
+
+    def __init__(self, console: Console, topics: ASGIApp) -> None:
+        self._console = console
+        self._topics = topics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        app = self._console if self._console.has(scope["path"]) else self._topics
+        await app(scope, receive, send)
+
+
+def topics(parts: Parts, users: Users, console: ConsoleSettings | None = None) -> ASGIApp:
+    """Return the application of topics, behind its guard, with the console if it is enabled."""
     settings = parts.settings
+    app: ASGIApp = Application(users, ROUTES)
+    if console is not None and console.enabled:
+        app = _Beside(Console(parts, users, console), app)
     return Guard(
-        Application(users, ROUTES),
+        app,
         allow_remote=settings.allow_remote,
         names=settings.names(),
         origins=settings.allowed_origins(),
@@ -78,13 +99,13 @@ def topics(parts: Parts, users: Users) -> ASGIApp:
     )
 
 
-def listeners(parts: Parts, users: Users) -> list[Listener]:
+def listeners(parts: Parts, users: Users, console: ConsoleSettings | None = None) -> list[Listener]:
     """Return what the gateway serves, each with its address."""
     settings = parts.settings
     return [
         Listener(
             "topics",
-            topics(parts, users),
+            topics(parts, users, console),
             settings.host,
             settings.port,
             settings.connections,

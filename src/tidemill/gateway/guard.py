@@ -172,7 +172,7 @@ class Guard:
     def _check(self, scope: Scope, headers: Headers) -> None:
         """Raise an error for a request that is not served."""
         address = scope["client"][0] if scope.get("client") else ""
-        if not self._allow_remote and not _is_loopback(address):
+        if not self._allow_remote and not is_loopback(address):
             raise HttpError(
                 403,
                 "remote_address",
@@ -275,7 +275,8 @@ def _is_own(name: str) -> bool:
 
 
 @lru_cache(_ADDRESSES)
-def _is_loopback(text: str) -> bool:
+def is_loopback(text: str) -> bool:
+    """Return whether an address is of this machine."""
     address = _address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped

@@ -35,6 +35,8 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 WORKER = "gateway"
 KEPT_S = 2.0
 """How long a page is served again."""
+PUBLISHED_S = 10.0
+"""How long what workers have published is kept for the console: they publish as often."""
 
 
 class Measured:
@@ -78,6 +80,20 @@ class MetricsPage:
         self._lock = asyncio.Lock()
         self._kept: dict[str, tuple[float, bytes]] = {}
         self._is_created = False
+        self._read_s = 0.0
+        self._published: list[Published] = []
+
+    async def published(self) -> list[Published]:
+        """Return what workers published lately, at most ``PUBLISHED_S`` ago; not the gateway's own.
+
+        Raises:
+            TidemillError: the topic can't be read or created.
+        """
+        async with self._lock:
+            if not self._read_s or time.monotonic() - self._read_s > PUBLISHED_S:
+                self._published = await asyncio.to_thread(self._others)
+                self._read_s = time.monotonic()
+            return self._published
 
     async def get(self, content: str) -> bytes:
         """Return the page.
@@ -94,13 +110,17 @@ class MetricsPage:
             return page
 
     def _write(self, own: tuple[Family, ...], content: str) -> bytes:
+        now_ms = time.time_ns() // 1_000_000
+        here = Published(WORKER, self._process, now_ms, own)
+        others = iter(self._others())
+        return "".join(text.write(merged(_first(here, others), now_ms), content)).encode()
+
+    def _others(self) -> list[Published]:
         if not self._is_created:
             create_topic(self._kafka)
             self._is_created = True
-        now_ms = time.time_ns() // 1_000_000
-        here = Published(WORKER, self._process, now_ms, own)
-        others = (each for each in read_metrics(self._kafka) if each.key != here.key)
-        return "".join(text.write(merged(_first(here, others), now_ms), content)).encode()
+        own = f"{WORKER}@{self._process}"
+        return [each for each in read_metrics(self._kafka) if each.key != own]
 
 
 def _first(own: Published, others: Iterator[Published]) -> Iterator[Published]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemill.confluent.clients import Kafka
+from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
@@ -26,6 +27,7 @@ class Parts:
         hub: Follows topics.
         registry: What the gateway measures.
         metrics: The page with the metrics of all workers.
+        watch: The snapshot of all topics and groups. It costs nothing until it is asked for.
     """
 
     kafka: Kafka
@@ -38,6 +40,7 @@ class Parts:
     hub: Hub
     registry: Registry
     metrics: MetricsPage
+    watch: Watch
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
@@ -53,7 +56,8 @@ class Parts:
         pool, hub = Pool(kafka), Hub(kafka, catalog)
         registry = Registry() if beside is None else beside.registry
         page = MetricsPage(kafka, registry)
-        return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, registry, page)
+        watch = Watch(kafka)
+        return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, registry, page, watch)
 
     def stop(self) -> None:
         """End answers that wait for new records. All others are completed."""
@@ -61,6 +65,7 @@ class Parts:
 
     async def close(self) -> None:
         """End what runs. Records under way get a few seconds."""
+        await self.watch.close()
         await self.writer.close()
         await self.hub.close()
         await self.pool.close()

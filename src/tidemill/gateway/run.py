@@ -14,6 +14,7 @@ from tidemill import system
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.gateway.app import listeners
+from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.hooks.app import HooksApp
 from tidemill.gateway.hooks.settings import DeclaredHooks
 from tidemill.gateway.metrics import WORKER, Measured
@@ -31,7 +32,13 @@ Ready = Callable[[Mapping[str, tuple[str, int]]], None]
 """Called once, when clients can connect, with the address of each listener that serves."""
 
 
-def run(kafka: Kafka, settings: GatewaySettings, hooks: DeclaredHooks, ready: Ready) -> None:
+def run(
+    kafka: Kafka,
+    settings: GatewaySettings,
+    hooks: DeclaredHooks,
+    console: ConsoleSettings,
+    ready: Ready,
+) -> None:
     """Serve HTTP until SIGINT or SIGTERM.
 
     Raises:
@@ -42,11 +49,15 @@ def run(kafka: Kafka, settings: GatewaySettings, hooks: DeclaredHooks, ready: Re
     sys.setswitchinterval(SWITCH_SECONDS)
     system.allow_open_files(settings.connections + _SPARE_FILES)
     with asyncio.Runner(loop_factory=system.new_event_loop) as runner:
-        runner.run(_serve(kafka, settings, hooks, ready))
+        runner.run(_serve(kafka, settings, hooks, console, ready))
 
 
 async def _serve(
-    kafka: Kafka, settings: GatewaySettings, hooks: DeclaredHooks, ready: Ready
+    kafka: Kafka,
+    settings: GatewaySettings,
+    hooks: DeclaredHooks,
+    console: ConsoleSettings,
+    ready: Ready,
 ) -> None:
     incoming = HooksApp(kafka, hooks)
     parts = Parts.start(kafka, settings)
@@ -59,7 +70,7 @@ async def _serve(
         incoming.start()
         served = [
             replace(each, app=Measured(each.app, parts.registry, each.name))
-            for each in (*listeners(parts, users), *incoming.listeners())
+            for each in (*listeners(parts, users, console), *incoming.listeners())
         ]
         with MetricsPublisher(kafka, WORKER, parts.registry):
             lag = LoopLag(parts.registry)

@@ -72,6 +72,9 @@ class Users:
         schemes: the schemes of HTTP that are allowed: ``basic`` and ``bearer``.
         now: seconds that never decrease.
 
+    Attributes:
+        schemes: the schemes that are allowed; none: requests need no login.
+
     Raises:
         SettingsError: the broker would not check a login.
     """
@@ -93,7 +96,7 @@ class Users:
                 hint="Install confluent-kafka 2.13 or newer, or leave bearer out.",
             )
         self._own = own
-        self._schemes = schemes
+        self.schemes = schemes
         self._now = now
         self._salt = secrets.token_bytes(16)
         self._users: OrderedDict[bytes, _User] = OrderedDict()
@@ -108,7 +111,7 @@ class Users:
             HttpError: the request has no login, or the broker refuses it (401); there are too many
                 failures (429) or users (503).
         """
-        if not self._schemes or scope["path"] in OPEN_PATHS:
+        if not self.schemes or scope["path"] in OPEN_PATHS:
             yield self._own
             return
         properties = self._properties(Headers(scope=scope).getlist("authorization"))
@@ -182,7 +185,7 @@ class Users:
             raise self._refused("a login is needed")
         scheme, _, value = given[0].partition(" ")
         value = value.strip()
-        if scheme.lower() not in self._schemes or not value:
+        if scheme.lower() not in self.schemes or not value:
             raise self._refused("this kind of login is not allowed")
         if scheme.lower() == "bearer":
             return {"sasl.mechanism": "OAUTHBEARER", _CB: _Token(value)}
@@ -196,7 +199,7 @@ class Users:
 
     def _refused(self, reason: str) -> HttpError:
         known = {"basic": 'Basic realm="tidemill", charset="UTF-8"', "bearer": "Bearer"}
-        ways = ", ".join(known[each] for each in sorted(self._schemes))
+        ways = ", ".join(known[each] for each in sorted(self.schemes))
         return HttpError(401, "unauthorized", reason, headers={"www-authenticate": ways})
 
     def stop(self) -> None:

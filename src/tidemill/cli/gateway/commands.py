@@ -36,6 +36,7 @@ def gateway(
     from tidemill.cli.options import pairs
     from tidemill.cli.server.settings_file import load
     from tidemill.confluent.clients import Kafka
+    from tidemill.gateway.console.settings import ConsoleSettings
     from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSection
     from tidemill.gateway.run import run
     from tidemill.gateway.settings import GatewaySettings
@@ -56,12 +57,13 @@ def gateway(
         urls = {name: f"http://{address_text(*at)}" for name, at in addresses.items()}
         if sys.stdout.isatty():
             for name, url in urls.items():
-                more = f" Documentation: {url}/docs" if name == "topics" else ""
+                more = f" Console: {url}/ Documentation: {url}/docs" if name == "topics" else ""
                 output.note(f"The gateway serves {name} at {url}.{more}")
             return
         event = {"event": "ready", **urls, "pid": os.getpid()}
         print(json.dumps(event, separators=(",", ":")), flush=True)
 
     kafka = Kafka(cluster.servers, cluster.properties)
-    run(kafka, loaded.section(GatewaySettings), hooks, ready)
+    console = loaded.section(ConsoleSettings)
+    run(kafka, loaded.section(GatewaySettings), hooks, console, ready)
     output.note("Stopped.")

@@ -21,6 +21,7 @@ from tidemill.connect.direct.definition import Definition as Bridge
 from tidemill.connect.direct.topics import BRIDGES
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.topics import WEBHOOKS
+from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.hooks.settings import HookEntry, HooksSection
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.protocols.contract import address_text
@@ -178,7 +179,11 @@ def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
     file = os.devnull if broker.file is None else str(broker.file.absolute())
     given = [
         f"--set={section.key}.{name}={_text(value)}"
-        for section in (settings, broker.settings.section(HooksSection))
+        for section in (
+            settings,
+            broker.settings.section(HooksSection),
+            broker.settings.section(ConsoleSettings),
+        )
         for name, value in section.model_dump(mode="json").items()
         if value != ""
     ]
@@ -204,6 +209,7 @@ def _text(value: object) -> str:
 
 KINDS = [
     Kind(GatewaySettings, _gateway, _gateway_address),
+    Kind(ConsoleSettings, _none),
     Kind(HooksSection, _none),
     Kind(HookEntry, _none),
     Kind(Definition, _of_board(Definition, SOURCES, "sources")),

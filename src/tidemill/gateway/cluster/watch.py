@@ -1,0 +1,140 @@
+"""Keeps the snapshot: asks for a new one while someone looks, and takes a sample a minute.
+
+It belongs to one event loop. Must not know: pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+
+import structlog
+
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import TidemillError
+from tidemill.gateway.cluster.history import PERIOD_S, History
+from tidemill.gateway.cluster.requests import Cluster
+from tidemill.gateway.cluster.state import Snapshot
+
+FRESH_S = 5.0
+"""A snapshot that is older is asked for again when it is looked at."""
+STALE_S = 30.0
+"""A snapshot that is older is not shown: the page waits for a new one."""
+_STARTS_S = 60.0
+"""How often the first offsets of partitions are asked for."""
+
+log = structlog.get_logger("tidemill.gateway")
+
+
+class Watch:
+    """The snapshot of a cluster, as one user sees it."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._cluster: Cluster | None = None
+        self._latest: Snapshot | None = None
+        self._latest_s = self._starts_s = 0.0
+        self._is_expired = False
+        self._asking: asyncio.Task[Snapshot] | None = None
+        self._sampling: asyncio.Task[None] | None = None
+        self.history = History()
+
+    async def snapshot(self) -> Snapshot:
+        """Return the snapshot: a recent one, or a new one if that is too old.
+
+        Raises:
+            UnreachableError: no broker answers.
+            TidemillError: the login is not one that snapshots understand, or is refused.
+        """
+        latest, age_s = self._latest, time.monotonic() - self._latest_s
+        if latest is not None and not self._is_expired and age_s < STALE_S:
+            if age_s > FRESH_S:
+                self._begin().add_done_callback(_ignore)
+            return latest
+        return await asyncio.shield(self._begin())
+
+    def expire(self) -> None:
+        """Ask again at the next look: something was changed here."""
+        self._is_expired = True
+
+    def start_sampling(self) -> None:
+        """Take a sample each minute, also while no one looks."""
+        if self._sampling is None:
+            self._sampling = asyncio.get_running_loop().create_task(self._sample())
+
+    async def close(self) -> None:
+        """End what runs, and close the connections."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+        if self._asking is not None:
+            with contextlib.suppress(Exception):
+                await self._asking
+        if self._cluster is not None:
+            await asyncio.to_thread(self._cluster.close)
+
+    def _begin(self) -> asyncio.Task[Snapshot]:
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return self._asking
+
+    async def _ask(self) -> Snapshot:
+        self._is_expired = False
+        if self._cluster is None:
+            self._cluster = Cluster(self._kafka)
+        began = time.monotonic()
+        with_starts = began - self._starts_s > _STARTS_S
+        found = await asyncio.to_thread(self._cluster.snapshot, with_starts=with_starts)
+        if with_starts:
+            self._starts_s = began
+        self._latest = self._with_lags(self._with_rates(found))
+        self._latest_s = time.monotonic()
+        self.history.take(self._latest)
+        return self._latest
+
+    def _with_rates(self, found: Snapshot) -> Snapshot:
+        """Add what was written and read since the snapshot before, unless that is too old."""
+        before = self._latest
+        seconds = 0.0 if before is None else (found.at_ms - before.at_ms) / 1000
+        if before is None or not 0.5 < seconds < 2 * PERIOD_S:
+            return found
+        rates = {
+            name: max(0, sum(topic.ends) - sum(before.topics[name].ends)) / seconds
+            for name, topic in found.topics.items()
+            if name in before.topics and before.topics[name].partitions == topic.partitions
+        }
+        read_rates = {
+            name: max(0, group.read - before.groups[name].read) / seconds
+            for name, group in found.groups.items()
+            if name in before.groups
+        }
+        return replace(found, rates=rates, read_rates=read_rates)
+
+    def _with_lags(self, found: Snapshot) -> Snapshot:
+        groups = {}
+        topics = dict(found.topics)
+        for name, group in found.groups.items():
+            lag = sum(sum(lags.values()) for lags in group.lags(topics).values())
+            lag_s, is_older = self.history.lag_s(group, topics, found.at_ms / 1000)
+            groups[name] = replace(group, lag=lag, lag_s=lag_s, is_older=is_older)
+        return replace(found, groups=groups)
+
+    async def _sample(self) -> None:
+        is_reported = False
+        while True:
+            try:
+                if self._latest is None or time.monotonic() - self._latest_s > PERIOD_S / 2:
+                    await asyncio.shield(self._begin())
+                is_reported = False
+            except TidemillError as error:
+                if not is_reported:  # not each minute while a broker is away
+                    is_reported = True
+                    log.info("console.not_sampled", error=str(error), hint=error.hint)
+            await asyncio.sleep(PERIOD_S)
+
+
+def _ignore(task: asyncio.Task[Snapshot]) -> None:
+    """Look at the result, so that asyncio does not warn: the next look asks again and waits."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,132 @@
+"""The overview: what runs, rates now and over the last hour, and what needs attention.
+
+Must not know: HTML.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemill.errors import TidemillError
+from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.console.contract import Attention, Data, Page, View, address
+from tidemill.metrics.published import LOST_AFTER_MS
+
+BUSIEST = 8
+"""Topics and groups that the overview lists."""
+_LAG_S = 300.0
+"""A group whose oldest unread record is older needs attention."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that publishes its metrics."""
+
+    name: str
+    process: str
+    at_ms: int
+    is_lost: bool
+
+
+async def data(view: View) -> Data:
+    """Return the overview."""
+    snapshot = await view.snapshot()
+    topics = [each for each in snapshot.topics.values() if not each.is_internal]
+    attention: list[Attention] = []
+    for each_check in view.checks:
+        attention += await each_check(view, snapshot)
+    order = ("problem", "warning", "note")
+    attention.sort(key=lambda each: order.index(each.level))
+    known = [each.bytes for each in snapshot.topics.values() if each.bytes is not None]
+    busiest = sorted(topics, key=lambda each: -snapshot.rates.get(each.name, 0.0))[:BUSIEST]
+    return {
+        "cluster": {
+            "id": snapshot.cluster_id,
+            "brokers": snapshot.brokers,
+            "topics": len(topics),
+            "partitions": sum(each.partitions for each in topics),
+            "records": sum(each.records for each in topics),
+            "bytes": sum(known) if known else None,
+            "groups": len(snapshot.groups),
+            "lag": sum(each.lag for each in snapshot.groups.values()),
+        },
+        "written_per_s": sum(snapshot.rates.get(each.name, 0.0) for each in topics),
+        "read_per_s": sum(snapshot.read_rates.values()),
+        "written": view.history.rates(each.name for each in topics),
+        "read": view.history.read_rates(snapshot.groups),
+        "attention": attention,
+        "busiest": [
+            {
+                "topic": each.name,
+                "per_s": snapshot.rates.get(each.name, 0.0),
+                "records": each.records,
+                "hour": view.history.rates([each.name]),
+            }
+            for each in busiest
+        ],
+        "workers": await _workers(view),
+    }
+
+
+async def _workers(view: View) -> list[Worker]:
+    """Return the processes that publish metrics; none if that topic can't be read."""
+    try:
+        found = await view.parts.metrics.published()
+    except TidemillError:
+        return []
+    now_ms = time.time_ns() // 1_000_000
+    return [
+        Worker(each.worker, each.process, each.at_ms, now_ms - each.at_ms > LOST_AFTER_MS)
+        for each in found
+    ]
+
+
+async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
+    """Find what topics and groups need attention."""
+    found: list[Attention] = []
+    without = [each.name for each in snapshot.topics.values() if -1 in each.leaders]
+    if without:
+        text = f"{_names(without)}: partitions have no leader, and can't be read or written."
+        command = f"tidemill topic describe {without[0]}"
+        found.append(Attention("problem", text, command, _topic_url(without[0])))
+    behind = [each.name for each in snapshot.topics.values() if each.under_replicated]
+    if behind:
+        text = f"{_names(behind)}: replicas are not in sync."
+        command = f"tidemill topic describe {behind[0]}"
+        found.append(Attention("warning", text, command, _topic_url(behind[0])))
+    for group in sorted(snapshot.groups.values(), key=lambda each: -(each.lag_s or 0)):
+        if group.lag and (group.lag_s or 0) > _LAG_S:
+            stopped = "" if group.members else " It has no members."
+            minutes = int((group.lag_s or 0) // 60)
+            text = (
+                f"Group {group.name} is {group.lag:,} records behind; the oldest is "
+                f"{'more than ' if group.is_older else ''}{minutes} min old.{stopped}"
+            )
+            command = f"tidemill group describe {group.name}"
+            found.append(Attention("warning", text, command))
+        if len(found) >= 20:
+            break
+    found += [Attention("note", each) for each in snapshot.problems]
+    return found
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{'Topic' if len(names) == 1 else 'Topics'} {', '.join(names[:3])}{more}"
+
+
+def _topic_url(name: str) -> str:
+    return address("topic", name=name)
+
+
+PAGE = Page(
+    "overview",
+    "Overview",
+    "What runs, rates now and over the last hour, and what needs attention.",
+    "overview.html",
+    data,
+    section="Cluster",
+    live_s=5.0,
+)

@@ -1,0 +1,130 @@
+"""Snapshots: what brokers say, history, and what others write into it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import replace
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tidemill.confluent.clients import Kafka
+from tidemill.gateway.cluster.history import SAMPLES, History
+from tidemill.gateway.cluster.requests import Cluster, parse_assignment, state_text
+from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
+from tidemill.gateway.cluster.watch import Watch
+
+
+def topic_of(name: str, *ends: int) -> TopicState:
+    count = len(ends)
+    zeros, ones = (0,) * count, (1,) * count
+    return TopicState(name, False, zeros, ends, zeros, ones, ones, ones)
+
+
+def snapshot_of(at_s: float, *topics: TopicState, groups: tuple[GroupState, ...] = ()) -> Snapshot:
+    by_name = {each.name: each for each in topics}
+    return Snapshot(int(at_s * 1000), 0, "", 1, {}, by_name, {each.name: each for each in groups})
+
+
+def group_of(name: str, **committed: dict[int, int]) -> GroupState:
+    return GroupState(name, "classic", "stable", "", (), committed)
+
+
+async def test_a_snapshot_has_topics_groups_members_and_lag(kafka: Kafka, topic: str) -> None:
+    producer = kafka.producer("tests")
+    for number in range(10):
+        producer.produce(topic, b"x", partition=number % 2)
+    producer.flush(30)
+    config = kafka.config("tests", group_id=f"group-{topic}", enable_auto_commit=False)
+    consumer: Consumer = kafka.make(Consumer, config)
+    places = [TopicPartition(topic, 0, 2), TopicPartition(topic, 1, 5)]
+    consumer.commit(offsets=places, asynchronous=False)
+    watch = Watch(kafka)
+    found = await watch.snapshot()
+    assert found.topics[topic].ends == (5, 5)
+    assert found.topics[topic].records == 10
+    assert (found.topics[topic].bytes or 0) > 100
+    group = found.groups[f"group-{topic}"]
+    assert group.committed == {topic: {0: 2, 1: 5}}
+    assert (group.kind, group.state, group.members) == ("classic", "empty", ())
+    assert group.lag == 3
+    assert found.readers[topic] == (group.name,)
+    assert found.problems == ()
+    assert await watch.snapshot() is found  # it is fresh
+    watch.expire()
+    assert (await watch.snapshot()).at_ms >= found.at_ms
+    await watch.close()
+    consumer.close()
+
+
+async def test_a_lost_connection_is_made_again(kafka: Kafka, topic: str) -> None:
+    cluster = Cluster(kafka)
+    assert topic in cluster.snapshot().topics
+    for connection in cluster._brokers._connections.values():
+        connection._socket.shutdown(socket.SHUT_RDWR)  # as a broker closes one that is idle
+    assert topic in cluster.snapshot(with_starts=False).topics
+    cluster.close()
+
+
+def test_history_is_a_ring_and_gives_rates() -> None:
+    history = History()
+    for minute in range(100):
+        history.take(snapshot_of(60 * minute, topic_of("t", minute * 600, 0)))
+        history.take(snapshot_of(60 * minute + 5, topic_of("t", 10**9, 0)))  # too early
+    assert len(history.samples) == SAMPLES
+    assert history.rates(["t", "missing"]) == [(60 * m, 10.0) for m in range(40, 100)]
+
+
+def test_a_topic_that_was_created_again_has_no_negative_rate() -> None:
+    history = History()
+    for minute, end in enumerate((500, 10, 20)):
+        history.take(snapshot_of(60 * minute, topic_of("t", end)))
+    assert [rate for _, rate in history.rates(["t"])] == [0, 10 / 60]
+
+
+def test_the_lag_in_seconds_is_interpolated() -> None:
+    history = History()
+    topics = {"t": topic_of("t", 0)}
+    for minute in range(11):  # 60 records a minute
+        topics = {"t": topic_of("t", 60 * minute)}
+        history.take(snapshot_of(60 * minute, *topics.values()))
+    now_s = 600.0
+    assert history.lag_s(group_of("g", t={0: 600}), topics, now_s) == (0.0, False)
+    assert history.lag_s(group_of("g", t={0: 330}), topics, now_s) == (270.0, False)
+    assert history.lag_s(group_of("g", t={0: 0}), topics, now_s) == (600.0, False)
+    assert history.lag_s(group_of("g", gone={0: 0}), topics, now_s) == (0.0, False)
+    older = History()
+    older.take(snapshot_of(500, topics["t"]))
+    assert older.lag_s(group_of("g", t={0: 5}), topics, now_s) == (100.0, True)
+    assert History().lag_s(group_of("g", t={0: 5}), topics, now_s) == (None, False)
+
+
+def test_offsets_of_partitions_that_are_gone_are_no_lag() -> None:
+    topics = {"t": replace(topic_of("t", 10), starts=(4,))}
+    assert group_of("g", t={0: 0, 7: 3}, gone={0: 1}).lags(topics) == {"t": {0: 6}}
+    assert group_of("g", t={0: 99}).lags(topics) == {"t": {0: 0}}
+
+
+def test_an_assignment_that_a_member_has_made_up_is_none() -> None:
+    name = b"orders"
+    entry = struct.pack(">h", len(name)) + name + struct.pack(">i2i", 2, 3, 4)
+    assert parse_assignment(struct.pack(">hi", 0, 1) + entry) == {"orders": (3, 4)}
+    hostile = [
+        b"",
+        b"\0",
+        struct.pack(">hi", 0, 2**31 - 1),
+        struct.pack(">hi", 0, -5),
+        struct.pack(">hi", 0, 1) + struct.pack(">h", -1),
+        struct.pack(">hih", 0, 1, 3) + b"\xff\xff\xff" + struct.pack(">i", 0),
+        struct.pack(">hih", 0, 1, 1) + b"t" + struct.pack(">i", 2**31 - 1),
+        struct.pack(">hih", 0, 1, 1) + b"t" + struct.pack(">i", -1),
+    ]
+    assert [parse_assignment(each) for each in hostile] == [{}] * len(hostile)
+
+
+def test_states_are_written_as_commands_write_them() -> None:
+    assert [state_text(each) for each in ("PreparingRebalance", "Stable", "")] == [
+        "preparing-rebalance",
+        "stable",
+        "unknown",
+    ]

@@ -1,0 +1,94 @@
+"""Each page has a title, a twin as JSON and a line in the documentation, and is safe to look at."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tidemill.gateway.console.contract import ROOT, Page
+from tidemill.gateway.console.render import TEMPLATES, Renderer
+from tidemill.gateway.console.table import PAGES
+
+DOCS = Path(__file__).parents[3] / "docs" / "console.md"
+NEEDED: dict[str, dict[str, str]] = {}
+"""Parameters of pages that are about one thing."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.address)
+def test_a_page_has_a_title_a_template_and_a_line_in_the_documentation(page: Page) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9/-]*", page.address)
+    assert page.title
+    assert page.about.endswith(".")
+    assert f"| `{ROOT}/{page.address}` | {page.title} | {page.about} |" in DOCS.read_text()
+    if page.live_s:
+        assert Renderer().has_block(page.template, "live")
+    assert not page.belongs_to or page.belongs_to in {each.address for each in PAGES}
+
+
+def test_the_documentation_has_no_other_pages() -> None:
+    known = {f"{ROOT}/{each.address}" for each in PAGES}
+    assert set(re.findall(rf"^\| `({ROOT}/\S+)` \|", DOCS.read_text(), re.MULTILINE)) == known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.address)
+def test_a_page_and_its_twin_answer(http: httpx.Client, topic: str, page: Page) -> None:
+    parameters = {**NEEDED.get(page.address, {}), "name": topic}
+    answer = http.get(f"{ROOT}/{page.address}", params=parameters)
+    assert answer.status_code in (200, 404), answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert not re.findall(
+        r"<script>|\sstyle=|\son\w+=|(?:src|href|action)=['\"]?https?:", answer.text
+    )
+    twin = http.get(f"{ROOT}/{page.address}.json", params=parameters)
+    assert twin.status_code == answer.status_code
+    assert isinstance(twin.json(), dict)
+
+
+def test_templates_escape_everything_and_have_nothing_inline() -> None:
+    for path in TEMPLATES.iterdir():
+        text = path.read_text()
+        assert not re.findall(
+            r"\|\s*safe\b|autoescape|<script>|<style|\sstyle=|\son[a-z]+=", text
+        ), path
+        for form in re.findall(r"<form[^>]*post.*?</form>", text, re.DOTALL):
+            assert "csrf()" in form, path
+
+
+def test_the_root_is_the_overview(http: httpx.Client) -> None:
+    answer = http.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{ROOT}/overview")
+
+
+def test_an_unknown_page_is_not_found(http: httpx.Client) -> None:
+    for path in ("/nothing", "/overview.xml", "/overview/more", "/static/../app.py", "/%00"):
+        answer = http.get(ROOT + path)
+        assert answer.status_code == 404, path
+    assert http.get(f"{ROOT}/nothing").headers["content-type"].startswith("text/html")
+    assert http.request("PUT", f"{ROOT}/overview").status_code == 405
+
+
+def test_static_files_are_served_with_a_tag(http: httpx.Client) -> None:
+    for name in ("console.css", "console.js", "icon.svg"):
+        answer = http.get(f"{ROOT}/static/{name}")
+        assert answer.status_code == 200
+        again = http.get(f"{ROOT}/static/{name}", headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+def test_a_live_part_is_sent_and_changes(http: httpx.Client) -> None:
+    with http.stream("GET", f"{ROOT}/overview.live") as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        lines = answer.iter_lines()
+        event = next(line for line in lines if line.startswith("event"))
+        data = next(line for line in lines if line.startswith("data"))
+    assert event == "event: part"
+    assert "Needs attention" in data
