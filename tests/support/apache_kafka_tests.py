@@ -6,7 +6,7 @@ A module imports the tests, the fixtures that they need, and ``MARKS`` as its ``
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,6 +21,13 @@ MARKS = [
         reason="only with APACHE_KAFKA_TESTS=1 in the environment",
     ),
 ]
+
+
+def on_apache_kafka(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a single test of a module whose other tests run without it."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="module")
