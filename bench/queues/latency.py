@@ -22,7 +22,7 @@ from bench.compare import Comparison, Figures
 from bench.queues.brokers import AmqpBroker, contenders
 from bench.report import Section
 from bench.run import Run, percentile
-from tidemill.cli.queue.client import CHANNEL, AmqpClient
+from tidemill.amqp_client.connection import CHANNEL, AmqpClient
 from tidemill.errors import TidemillError
 from tidemill.protocols.amqp.codec import methods
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from tidemill.amqp_client.errors import AmqpConflictError, AmqpNotFoundError, AmqpUrlError
 from tidemill.connect.base.errors import DeclaredError, DefinitionExistsError
 from tidemill.connect.cdc.errors import DefinitionError, FencedError
 from tidemill.connect.direct import errors as bridges
@@ -63,6 +64,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
     (
         (
             UsageError,
+            AmqpUrlError,
             SettingsError,
             DefinitionError,
             webhooks.DefinitionError,
@@ -78,6 +80,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
             GroupIdNotFoundError,
             TransactionalIdNotFoundError,
             NotFoundError,
+            AmqpNotFoundError,
             UnknownWorkerError,
         ),
         NOT_FOUND,
@@ -85,6 +88,7 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
     (
         (
             ConflictError,
+            AmqpConflictError,
             TopicExistsError,
             NonEmptyGroupError,
             GroupSubscribedToTopicError,

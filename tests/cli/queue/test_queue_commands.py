@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
-from tidemill.cli.queue.client import AmqpClient
+from tidemill.amqp_client.connection import AmqpClient
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tidemill.cli.queue.options import URL_DEFAULT, QueueName, Url, connect
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.cli.queue.client import AmqpClient, Message
+    from tidemill.amqp_client.connection import AmqpClient, Message
 
 PREFETCH = 100
 LOOK_SECONDS = 0.5
@@ -45,7 +45,7 @@ def publish(
 
     A line that no queue takes is an error, and the exit code is 1.
     """
-    from tidemill.cli.queue.client import with_headers
+    from tidemill.amqp_client.connection import with_headers
 
     if (queue is None) == (exchange is None):
         raise output.UsageError("give a queue or --exchange, and not both")
@@ -179,50 +179,15 @@ def move(
     Without --to, a dead letter goes back to the queue in which it died last; a message that never
     died stays. A crash in between can leave a message in both queues, and never in none.
     """
-    moved: dict[str, int] = {}
-    kept: list[int] = []
+    from tidemill.amqp_client.moving import move as move_messages
+
     with connect(url) as client:
-        client.call("confirm.select")
-        ready = client.call("queue.declare", queue=source, passive=True).number("message_count")
-        for _ in range(min(ready, count or ready)):
-            message = client.get(source)
-            if message is None:
-                break
-            target = to if to is not None else _origin(message)
-            if target is None or dry_run:
-                kept.append(message.delivery_tag)
-            elif client.publish("", target, message.body, data=_living(message)) is not None:
-                for tag in [*kept, message.delivery_tag]:
-                    client.settle(tag, requeue=True)
-                raise output.NotFoundError(f"there is no queue {target!r}")
-            else:
-                client.settle(message.delivery_tag)
-            if target is not None:
-                moved[target] = moved.get(target, 0) + 1
-        for tag in kept:
-            client.settle(tag, requeue=True)
+        moved = move_messages(client, source, to, count, dry_run=dry_run)
     verb = "would move" if dry_run else "moved"
-    for target, number in sorted(moved.items()):
+    for target, number in sorted(moved.targets.items()):
         print(f"{verb} {output.plural(number, 'message')} from {source} to {target}")
-    stayed = len(kept) - (sum(moved.values()) if dry_run else 0)
-    if stayed:
-        what = output.plural(stayed, "message")
+    if moved.stayed:
+        what = output.plural(moved.stayed, "message")
         output.note(f"{what} stayed, without a queue to go back to. Use --to.")
-    if not moved and not stayed:
+    if not moved.targets and not moved.stayed:
         print(f"{source} has no message to move")
-
-
-def _origin(message: Message) -> str | None:
-    """Return the queue in which a message died last."""
-    deaths = message.properties.headers.get("x-death")
-    if isinstance(deaths, list) and deaths and isinstance(deaths[0], dict):
-        queue = deaths[0].get("queue")
-        return queue if isinstance(queue, str) else None
-    return None
-
-
-def _living(message: Message) -> bytes:
-    """Return the properties of a message without an expiration, of which it possibly died."""
-    from tidemill.protocols.amqp.codec.properties import with_headers
-
-    return with_headers(message.properties.data, {}, expires=False)

@@ -12,7 +12,7 @@ from tidemill.cli.options import pairs
 from tidemill.cli.output import UsageError
 
 if TYPE_CHECKING:
-    from tidemill.cli.queue.client import AmqpClient
+    from tidemill.amqp_client.connection import AmqpClient
 
 URL_DEFAULT = "amqp://guest:guest@localhost:5672/"
 Url = Annotated[
@@ -49,7 +49,7 @@ Argument = Annotated[
 
 def connect(url: str) -> AmqpClient:
     """Return a client of the broker. The module of the client is imported for it only."""
-    from tidemill.cli.queue.client import AmqpClient
+    from tidemill.amqp_client.connection import AmqpClient
 
     return AmqpClient(url)
 

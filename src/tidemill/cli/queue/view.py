@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidemill.amqp_client.connection import Message
 from tidemill.cli import output
-from tidemill.cli.queue.client import Message
 
 
 def emit_queues(found: Sequence[Mapping[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """A small blocking client of AMQP 0-9-1: one connection, one channel, one call at a time.
 
-It does what the commands need and nothing else. It uses the broker's codec, so that the commands
-need no other library. This module must not print.
+It does what commands and pages need and nothing else. It uses the broker's codec, so that they need
+no other library. This module must not print.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from tidemill.cli.output import ConflictError, NotFoundError, UsageError
+from tidemill.amqp_client.errors import (
+    AmqpConflictError,
+    AmqpNotFoundError,
+    AmqpUrlError,
+    QueueRefusedError,
+)
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.protocols.amqp.codec import methods, properties
 from tidemill.protocols.amqp.codec.methods import Method
@@ -33,10 +38,6 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 _FRAME = struct.Struct(">BHI")
 _HEADER = struct.Struct(">HHQ")
 _BASIC = 60
-
-
-class QueueRefusedError(TidemillError):
-    """The broker refuses a command."""
 
 
 class Message(NamedTuple):
@@ -57,14 +58,16 @@ class AmqpClient:
 
     Args:
         url: ``amqp://user:password@host:port/vhost``; ``amqps`` for TLS.
+        ca_file: PEM certificates that are trusted for TLS; None: those of the system.
 
     Raises:
-        UsageError: the URL is invalid.
+        AmqpUrlError: the URL is invalid.
         UnreachableError: the broker can't be reached, or refuses the user.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca_file: str | None = None) -> None:
         self._url = _parsed(url)
+        self._ca_file = ca_file
         self._in = bytearray()
         self._messages: deque[Message] = deque()
         self._returned: deque[Message] = deque()
@@ -90,8 +93,8 @@ class AmqpClient:
         """Send a method, and return the broker's answer.
 
         Raises:
-            NotFoundError: what it names does not exist.
-            ConflictError: it can't be done with what exists.
+            AmqpNotFoundError: what it names does not exist.
+            AmqpConflictError: it can't be done with what exists.
             QueueRefusedError: the broker refuses.
             UnreachableError: the connection broke, or there is no answer.
         """
@@ -180,7 +183,7 @@ class AmqpClient:
             sock = socket.create_connection((url.host, url.port), CONNECT_SECONDS)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if url.tls:
-                context = ssl.create_default_context()
+                context = ssl.create_default_context(cafile=self._ca_file)
                 sock = context.wrap_socket(sock, server_hostname=url.host)
         except (OSError, ssl.SSLError) as error:
             raise UnreachableError(
@@ -249,7 +252,7 @@ class AmqpClient:
             elif method.name in ("channel.close", "connection.close"):
                 raise self._refusal(method)
             elif method.name == "basic.cancel":
-                raise NotFoundError("the queue was deleted")
+                raise AmqpNotFoundError("the queue was deleted")
             elif method.name in names:
                 return method
 
@@ -308,9 +311,9 @@ class AmqpClient:
         match code:
             case 404:
                 kind = "exchange" if said.startswith("no exchange") else "queue"
-                return NotFoundError(said or text, hint=f"See: tidemill {kind} list")
+                return AmqpNotFoundError(said or text, hint=f"See: tidemill {kind} list")
             case 405 | 406:
-                return ConflictError(said or text)
+                return AmqpConflictError(said or text)
             case 403:
                 return QueueRefusedError(said or text)
         return QueueRefusedError(f"{text} (code {code})")
@@ -330,9 +333,9 @@ def _parsed(url: str) -> _Url:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"invalid AMQP URL {url!r}: {error}") from error
+        raise AmqpUrlError(f"invalid AMQP URL {url!r}: {error}") from error
     if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-        raise UsageError(
+        raise AmqpUrlError(
             f"invalid AMQP URL {url!r}", hint="Use amqp://USER:PASSWORD@HOST:PORT/, or amqps://."
         )
     tls = parts.scheme == "amqps"
