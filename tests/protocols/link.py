@@ -24,6 +24,7 @@ class MemoryLink:
     """
 
     peer, host = "127.0.0.1:1", "127.0.0.1"
+    local, is_encrypted = "127.0.0.1:5672", False
     sends_files = False
     is_congested = False
     is_partial = False

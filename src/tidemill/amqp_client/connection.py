@@ -157,7 +157,12 @@ class AmqpClient:
             self._say(CHANNEL, "basic.nack", delivery_tag=tag, requeue=requeue)
 
     def ask(self, question: Mapping[str, object]) -> Any:
-        """Ask the broker about its queues; return the answer, which is JSON."""
+        """Ask the broker about its queues, or to close a connection; return the answer, as JSON.
+
+        Raises:
+            AmqpNotFoundError: the connection does not exist.
+            QueueRefusedError: the broker refuses.
+        """
         self.call("basic.consume", queue=REPLY_TO, no_ack=True, consumer_tag="answers")
         data = (1 << 9).to_bytes(2, "big") + short_string(REPLY_TO)  # reply_to
         body = json.dumps(question).encode()
@@ -172,7 +177,8 @@ class AmqpClient:
             )
         answer = json.loads(message.body)
         if "error" in answer:
-            raise QueueRefusedError(str(answer["error"]))
+            kind = AmqpNotFoundError if answer.get("kind") == "not_found" else QueueRefusedError
+            raise kind(str(answer["error"]))
         return answer["result"]
 
     # --- the connection --------------------------------------------------------------------------

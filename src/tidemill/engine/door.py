@@ -426,6 +426,8 @@ class Queues(Part):
     bind = Row(QueueRequests.bind, *_TO_QUEUE)
     unbind = Row(QueueRequests.unbind, *_TO_QUEUE)
     describe = Row(QueueRequests.describe, Check(DESCRIBE, TOPIC, "queue"))
+    names = Row(QueueRequests.names, Visible(DESCRIBE, TOPIC, lambda name: name))
+    version = Row(QueueRequests.version)
     queues = Row(QueueRequests.queues, Visible(DESCRIBE, TOPIC, lambda queue: queue.name))
     exchanges = Row(QueueRequests.exchanges, Visible(DESCRIBE, EXCHANGE, lambda each: each[0]))
     bindings = Row(QueueRequests.bindings, Visible(DESCRIBE, EXCHANGE, lambda each: each.source))

@@ -164,6 +164,17 @@ class Link(asyncio.BufferedProtocol):
         return holds is not Hold.NONE and bool(holds & _CONGESTED)
 
     @property
+    def local(self) -> str:
+        """The address of the broker that the client has reached, as ``host:port``."""
+        name = None if self._under is None else self._under.get_extra_info("sockname")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "?:0"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the bytes on the wire are those of TLS."""
+        return self._transport is not self._under
+
+    @property
     def is_held(self) -> bool:
         """Whether the connection is not read, for any reason."""
         return self._holds is not Hold.NONE

@@ -325,6 +325,14 @@ class QueueRequests:
         names = sorted({*self._table.queues, *self._registry.queues} - self._registry.deleting)
         return [self.describe(each) for each in names]
 
+    def names(self) -> list[str]:
+        """Return the names of all queues."""
+        return list({*self._table.queues, *self._registry.queues} - self._registry.deleting)
+
+    def version(self) -> int:
+        """Return a number that grows with each change of exchanges, queues and bindings."""
+        return self._table.version
+
     def exchanges(self) -> list[tuple[str, ExchangeSpec]]:
         """Return all exchanges, ordered by name."""
         return [

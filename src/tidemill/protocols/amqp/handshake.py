@@ -8,7 +8,7 @@ Source: amqp0-9-1.pdf, section 4.2.2 (version negotiation), and RabbitMQ's ``rab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidemill import __version__
@@ -37,6 +37,10 @@ CAPABILITIES = (
     "direct_reply_to",
 )
 
+SHOWN = ("connection_name", "product", "version", "platform")
+"""The properties of a client that listings show."""
+_LONGEST_SHOWN = 128
+
 _STEPS = {
     "connection.start-ok": "start",
     "connection.tune-ok": "tune",
@@ -57,6 +61,9 @@ class Negotiated:
     frame_max: int = FRAME_MAX
     heartbeat: int = 0
     """Seconds; 0 for none."""
+    mechanism: str = ""
+    client: dict[str, str] = field(default_factory=dict)
+    """What the client says about itself, for listings: the texts that ``SHOWN`` names, cut."""
     cancel_notify: bool = False
     knows_blocked: bool = False
 
@@ -124,7 +131,8 @@ class Handshake:
         """
         self._check_step(method)
         mechanism = method.text("mechanism")
-        capabilities = method.table("client_properties").get("capabilities")
+        about = method.table("client_properties")
+        capabilities = about.get("capabilities")
         known = capabilities if isinstance(capabilities, dict) else {}
         if mechanism not in self._users.mechanisms:
             use = " or ".join(self._users.mechanisms)
@@ -142,7 +150,12 @@ class Handshake:
                 f"Login was refused using authentication mechanism {mechanism}. For details see "
                 "the broker logfile.",
             )
-        self.result.user = user
+        self.result.user, self.result.mechanism = user, mechanism
+        self.result.client = {
+            name: text[:_LONGEST_SHOWN]
+            for name in SHOWN
+            if isinstance(text := about.get(name), str) and text
+        }
         self.result.cancel_notify = bool(known.get("consumer_cancel_notify"))
         self.result.knows_blocked = bool(known.get("connection.blocked"))
         self._expected = "tune"

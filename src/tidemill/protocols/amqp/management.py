@@ -5,7 +5,9 @@ and a direct reply-to, and gets a JSON object back: ``{"result": [...]}`` or ``{
 The questions are ``{"list": "queues"}``, ``"exchanges"``, ``"bindings"`` and ``"permissions"``. It
 shows what the client's user can see. ``{"set": "permission", "user": "alice", "configure": "^$",
 "write": ".*", "read": ".*"}`` sets a permission; with an ``exchange`` it is a topic permission, and
-without expressions it is deleted. Knows no connection.
+without expressions it is deleted. ``{"close": "connection", "name": "127.0.0.1:50210 ->
+127.0.0.1:5672", "reason": "maintenance"}`` closes a connection: one's own, or any with ALTER on the
+cluster. Knows no socket.
 """
 
 from __future__ import annotations
@@ -17,13 +19,19 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from tidemill.engine.authorize import CLUSTER, Operation
 from tidemill.errors import TidemillError
 from tidemill.state.security.machine import LONGEST_NAME
 from tidemill.state.security.types import Permission, TopicPermission
 
 if TYPE_CHECKING:
+    from tidemill.engine.authorize import Access
     from tidemill.engine.door import Queues, Security
+    from tidemill.protocols.amqp.connections import Connections
 
+CLOSED = "closed by an administrator"
+LONGEST_REASON = 200
+"""Bytes of a reason. A reply text has at most 255, with the name of its code."""
 KEY = "tidemill.management"
 """The routing key of questions."""
 
@@ -45,6 +53,39 @@ async def change(security: Security, question: bytes) -> bytes:
     except TidemillError as error:
         return json.dumps({"error": f"{error}. {error.hint}".strip()}).encode()
     return json.dumps({"result": []}).encode()
+
+
+def is_closing(question: bytes) -> bool:
+    """Return whether a question is for ``close``."""
+    try:
+        asked = json.loads(question)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(asked, dict) and asked.get("close") == "connection"
+
+
+def close(connections: Connections, access: Access, user: str, question: bytes) -> bytes:
+    """Close the connection that a question names; return the answer, as JSON.
+
+    Args:
+        access: of the user who asks.
+    """
+    asked = json.loads(question)
+    name, reason = asked.get("name"), asked.get("reason") or CLOSED
+    if not isinstance(name, str) or not isinstance(reason, str):
+        return json.dumps({"error": "invalid question: name and reason are texts"}).encode()
+    found = connections.find(name)
+    try:
+        if found is None or found.user != user:
+            access.check(Operation.ALTER, CLUSTER)
+    except TidemillError as error:
+        return json.dumps({"error": str(error)}).encode()
+    if found is None:
+        problem = f"there is no connection {name[:200]!r}"
+        return json.dumps({"error": problem, "kind": "not_found"}).encode()
+    text = "".join(each if each.isprintable() else " " for each in reason)
+    found.end(text.encode("utf-8", "replace")[:LONGEST_REASON].decode("utf-8", "ignore"))
+    return json.dumps({"result": [name]}).encode()
 
 
 def is_change(question: bytes) -> bool:
@@ -87,7 +128,7 @@ def answer(queues: Queues, security: Security, question: bytes) -> bytes:
         said = {"error": f"the question is not JSON: {error}"}
     except TidemillError as error:
         said = {"error": str(error)}
-    return json.dumps(said, default=_plain).encode()
+    return json.dumps(said, default=plain).encode()
 
 
 def _queues(queues: Queues) -> list[dict[str, Any]]:
@@ -109,7 +150,7 @@ _ANSWERS: dict[str, Callable[[Queues], list[dict[str, Any]]]] = {
 }
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Return a value of an argument as JSON can have it."""
     match value:
         case bytes() | bytearray():

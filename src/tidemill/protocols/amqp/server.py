@@ -5,6 +5,7 @@ Sockets, limits and back-pressure belong to ``net.listener``; what methods do, t
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from tidemill.net.tls import ListenerTls
 from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
 from tidemill.protocols.amqp.metrics import Tally, add_tally
+from tidemill.protocols.amqp.published import Address, StatePublisher
 from tidemill.protocols.amqp.session import AmqpSession
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.amqp.users import AMQP_MECHANISMS, Users
@@ -70,12 +72,16 @@ class AmqpServer:
             logins.credentials.beside(own),
         )
         self.shared: Shared
+        self._publishes = beside is None
+        self._publishing: asyncio.Task[None] | None = None
         if beside is not None:
             self.shared = replace(beside.shared, listener=self.listener, users=users)
             self._listeners: list[Listener] = beside._listeners
+            self._addresses: list[Address] = beside._addresses
             self._listeners.append(self.listener)
             return
         self._listeners = [self.listener]
+        self._addresses = []
         tally = None
         if settings.telemetry.shows_names_of("rabbitmq"):
             tally = Tally()
@@ -91,6 +97,10 @@ class AmqpServer:
             consumer_timeout_ms=amqp.consumer_timeout_ms,
         )
 
+    def publisher(self) -> StatePublisher:
+        """Return what publishes the state of all servers beside this one."""
+        return StatePublisher(self.engine.inner_door(), self.shared.connections, self._addresses)
+
     def _door_for(self, principal: Principal, host: str) -> Door:
         return self.engine.door(principal, host)
 
@@ -102,8 +112,15 @@ class AmqpServer:
 
     async def start(self) -> tuple[str, int]:
         """Bind the socket; see ``Listener.start``."""
-        return await self.listener.start()
+        address = await self.listener.start()
+        name = "amqp/ssl" if self.listener.tls.is_used else "amqp"
+        self._addresses.append((name, *address))
+        if self._publishes:
+            self._publishing = asyncio.create_task(self.publisher().run())
+        return address
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Accept no more connections, ask clients to close theirs, and close."""
+        if self._publishing is not None:
+            self._publishing.cancel()
         await self.listener.stop(grace_seconds)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from tidemill.engine.authorize import Principal
+from tidemill.engine.authorize import Access, Principal
 from tidemill.engine.queues.api import Owner
 from tidemill.errors import TidemillError
 from tidemill.net import eager
@@ -70,6 +70,9 @@ class AmqpSession:
         self.owner = Owner(link.peer)
         self._queues: Queues | None = None
         self._security: Security | None = None
+        self._access: Access | None = None
+        self._name = ""
+        self._connected_ms = 0
         self._quotas: ClientQuotas | None = None
         self._pause = Pause(link, Hold.QUOTA)
         self._channels: dict[int, Channel] = {}
@@ -102,6 +105,12 @@ class AmqpSession:
         """The engine's permissions for the connection's user."""
         assert self._security is not None
         return self._security
+
+    @property
+    def access(self) -> Access:
+        """Answers whether the connection's user may do something that only AMQP has."""
+        assert self._access is not None
+        return self._access
 
     @property
     def user(self) -> str:
@@ -152,6 +161,39 @@ class AmqpSession:
             else:
                 self.method(0, "connection.blocked", reason=reason)
 
+    # --- as administrators see it ----------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that a listing shows, with RabbitMQ's names."""
+        agreed, link = self._handshake.result, self._link
+        port = link.local.rpartition(":")
+        return {
+            "user": agreed.user,
+            "auth_mechanism": agreed.mechanism,
+            "client_properties": agreed.client,
+            "channel_max": agreed.channel_max,
+            "frame_max": agreed.frame_max,
+            "timeout": agreed.heartbeat,
+            "connected_at": self._connected_ms,
+            "channels": len(self._channels),
+            "host": port[0],
+            "port": int(port[2] or 0),
+            "peer_host": link.host,
+            "peer_port": int(link.peer.rpartition(":")[2] or 0),
+            "ssl": link.is_encrypted,
+            "recv_oct": link.received_bytes,
+            "state": "blocked" if self.held_back_by else "running",
+        }
+
+    def describe_channels(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number of each channel with the facts that a listing shows."""
+        for number, channel in list(self._channels.items()):
+            yield number, channel.describe()
+
+    def end(self, reason: str) -> None:
+        """Close the connection with the code 320 (CONNECTION_FORCED) and this reason."""
+        self._close(ConnectionClosedError(320, reason), 0)
+
     # --- called by the link ----------------------------------------------------------------------
 
     @property
@@ -194,6 +236,7 @@ class AmqpSession:
     def closed(self) -> None:
         """Release everything: the connection is gone."""
         self._is_closing = True
+        self.shared.connections.remove(self._name, self)
         self._pending.remove(self, self._link.host)
         if self._timer is not None:
             self._timer.cancel()
@@ -408,6 +451,9 @@ class AmqpSession:
             self._timer.cancel()
         door = self.shared.door_for(Principal(self.user), self._link.host)
         self._queues, self._quotas, self._security = door.queues, door.quotas, door.security
+        self._access, self._connected_ms = door.access, door.clock.now_ms()
+        self._name = f"{self._link.peer} -> {self._link.local}"
+        self.shared.connections.add(self._name, self)
         self._watch_consumers()
         seconds = self._handshake.result.heartbeat
         if seconds:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from tidemill.net.turns import Turns
 from tidemill.parts import Part
 from tidemill.protocols.amqp.accounts import Kept
+from tidemill.protocols.amqp.connections import Connections
 from tidemill.protocols.amqp.messages import PropertyReader, PropertyWriter
 from tidemill.protocols.amqp.metrics import Tally
 from tidemill.protocols.amqp.reply_to import Replies
 
 if TYPE_CHECKING:
-    from tidemill.engine.authorize import Principal
+    from tidemill.engine.authorize import Access, Principal
     from tidemill.engine.door import Door, Queues, Security
     from tidemill.engine.queues.api import Owner
     from tidemill.net.listener import Listener
@@ -46,6 +47,7 @@ class Shared:
     writer: PropertyWriter = field(default_factory=PropertyWriter)
     kept: Kept = field(default_factory=Kept)
     replies: Replies = field(default_factory=Replies)
+    connections: Connections = field(default_factory=Connections)
     tally: Tally | None = None
     """Counts messages; None: they are not counted."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -65,6 +67,10 @@ class Wire(Protocol):
     @property
     def security(self) -> Security:
         """The engine's permissions for the connection's user."""
+
+    @property
+    def access(self) -> Access:
+        """Answers whether the connection's user may do something that only AMQP has."""
 
     @property
     def owner(self) -> Owner: ...

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable
+from typing import Any
 
 from tidemill.engine.queues.api import ConsumerSpec
 from tidemill.protocols.amqp import reply_to
@@ -156,7 +157,7 @@ class Channel:
             raise ConnectionClosedError(530, f"attempt to reuse consumer tag '{tag}'")
         no_ack = method.flag("no_ack")
         consumer = ChannelConsumer(
-            self.consuming, tag, no_ack=no_ack, limit=self.consuming.next_limit
+            self.consuming, tag, queue, no_ack=no_ack, limit=self.consuming.next_limit
         )
         if queue == reply_to.PSEUDO_QUEUE:
             self._consume_replies(method, consumer)
@@ -231,6 +232,18 @@ class Channel:
         else:
             self.transaction.rollback()
             self.reply("tx.rollback-ok")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that a listing shows, with RabbitMQ's names."""
+        transaction = self.transaction
+        return {
+            **self.consuming.describe(),
+            "confirm": self.publishing.confirms is not None,
+            "messages_unconfirmed": self.publishing.unconfirmed,
+            "transactional": transaction is not None,
+            "messages_uncommitted": transaction.published_count if transaction else 0,
+            "acks_uncommitted": transaction.settled_count if transaction else 0,
+        }
 
     def close(self) -> None:
         """End everything. What is not settled returns to its queues."""

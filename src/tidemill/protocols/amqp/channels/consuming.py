@@ -5,12 +5,13 @@ It translates between delivery tags and the engine's deliveries, and knows no qu
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from operator import itemgetter
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from tidemill.engine.queues.api import Consumer, Delivery, Holder
 from tidemill.parts import Part
@@ -21,6 +22,8 @@ from tidemill.protocols.amqp.wire import Wire
 
 MOST_OUT = 65_535
 """Deliveries without an acknowledgement that a consumer without a prefetch limit can have."""
+MOST_SHOWN = 100
+"""Consumers of a channel that a listing shows."""
 MOST_AT_ONCE = 1000
 """Deliveries in one turn."""
 
@@ -30,11 +33,14 @@ Settlement = Literal["acknowledge", "release", "reject"]
 class ChannelConsumer:
     """One consumer. Implements ``engine.queues.api.Recipient``."""
 
-    __slots__ = ("_encoded_tag", "_parent", "consumer", "limit", "no_ack", "out", "tag")
+    __slots__ = ("_encoded_tag", "_parent", "consumer", "limit", "no_ack", "out", "queue", "tag")
 
-    def __init__(self, parent: Consuming, tag: str, *, no_ack: bool, limit: int) -> None:
+    def __init__(
+        self, parent: Consuming, tag: str, queue: str, *, no_ack: bool, limit: int
+    ) -> None:
         self._parent = parent
         self.tag = tag
+        self.queue = queue
         self._encoded_tag = short_string(tag)
         self.no_ack = no_ack
         self.limit = limit
@@ -102,6 +108,17 @@ class Consuming:
         self._acknowledged: list[Entry] = []
         self._route_of: tuple[str, bytes | None] = ("", None)
         self._route = hot.route(b"", b"")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts that a listing shows, with RabbitMQ's names."""
+        shown = itertools.islice(self.consumers.values(), MOST_SHOWN)
+        return {
+            "prefetch_count": self.next_limit,
+            "global_prefetch_count": self.limit,
+            "consumer_count": len(self.consumers),
+            "messages_unacknowledged": len(self._unsettled),
+            "consumers": [(each.tag, each.queue, each.no_ack, each.limit) for each in shown],
+        }
 
     # --- sending ---------------------------------------------------------------------------------
 

@@ -52,6 +52,11 @@ class Publishing:
         return 0 if self._publisher is None else self._publisher.pending_bytes
 
     @property
+    def unconfirmed(self) -> int:
+        """How many messages are published with confirms, and not confirmed yet."""
+        return 0 if self.confirms is None else self._unsettled
+
+    @property
     def is_disk_full(self) -> bool:
         """Whether its client must wait because the disk is full."""
         return self._publisher is not None and self._publisher.is_disk_full
@@ -184,6 +189,11 @@ class Publishing:
         if target is None:
             return False
         key = management.KEY.encode()
+        if management.is_closing(question):
+            said = management.close(
+                self._wire.shared.connections, self._wire.access, self._wire.user, question
+            )
+            return target.deliver_reply("", key, NONE, said)
         if management.is_change(question):
             change = asyncio.ensure_future(management.change(self._wire.security, question))
             self._changes.add(change)

@@ -34,6 +34,16 @@ class Transaction:
         self._done: asyncio.Future[None] | None = None
         publishing.observer = self._on_settled
 
+    @property
+    def published_count(self) -> int:
+        """How many messages wait for the commit."""
+        return len(self._published)
+
+    @property
+    def settled_count(self) -> int:
+        """How many deliveries are settled when the transaction commits."""
+        return len(self._settled)
+
     def publish(self, head: PublishHead, properties: bytes, body: bytes) -> None:
         """Keep a message for the commit."""
         self._published.append((head, self._publishing.check(head, properties), body))
