@@ -214,7 +214,7 @@ async def test_an_unknown_connection_is_an_error(broker: Broker) -> None:
     assert said["kind"] == "not_found"
     assert len(said["error"]) < 300
     connections, access = broker.server.shared.connections, client.session.access
-    for question in (b"{}", b'{"name": 5}', b'{"name": "a", "reason": []}'):
+    for question in (b"{}", b'{"name": 5}', b'{"name": "a", "reason": [1]}'):
         assert b"texts" in management.close(connections, access, "guest", question)
 
 
