@@ -34,7 +34,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def gateway(
     tmp_path_factory: pytest.TempPathFactory, broker: BrokerProcess
 ) -> Iterator[GatewayProcess]:
-    with GatewayProcess(tmp_path_factory.mktemp("gateway"), broker.bootstrap) as process:
+    settings = {"gateway.amqp_url": f"amqp://127.0.0.1:{broker.amqp_port}/"}
+    folder = tmp_path_factory.mktemp("gateway")
+    with GatewayProcess(folder, broker.bootstrap, settings=settings) as process:
         yield process
     assert "gateway.failed" not in process.log()
 

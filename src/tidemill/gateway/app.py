@@ -17,6 +17,7 @@ from tidemill.gateway.console.app import Console
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.guard import Guard, Rates
 from tidemill.gateway.information import get_group, get_groups, get_topic, get_topics
+from tidemill.gateway.management.app import api
 from tidemill.gateway.metrics import get_metrics
 from tidemill.gateway.openapi import get_document, get_page, get_root
 from tidemill.gateway.parts import Parts
@@ -39,6 +40,7 @@ ROUTES = [
     Route("/metrics", get_metrics),
     Route("/topics", get_topics),
     Route("/topics/{topic}/partitions/{partition}", get_partition),
+    Route("/api/{rest:path}", api, methods=["GET", "DELETE", "POST", "PUT", "PATCH"]),
     Route("/groups", get_groups),
     Route("/groups/{group}", get_group),
 ]

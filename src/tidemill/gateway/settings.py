@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -18,6 +19,22 @@ def _schemes(text: str) -> str:
     for each in text.split(","):
         if each.strip().lower() not in ("", "basic", "bearer"):
             raise ValueError(f"unknown login {each.strip()!r}: expected basic or bearer")
+    return text
+
+
+def _amqp_url(text: str) -> str:
+    """Check the address of AMQP.
+
+    Raises:
+        ValueError: it is not an address, or has a password, which others would see.
+    """
+    if not text:
+        return text
+    parts = urlsplit(text)
+    if parts.scheme not in ("amqp", "amqps") or not parts.hostname or not parts.port:
+        raise ValueError("expected amqp://HOST:PORT/ or amqps://HOST:PORT/")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("it must not have a login; set username and password in [workers.gateway]")
     return text
 
 
@@ -95,6 +112,13 @@ class GatewaySettings(Section):
         ge=1,
         le=1_000_000,
         description="Most records with an Idempotency-Key that are remembered for each topic.",
+    )
+
+    amqp_url: Annotated[str, AfterValidator(_amqp_url)] = Field(
+        "",
+        description="Address of AMQP of tidemill's broker, amqp://HOST:PORT/ or amqps://. With it, "
+        "the gateway has pages of queues and RabbitMQ's management API at /api. dev and serve set "
+        "it. The login is that of the request, or the gateway's own.",
     )
 
     def schemes(self) -> frozenset[str]:

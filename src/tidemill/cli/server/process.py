@@ -13,7 +13,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +153,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             garbage.tune()
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = running[0].address
-            supervisor = _supervisor(loaded, engine, client_settings(running, settings), workers)
+            supervisor = _supervisor(loaded, engine, running, workers)
             control = ControlSocket(supervisor, settings.data_dir)
             await control.start()
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
@@ -217,7 +217,7 @@ def _worker_logins(loaded: LoadedSettings) -> WorkerLogins:
 
 
 def _supervisor(
-    loaded: LoadedSettings, engine: Engine, client: Mapping[str, str], logins: WorkerLogins
+    loaded: LoadedSettings, engine: Engine, running: Sequence[Running], logins: WorkerLogins
 ) -> Supervisor:
     """Return the supervisor of the workers, which is not started."""
 
@@ -228,7 +228,9 @@ def _supervisor(
             return False
         return True
 
-    specs = worker_specs(Broker(loaded.settings, client, loaded.file, has_topic))
+    client = client_settings(running, loaded.settings)
+    addresses = {each.name: each.address for each in running}
+    specs = worker_specs(Broker(loaded.settings, client, loaded.file, has_topic, addresses))
     return Supervisor([replace(each, env=logins.environment(each.name)) for each in specs])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,8 @@ from tidemill.connect.webhooks.topics import WEBHOOKS
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.hooks.settings import HookEntry, HooksSection
 from tidemill.gateway.settings import GatewaySettings
-from tidemill.protocols.contract import address_text
+from tidemill.protocols.amqp.settings import AmqpListener
+from tidemill.protocols.contract import Address, address_text
 from tidemill.settings import Section, Settings
 from tidemill.workers.spec import WorkerSpec
 
@@ -34,12 +35,14 @@ class Broker:
     """The facts about the broker that a kind of worker can use.
 
     ``client`` has the properties of a Kafka client of this broker, with ``bootstrap.servers``.
+    ``addresses`` has host and port of each protocol that is served, by name.
     """
 
     settings: Settings
     client: Mapping[str, str]
     file: Path | None
     has_topic: Callable[[str], bool]
+    addresses: Mapping[str, Address] = field(default_factory=dict)
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command of tidemill that reaches this broker."""
@@ -176,6 +179,11 @@ def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
     settings = broker.settings.section(GatewaySettings)
     if not settings.enabled:
         return
+    amqp = broker.settings.section(AmqpListener)
+    if amqp.key in broker.addresses and not settings.amqp_url:
+        scheme = "amqp" if amqp.tls_cert is None else "amqps"
+        url = f"{scheme}://{address_text(*broker.addresses[amqp.key])}/"
+        settings = settings.model_copy(update={"amqp_url": url})
     file = os.devnull if broker.file is None else str(broker.file.absolute())
     given = [
         f"--set={section.key}.{name}={_text(value)}"

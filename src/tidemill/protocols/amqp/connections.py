@@ -31,10 +31,12 @@ class Connections:
 
     Attributes:
         opened, closed: how many there have been since the start.
+        channels_opened, channels_closed: the same, of channels.
     """
 
     def __init__(self) -> None:
         self.opened = self.closed = 0
+        self.channels_opened = self.channels_closed = 0
         self._open: dict[str, Connection] = {}
 
     def add(self, name: str, connection: Connection) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tidemill.metrics.definition import Metric, counter, gauge, histogram
 from tidemill.metrics.registry import Family, Histogram, Registry
 from tidemill.net.listener import Listener
+from tidemill.protocols.amqp.connections import Connections
 
 PROTOCOL = "amqp091"
 
@@ -57,8 +58,6 @@ ACKNOWLEDGED = _messages("acknowledged", "Messages that were acknowledged.")
 class Tally:
     """Counts of all connections since the start."""
 
-    channels_opened: int = 0
-    channels_closed: int = 0
     publishers: int = 0
     declared: int = 0
     received: int = 0
@@ -105,10 +104,13 @@ class Tally:
             self.got_manual += 1
 
 
-def add_tally(registry: Registry, tally: Tally, listeners: Sequence[Listener]) -> None:
+def add_tally(
+    registry: Registry, tally: Tally, channels: Connections, listeners: Sequence[Listener]
+) -> None:
     """Add the counts to a registry.
 
     Args:
+        channels: the connections, which count their channels.
         listeners: those of AMQP; more can be added to the list later.
     """
 
@@ -118,9 +120,9 @@ def add_tally(registry: Registry, tally: Tally, listeners: Sequence[Listener]) -
         yield CONNECTIONS, [((), connections)]
         yield OPENED, [((), opened)]
         yield CLOSED, [((), opened - connections)]
-        yield CHANNELS, [((), tally.channels_opened - tally.channels_closed)]
-        yield CHANNELS_OPENED, [((), tally.channels_opened)]
-        yield CHANNELS_CLOSED, [((), tally.channels_closed)]
+        yield CHANNELS, [((), channels.channels_opened - channels.channels_closed)]
+        yield CHANNELS_OPENED, [((), channels.channels_opened)]
+        yield CHANNELS_CLOSED, [((), channels.channels_closed)]
         yield PUBLISHERS, [((PROTOCOL,), tally.publishers)]
         yield DECLARED, [((), tally.declared)]
         yield SIZES, [((PROTOCOL,), tally.sizes)]

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 TOPIC = "tidemill.amqp"
 PERIOD_S = 2.0
+LOOK_S = 0.25
+"""How often it looks whether something has come or gone."""
 FULL_S = 60.0
 """Each fact is published at least so often, in seconds."""
 MOST_RECORDS = 4000
@@ -103,7 +105,7 @@ class StatePublisher:
         """Publish until cancelled. An error is logged once, until it is another one."""
         reported = ""
         while True:
-            await asyncio.sleep(PERIOD_S)
+            await self._next_round()
             try:
                 await self.publish()
                 reported = ""
@@ -112,22 +114,42 @@ class StatePublisher:
                     reported = str(error)
                     log.warning("amqp.not_published", error=reported, hint=error.hint)
 
+    async def _next_round(self) -> None:
+        """Return after ``PERIOD_S``, or earlier if something has come or gone."""
+        before = self._structure()
+        for _ in range(round(PERIOD_S / LOOK_S)):
+            await asyncio.sleep(LOOK_S)
+            if self._structure() != before:
+                return
+
+    def _structure(self) -> object:
+        connections = self._connections
+        return (
+            *(connections.opened, connections.closed),
+            *(connections.channels_opened, connections.channels_closed),
+            *(self._door.queues.version(), self._find_topic()),
+        )
+
+    def _find_topic(self) -> object:
+        """Return the id of the topic; None if it does not exist."""
+        try:
+            return self._door.topics.get(TOPIC).topic_id
+        except UnknownTopicOrPartitionError:
+            return None
+
     async def publish(self) -> int:
         """Publish what has changed; return the number of records.
 
         Raises:
             TidemillError: the topic refuses.
         """
-        try:
-            topic = self._door.topics.get(TOPIC)
-        except UnknownTopicOrPartitionError:
-            self._topic_id = None
-            self._known.clear()
-            return 0
-        if topic.topic_id != self._topic_id:
-            self._topic_id = topic.topic_id
+        topic_id = self._find_topic()
+        if topic_id != self._topic_id:
+            self._topic_id = topic_id
             self._known.clear()
             self._freed_ms = self._door.clock.now_ms()
+        if topic_id is None:
+            return 0
         count = await self._publish_round()
         await self._free()
         return count
@@ -290,6 +312,8 @@ class StatePublisher:
             "os_pid": str(os.getpid()),
             "connections_opened": self._connections.opened,
             "connections_closed": self._connections.closed,
+            "channels_opened": self._connections.channels_opened,
+            "channels_closed": self._connections.channels_closed,
             "listeners": list(self._listeners),
             "left_out": self._left_out,
             **self._usage,
@@ -310,6 +334,8 @@ def _usage(data_dir: str) -> dict[str, Any]:
         "mem_used": usage.resident_bytes,
         "fd_used": usage.open_files,
         "fd_total": usage.most_files,
+        "mem_total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "processors": os.cpu_count(),
     }
     try:
         disk = os.statvfs(data_dir)

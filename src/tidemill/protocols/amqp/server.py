@@ -17,6 +17,7 @@ from tidemill.net.pause import Pause
 from tidemill.net.tls import ListenerTls
 from tidemill.protocols.amqp.alarm import Alarm
 from tidemill.protocols.amqp.codec.frames import SCRATCH_BYTES
+from tidemill.protocols.amqp.connections import Connections
 from tidemill.protocols.amqp.metrics import Tally, add_tally
 from tidemill.protocols.amqp.published import Address, StatePublisher
 from tidemill.protocols.amqp.session import AmqpSession
@@ -82,16 +83,17 @@ class AmqpServer:
             return
         self._listeners = [self.listener]
         self._addresses = []
-        tally = None
+        tally, connections = None, Connections()
         if settings.telemetry.shows_names_of("rabbitmq"):
             tally = Tally()
-            add_tally(engine.metrics, tally, self._listeners)
+            add_tally(engine.metrics, tally, connections, self._listeners)
         self.shared = Shared(
             door_for=self._door_for,
             listener=self.listener,
             alarm=Alarm(self.listener.budget),
             users=users,
             tally=tally,
+            connections=connections,
             max_message=min(settings.limits.request_bytes, MAX_BODY_BYTES),
             scratch=memoryview(bytearray(SCRATCH_BYTES)),
             consumer_timeout_ms=amqp.consumer_timeout_ms,

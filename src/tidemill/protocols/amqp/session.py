@@ -539,6 +539,7 @@ class AmqpSession:
         if self._is_closing:
             return
         log.warning("connection.closed", peer=self._link.peer, error=error.text)
+        self.shared.connections.remove(self._name, self)
         self._end_channels()
         self.method(
             0,

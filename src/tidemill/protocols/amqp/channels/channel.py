@@ -38,8 +38,7 @@ class Channel:
         self.consuming = Consuming(number, wire)
         self.publishing = Publishing(number, wire, self.consuming)
         self.transaction: Transaction | None = None
-        if wire.shared.tally is not None:
-            wire.shared.tally.channels_opened += 1
+        wire.shared.connections.channels_opened += 1
 
     @property
     def pending_bytes(self) -> int:
@@ -247,8 +246,8 @@ class Channel:
 
     def close(self) -> None:
         """End everything. What is not settled returns to its queues."""
-        if self.wire.shared.tally is not None and not self.is_closed:
-            self.wire.shared.tally.channels_closed += 1
+        if not self.is_closed:
+            self.wire.shared.connections.channels_closed += 1
         self.is_closed = True
         if self.transaction is not None:
             self.transaction.close()

@@ -1,0 +1,94 @@
+"""Asks the broker over AMQP to change something, with the login of the request.
+
+Must not know: routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+from tidemill.amqp_client.connection import AmqpClient
+from tidemill.amqp_client.errors import AmqpConflictError, AmqpNotFoundError, QueueRefusedError
+from tidemill.amqp_client.moving import Moved, move
+from tidemill.confluent.clients import Kafka
+from tidemill.gateway.errors import HttpError, busy
+
+T = TypeVar("T")
+_AT_ONCE = 4
+"""Connections that are open at the same time."""
+_WAITING = 20
+
+
+class AmqpActions:
+    """What administrators do with queues and connections.
+
+    Args:
+        url: the address, ``amqp://HOST:PORT/``.
+        kafka: the client of the user; the login for AMQP is the same.
+    """
+
+    def __init__(self, url: str, kafka: Kafka) -> None:
+        self._url, self._kafka = url, kafka
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def close_connection(self, name: str, reason: str) -> None:
+        """Close a client's connection.
+
+        Raises:
+            HttpError: it does not exist (404), the user must not do it (403), or no broker answers.
+        """
+        question = {"close": "connection", "name": name, "reason": reason}
+        await self._with(lambda client: client.ask(question))
+
+    async def purge(self, queue: str) -> int:
+        """Drop the messages of a queue that are ready; return how many these were.
+
+        Raises:
+            HttpError: as ``close_connection``.
+        """
+        answer = await self._with(lambda client: client.call("queue.purge", queue=queue))
+        return answer.number("message_count")
+
+    async def move_back(self, queue: str, most: int, *, dry_run: bool = False) -> Moved:
+        """Return dead letters to the queues in which they died.
+
+        Raises:
+            HttpError: as ``close_connection``.
+        """
+        return await self._with(lambda client: move(client, queue, None, most, dry_run=dry_run))
+
+    async def _with(self, work: Callable[[AmqpClient], T]) -> T:
+        if self._waiting >= _WAITING:
+            raise busy("too many changes are under way")
+        self._waiting += 1
+        try:
+            async with self._free:
+                return await asyncio.to_thread(self._run, work)
+        except AmqpNotFoundError as error:
+            raise HttpError(404, "not_found", str(error), hint=error.hint) from error
+        except AmqpConflictError as error:
+            raise HttpError(409, "conflict", str(error), hint=error.hint) from error
+        except QueueRefusedError as error:
+            raise HttpError(403, "forbidden", str(error), hint=error.hint) from error
+        finally:
+            self._waiting -= 1
+
+    def _run(self, work: Callable[[AmqpClient], T]) -> T:
+        ca_file = self._kafka.properties.get("ssl.ca.location")
+        with AmqpClient(self._with_login(), ca_file) as client:
+            return work(client)
+
+    def _with_login(self) -> str:
+        properties = self._kafka.properties
+        if "oauth_cb" in properties:
+            raise HttpError(
+                403, "forbidden", "AMQP needs a login with a password", hint="Log in with basic."
+            )
+        name = properties.get("sasl.username", "guest")
+        password = properties.get("sasl.password", "guest")
+        parts = urlsplit(self._url)
+        return f"{parts.scheme}://{quote(name, safe='')}:{quote(password, safe='')}@{parts.netloc}/"
