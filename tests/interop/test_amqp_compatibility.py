@@ -43,7 +43,8 @@ ELSEWHERE = {
 }
 NO_PROTOCOL = {
     "Policies, operator policies",
-    "Management API, shovel, federation",
+    "Management API that declares or publishes",
+    "Shovel, federation",
 }
 """What is not a part of AMQP 0-9-1, so that no client can ask for it."""
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemill.gateway.console.app import Console
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.guard import Guard, Rates
 from tidemill.gateway.information import get_group, get_groups, get_topic, get_topics
-from tidemill.gateway.management.app import api
+from tidemill.gateway.management.app import METHODS, api
 from tidemill.gateway.metrics import get_metrics
 from tidemill.gateway.openapi import get_document, get_page, get_root
 from tidemill.gateway.parts import Parts
@@ -40,7 +40,7 @@ ROUTES = [
     Route("/metrics", get_metrics),
     Route("/topics", get_topics),
     Route("/topics/{topic}/partitions/{partition}", get_partition),
-    Route("/api/{rest:path}", api, methods=["GET", "DELETE", "POST", "PUT", "PATCH"]),
+    Mount("/api", routes=[Route("/{rest:path}", api, methods=METHODS)]),
     Route("/groups", get_groups),
     Route("/groups/{group}", get_group),
 ]

@@ -6,12 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from tidemill.confluent.clients import Kafka
-<<<<<<< HEAD
-from tidemill.gateway.cluster.watch import Watch
-=======
 from tidemill.gateway.amqp.actions import AmqpActions
 from tidemill.gateway.amqp.state import AmqpState
->>>>>>> 2fa58f76 (RabbitMQ's management API on the gateway: lists, health checks, and closing a connection)
+from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
@@ -33,12 +30,9 @@ class Parts:
         hub: Follows topics.
         registry: What the gateway measures.
         metrics: The page with the metrics of all workers.
-<<<<<<< HEAD
         watch: The snapshot of all topics and groups. It costs nothing until it is asked for.
-=======
         amqp: Changes queues and connections; None where there is no AMQP.
         amqp_state: Knows queues and connections.
->>>>>>> 2fa58f76 (RabbitMQ's management API on the gateway: lists, health checks, and closing a connection)
     """
 
     kafka: Kafka
@@ -51,12 +45,9 @@ class Parts:
     hub: Hub
     registry: Registry
     metrics: MetricsPage
-<<<<<<< HEAD
     watch: Watch
-=======
     amqp: AmqpActions | None
     amqp_state: AmqpState
->>>>>>> 2fa58f76 (RabbitMQ's management API on the gateway: lists, health checks, and closing a connection)
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
@@ -72,15 +63,11 @@ class Parts:
         pool, hub = Pool(kafka), Hub(kafka, catalog)
         registry = Registry() if beside is None else beside.registry
         page = MetricsPage(kafka, registry)
-<<<<<<< HEAD
         watch = Watch(kafka)
-        return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, registry, page, watch)
-=======
         amqp = AmqpActions(settings.amqp_url, kafka) if settings.amqp_url else None
         state = AmqpState(kafka, kafka if beside is None else beside.kafka)
-        shared = (registry, page, amqp, state)
+        shared = (registry, page, watch, amqp, state)
         return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, *shared)
->>>>>>> 2fa58f76 (RabbitMQ's management API on the gateway: lists, health checks, and closing a connection)
 
     def stop(self) -> None:
         """End answers that wait for new records. All others are completed."""
@@ -88,11 +75,8 @@ class Parts:
 
     async def close(self) -> None:
         """End what runs. Records under way get a few seconds."""
-<<<<<<< HEAD
         await self.watch.close()
-=======
         await asyncio.to_thread(self.amqp_state.close)
->>>>>>> 2fa58f76 (RabbitMQ's management API on the gateway: lists, health checks, and closing a connection)
         await self.writer.close()
         await self.hub.close()
         await self.pool.close()

@@ -23,7 +23,7 @@ _WAITING = 20
 
 
 class AmqpActions:
-    """What administrators do with queues and connections.
+    """Changes of queues and connections.
 
     Args:
         url: the address, ``amqp://HOST:PORT/``.

@@ -77,7 +77,7 @@ class View:
 
     @property
     def age_s(self) -> float:
-        """How old the facts are, by the clocks of broker and gateway."""
+        """The age of the facts, by the clocks of broker and gateway."""
         return max(0.0, time.time() - float(self.node["at"]) / 1000)
 
 

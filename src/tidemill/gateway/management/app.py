@@ -23,6 +23,8 @@ from tidemill.gateway.management.objects import VHOST, Json
 from tidemill.gateway.parts import Parts
 
 REASON = "Closed via management plugin"
+METHODS = ("GET", "DELETE", "POST", "PUT", "PATCH")
+"""Methods that are answered, if with 405."""
 _NOT_FOUND = ("Object Not Found", "Not Found")
 _LONGEST_PATH = 8192
 

@@ -53,7 +53,7 @@ class Publishing:
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages are published with confirms, and not confirmed yet."""
+        """The number of messages that are published with confirms, and not confirmed yet."""
         return 0 if self.confirms is None else self._unsettled
 
     @property

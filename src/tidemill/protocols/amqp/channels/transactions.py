@@ -36,12 +36,12 @@ class Transaction:
 
     @property
     def published_count(self) -> int:
-        """How many messages wait for the commit."""
+        """The number of messages that wait for the commit."""
         return len(self._published)
 
     @property
     def settled_count(self) -> int:
-        """How many deliveries are settled when the transaction commits."""
+        """The number of deliveries that are settled when the transaction commits."""
         return len(self._settled)
 
     def publish(self, head: PublishHead, properties: bytes, body: bytes) -> None:
