@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from tidemill import __version__, extras
 from tidemill.cli import output
 from tidemill.cli.acl.commands import app as acl_app
+from tidemill.cli.alert.commands import app as alert_app
 from tidemill.cli.backup.commands import backup, restore
 from tidemill.cli.bridge.commands import app as bridge_app
 from tidemill.cli.demo.commands import demo
@@ -184,6 +185,7 @@ app.add_typer(
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
 app.add_typer(webhook_app, name="webhook", short_help="Deliver topics to HTTP endpoints.")
+app.add_typer(alert_app, name="alert", short_help="List, acknowledge and silence alerts.")
 app.add_typer(bridge_app, name="bridge", short_help="Bring StatsD and the like into topics.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")

@@ -1,4 +1,4 @@
-"""The least rules of what tidemill itself runs: pipelines, sources, gateways, bridges, webhooks.
+"""The least rules of what tidemill itself runs: pipelines, sources, gateways, alerts and others.
 
 This module must not print.
 """
@@ -37,6 +37,7 @@ class Preset(enum.StrEnum):
     GATEWAY = "gateway"
     BRIDGE = "bridge"
     WEBHOOK = "webhook"
+    ALERTS = "alerts"
 
 
 Purpose = Annotated[
@@ -108,14 +109,24 @@ def _gateway(name: str) -> list[Grant]:
     ]
 
 
+def _alerts(name: str) -> list[Grant]:
+    return [
+        (TOPIC, "tidemill.alerts", _USES),
+        (TOPIC, METRICS, (Operation.READ,)),
+        (TRANSACTIONAL_ID, "tidemill-alerts", (Operation.WRITE,)),
+        (GROUP, "tidemill-alerts", (Operation.DESCRIBE,)),
+    ]
+
+
 _GRANTS: dict[Preset, Callable[[str], list[Grant]]] = {
     Preset.PIPELINE: _pipeline,
     Preset.SOURCE: _source,
     Preset.GATEWAY: _gateway,
     Preset.BRIDGE: _bridge,
     Preset.WEBHOOK: _webhook,
+    Preset.ALERTS: _alerts,
 }
-_NAMELESS = {Preset.GATEWAY, Preset.BRIDGE}
+_NAMELESS = {Preset.GATEWAY, Preset.BRIDGE, Preset.ALERTS}
 
 
 def rules_for(

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tidemill.connect.alerts.definition import AlertEntry, AlertsSection, ReceiverEntry
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.topics import SOURCES
 from tidemill.connect.direct.definition import Definition as Bridge
@@ -26,6 +27,7 @@ from tidemill.gateway.hooks.settings import HookEntry, HooksSection
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.contract import Address, address_text
+from tidemill.protocols.http.settings import HealthListener
 from tidemill.settings import Section, Settings
 from tidemill.workers.spec import WorkerSpec
 
@@ -198,6 +200,25 @@ def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
     yield WorkerSpec("gateway", broker.command("gateway", "--config", file, *given), stop_s=20)
 
 
+def _alerts(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield the worker of alerts, with the address of the broker's own metrics."""
+    settings = broker.settings.section(AlertsSection)
+    if not settings.run or broker.file is None or not broker.settings.entries(AlertEntry):
+        return
+    values = settings.model_dump(mode="json")
+    health = broker.settings.section(HealthListener)
+    if not settings.scrape and health.enabled and health.port:
+        at = address_text(health.bind_host(broker.settings.host), health.port)
+        values["scrape"] = f"http://{at}/metrics"
+    given = [
+        f"--set={settings.key}.{name}={_text(value)}"
+        for name, value in values.items()
+        if value != ""
+    ]
+    run = broker.command("alert", "run", "--config", str(broker.file.absolute()), *given)
+    yield WorkerSpec("alerts", run, stop_s=20)
+
+
 def _none(broker: Broker) -> Iterable[WorkerSpec]:
     """Yield nothing: the gateway serves these."""
     return ()
@@ -223,6 +244,9 @@ KINDS = [
     Kind(Definition, _of_board(Definition, SOURCES, "sources")),
     Kind(Webhook, _of_board(Webhook, WEBHOOKS, "webhooks", stop_s=30)),
     Kind(Bridge, _of_board(Bridge, BRIDGES, "bridges", stop_s=30)),
+    Kind(AlertsSection, _alerts),
+    Kind(AlertEntry, _none),
+    Kind(ReceiverEntry, _none),
     Kind(PublishEntry, _publishers),
     Kind(PipelineEntry, _pipelines),
 ]

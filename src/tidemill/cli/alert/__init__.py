@@ -1,0 +1,1 @@
+"""``tidemill alert``: alerts, silences and acknowledgements."""

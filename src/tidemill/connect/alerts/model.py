@@ -1,0 +1,338 @@
+"""What the topic of alerts stores: alerts, groups with their notices, silences, acknowledgements.
+
+Each is one record: its key names it, and its value is a JSON object. What is read may be from any
+program, so ``decode`` checks it. Must not know: a client, a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, Self
+
+from tidemill.connect.alerts.errors import MatcherError
+
+LONGEST_VALUE = 256
+"""Characters of a label's value; the rest is cut off."""
+MOST_LABELS = 64
+MOST_MATCHERS = 30
+
+Labels = tuple[tuple[str, str], ...]
+"""Pairs of name and value, in the order of the names."""
+State = Literal["pending", "firing", "resolved"]
+Matcher = tuple[str, bool, re.Pattern[str]]
+
+_MATCHER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(!=|=)(.*)", re.DOTALL)
+_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def labels_of(values: Mapping[str, object]) -> Labels:
+    """Return labels in the order of their names. Long values are cut, and empty ones left out."""
+    found = ((name, str(value)[:LONGEST_VALUE]) for name, value in values.items())
+    return tuple(sorted((name, value) for name, value in found if value)[:MOST_LABELS])
+
+
+def fingerprint(labels: Labels) -> str:
+    """Return the id of the alert with these labels: 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(labels).encode()).hexdigest()[:16]
+
+
+class Stored:
+    """A record's value."""
+
+    def encode(self) -> bytes:
+        """Return the value as JSON."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()  # type: ignore[call-overload]
+
+    @classmethod
+    def decode(cls, value: bytes | None) -> Self | None:
+        """Return what a value has; None if it is deleted, or not one of ours."""
+        try:
+            found = json.loads(value or b"null")
+            known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
+            made = cls(**{key: each for key, each in found.items() if key in known})
+            made.check()
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            return None
+        return made
+
+    def check(self) -> None:
+        """Check the types of what was read, and restore those that JSON lacks.
+
+        Raises:
+            ValueError: one is wrong. A TypeError, AttributeError or KeyError means the same.
+        """
+
+
+@dataclass
+class Alert(Stored):
+    """An alert: a rule with one set of labels.
+
+    Attributes:
+        rule: the name of the rule.
+        labels: all labels, with ``alertname``.
+        active_ms: since when the condition holds: it identifies this occurrence.
+        fired_ms: since when it fires, or has fired; 0 while it is pending.
+        resolved_ms: since when it does not hold any more; 0 before.
+        muted_by: ids of the silences that hold its notices back.
+        unmuted_ms: when the last silence ended while it fired; 0: never.
+    """
+
+    rule: str
+    state: State
+    labels: dict[str, str]
+    value: float
+    active_ms: int
+    fired_ms: int = 0
+    resolved_ms: int = 0
+    updated_ms: int = 0
+    annotations: dict[str, str] = field(default_factory=dict)
+    receivers: list[str] = field(default_factory=list)
+    muted_by: list[str] = field(default_factory=list)
+    unmuted_ms: int = 0
+
+    def check(self) -> None:
+        """Check the types."""
+        is_valid = (
+            self.state in ("pending", "firing", "resolved")
+            and _are_texts(self.labels)
+            and _are_texts(self.annotations)
+            and all(isinstance(each, str) for each in (self.rule, *self.receivers, *self.muted_by))
+        )
+        times = self.active_ms, self.fired_ms, self.resolved_ms, self.updated_ms, self.unmuted_ms
+        if not is_valid or not _are(int, times):
+            raise ValueError("not an alert")
+        self.value = float(self.value)
+
+    @property
+    def id(self) -> str:
+        """Its id: the same at each occurrence."""
+        return fingerprint(labels_of(self.labels))
+
+    @property
+    def is_firing(self) -> bool:
+        """Whether it fires now."""
+        return self.state == "firing"
+
+
+@dataclass
+class Notice(Stored):
+    """What is sent to a receiver. It is stored before the first attempt.
+
+    Attributes:
+        id: the same at each attempt, also of later processes.
+        alerts: copies of the alerts as they were, those that fire first.
+        more: how many alerts are left out of ``alerts``.
+        told: what the receiver knows to fire after it: occurrences by the ids of alerts.
+        next_ms: when the next attempt is due.
+    """
+
+    id: str
+    planned_ms: int
+    alerts: list[dict[str, Any]]
+    told: dict[str, int]
+    more: int = 0
+    attempts: int = 0
+    next_ms: int = 0
+    error: str = ""
+
+    def check(self) -> None:
+        """Check the types."""
+        numbers = self.planned_ms, self.more, self.attempts, self.next_ms, *self.told.values()
+        if not _are(int, numbers) or not isinstance(self.id, str):
+            raise ValueError("not a notice")
+        if len(self.copies()) < len(self.alerts):
+            raise ValueError("a notice has something that is not an alert")
+
+    def copies(self) -> list[Alert]:
+        """Return the alerts."""
+        found = (Alert.decode(json.dumps(each).encode()) for each in self.alerts)
+        return [each for each in found if each is not None]
+
+
+@dataclass
+class Group(Stored):
+    """The alerts of a receiver that are sent together.
+
+    Attributes:
+        labels: the labels that they have in common, by ``group_by``.
+        told: what the receiver knows to fire: occurrences (``active_ms``) by the ids of alerts.
+        sent_ms: when the last notice was delivered; 0: none was since nothing fired.
+        notice: what is to be delivered.
+    """
+
+    receiver: str
+    labels: dict[str, str]
+    told: dict[str, int] = field(default_factory=dict)
+    sent_ms: int = 0
+    notice: Notice | None = None
+
+    def check(self) -> None:
+        """Check the types, and restore the notice."""
+        if not isinstance(self.receiver, str) or not _are_texts(self.labels):
+            raise ValueError("not a group")
+        if not _are(int, (self.sent_ms, *self.told.values())):
+            raise ValueError("not a group")
+        if self.notice is not None:
+            self.notice = Notice.decode(json.dumps(self.notice).encode())
+
+    @property
+    def id(self) -> str:
+        """Identifies the group in keys."""
+        return fingerprint((("", self.receiver), *labels_of(self.labels)))
+
+
+@dataclass
+class Silence(Stored):
+    """Holds back notices of the alerts that match, from a time until another.
+
+    Attributes:
+        matchers: texts such as ``group=billing*`` or ``severity!=critical``; all must match.
+    """
+
+    matchers: list[str]
+    starts_ms: int
+    ends_ms: int
+    by: str = ""
+    comment: str = ""
+
+    def check(self) -> None:
+        """Check the types and the matchers."""
+        times = self.starts_ms, self.ends_ms
+        texts = self.by, self.comment
+        if not _are(int, times) or not _are(str, texts):
+            raise ValueError("not a silence")
+        try:
+            parse_matchers(self.matchers)
+        except MatcherError as error:
+            raise ValueError(str(error)) from None
+
+    @cached_property
+    def _parsed(self) -> list[Matcher]:
+        return parse_matchers(self.matchers)
+
+    def covers(self, now_ms: int) -> bool:
+        """Return whether it is in force at a time."""
+        return self.starts_ms <= now_ms < self.ends_ms
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether all its matchers match."""
+        return all(
+            (pattern.fullmatch(labels.get(name, "")) is not None) is wanted
+            for name, wanted, pattern in self._parsed
+        )
+
+
+@dataclass
+class Ack(Stored):
+    """An acknowledgement of one occurrence of an alert: it is not repeated any more."""
+
+    active_ms: int
+    at_ms: int
+    by: str = ""
+    comment: str = ""
+
+    def check(self) -> None:
+        """Check the types."""
+        if type(self.active_ms) is not int or type(self.at_ms) is not int:
+            raise ValueError("not an acknowledgement")
+
+
+def parse_matchers(texts: list[str]) -> list[Matcher]:
+    """Return matchers: the label, whether it must match, and the pattern.
+
+    Args:
+        texts: ``LABEL=PATTERN`` or ``LABEL!=PATTERN``; ``*`` stands for any text. A label that is
+            missing is an empty text.
+
+    Raises:
+        MatcherError: one is invalid, or there is none.
+    """
+    if not isinstance(texts, list) or not 0 < len(texts) <= MOST_MATCHERS:
+        raise MatcherError(f"a silence has 1 to {MOST_MATCHERS} matchers")
+    found: list[Matcher] = []
+    for text in texts:
+        parts = _MATCHER.fullmatch(text) if isinstance(text, str) and len(text) < 1000 else None
+        if parts is None or parts[3].startswith("~"):
+            raise MatcherError(
+                f"invalid matcher {str(text)[:100]!r}: use LABEL=PATTERN or LABEL!=PATTERN",
+                hint="* stands for any text: group=billing*",
+            )
+        # Each star is possessive up to the next literal, so that no pattern takes long.
+        pieces = [re.escape(each) for each in re.split(r"\*+", parts[3])]
+        pattern = "".join([pieces[0], *(f"(?>.*?{each})" for each in pieces[1:-1])])
+        if len(pieces) > 1:
+            pattern += ".*" + pieces[-1]
+        found.append((parts[1], parts[2] == "=", re.compile(pattern, re.DOTALL)))
+    return found
+
+
+def is_id(text: str) -> bool:
+    """Return whether a text can be the id of a silence."""
+    return _ID.fullmatch(text) is not None
+
+
+def _are(kind: type, values: Iterable[object]) -> bool:
+    return all(type(each) is kind for each in values)
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, dict) and _are(str, values.values())
+
+
+@dataclass
+class Position(Stored):
+    """How far a rule has read a topic whose records are alerts: offsets by partition."""
+
+    offsets: dict[str, int]
+
+    def check(self) -> None:
+        """Check the types."""
+        if not all(type(each) is int and each >= 0 for each in self.offsets.values()):
+            raise ValueError("not a position")
+
+
+@dataclass
+class Test(Stored):
+    """An order to send a test notice, and what came of it.
+
+    Attributes:
+        error: why it could not be sent; empty: it was; None: it was not tried yet.
+    """
+
+    receiver: str
+    at_ms: int
+    error: str | None = None
+
+    def check(self) -> None:
+        """Check the types."""
+        if not isinstance(self.receiver, str) or type(self.at_ms) is not int:
+            raise ValueError("not a test")
+
+
+@dataclass
+class WorkerState(Stored):
+    """What the worker says of itself.
+
+    Attributes:
+        rules: by name: ``source``, ``measure``, ``series`` and, if something is wrong, ``error``
+            and ``hint``.
+    """
+
+    updated_ms: int
+    worker: str
+    interval_s: float
+    rules: dict[str, dict[str, Any]]
+    receivers: dict[str, dict[str, Any]]
+    phase: str = "running"
+
+    def check(self) -> None:
+        """Check the types."""
+        if type(self.updated_ms) is not int or not isinstance(self.phase, str):
+            raise ValueError("not a state")
+        for each in (*self.rules.values(), *self.receivers.values()):
+            each.keys()
