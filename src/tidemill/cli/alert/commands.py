@@ -204,7 +204,7 @@ def send_test(
 
     The exit code is 1 if the receiver does not get it.
     """
-    from tidemill.connect.alerts.model import Test
+    from tidemill.connect.alerts.model import OrderedTest
 
     kafka = _kafka(servers, properties)
     worker = _worker(_read(kafka)) or {}
@@ -214,11 +214,11 @@ def send_test(
             f"there is no receiver {receiver}", hint=f"There are: {', '.join(sorted(known))}"
         )
     key = f"{TEST}/{secrets.token_hex(8)}"
-    _write(kafka, {key: Test(receiver, _now_ms())})
+    _write(kafka, {key: OrderedTest(receiver, _now_ms())})
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         done = _read(kafka).get(key)
-        if isinstance(done, Test) and done.error is not None:
+        if isinstance(done, OrderedTest) and done.error is not None:
             _write(kafka, {key: None})
             if done.error:
                 raise TidemillError(f"{receiver} did not get the test notice: {done.error}")

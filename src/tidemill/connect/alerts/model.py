@@ -297,7 +297,7 @@ class Position(Stored):
 
 
 @dataclass
-class Test(Stored):
+class OrderedTest(Stored):
     """An order to send a test notice, and what came of it.
 
     Attributes:

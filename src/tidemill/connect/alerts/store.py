@@ -17,10 +17,10 @@ from tidemill.connect.alerts.model import (
     Ack,
     Alert,
     Group,
+    OrderedTest,
     Position,
     Silence,
     Stored,
-    Test,
     WorkerState,
 )
 from tidemill.connect.alerts.topics import (
@@ -44,7 +44,7 @@ _KINDS: Mapping[str, type[Stored]] = {
     SILENCE: Silence,
     ACK: Ack,
     POSITION: Position,
-    TEST: Test,
+    TEST: OrderedTest,
     WORKER: WorkerState,
 }
 _OF_OTHERS = (SILENCE, ACK, TEST)

@@ -27,7 +27,7 @@ from tidemill.connect.alerts.conditions import MetricCondition, TopicCondition
 from tidemill.connect.alerts.definition import AlertEntry, AlertsSection, ReceiverEntry
 from tidemill.connect.alerts.errors import AlertError, PermanentAlertError
 from tidemill.connect.alerts.machine import Alerting, Changes, Due
-from tidemill.connect.alerts.model import Alert, Notice, Position, Test, WorkerState
+from tidemill.connect.alerts.model import Alert, Notice, OrderedTest, Position, WorkerState
 from tidemill.connect.alerts.sending import Outgoing
 from tidemill.connect.alerts.sources import MetricPages, Scraped, TopicRecords, WorkerMetrics
 from tidemill.connect.alerts.store import AlertTopic
@@ -138,7 +138,7 @@ class Run:
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._results: deque[tuple[str, str, str]] = deque()
         self._positions: dict[str, Position] = {}
-        self._tests: dict[str, Test] = {}
+        self._tests: dict[str, OrderedTest] = {}
         self._said: dict[str, str] = {}
         self._state: WorkerState | None = None
         self._rule_states: dict[str, dict[str, Any]] = {}
@@ -423,7 +423,7 @@ class Run:
             kind, _, name = key.partition("/")
             if kind == TEST and name:
                 test = self._tests.pop(name)
-                changes[key] = Test(test.receiver, test.at_ms, error)
+                changes[key] = OrderedTest(test.receiver, test.at_ms, error)
             elif error:
                 changes |= self._machine.failed(key, notice, error, now_ms())
             else:
@@ -431,7 +431,7 @@ class Run:
         return changes
 
 
-def _test_notice(name: str, test: Test) -> Due:
+def _test_notice(name: str, test: OrderedTest) -> Due:
     """Return a notice about an alert that does not exist."""
     labels = {"alertname": "TestAlert", "severity": "none"}
     texts = {"summary": "This is a test of tidemill alert test. Nothing is wrong."}
