@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations.md"
 ROOMS = (
     *("engine", "net", "protocols", "state", "log", "cli", "workers", "gateway"),
-    *("connect/base", "connect/direct", "connect/webhooks", "confluent"),
+    *("connect/base", "connect/direct", "connect/webhooks", "connect/alerts", "confluent"),
 )
 """Folders whose code logs with structlog. Code in ``spark`` logs texts with ``logging``."""
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")

@@ -284,11 +284,11 @@ The broker answers Prometheus at `/metrics` of its health port (9464):
   Prometheus). What AMQP clients do is counted for RabbitMQ's names only if they are shown.
 - Histograms have the suffixes `_bucket`, `_sum` and `_count`. Counters start at 0 when the process
   starts, unless the table says otherwise.
-- Workers (the gateway, sources, bridges, webhooks, publishers of event stores, pipelines) have
-  their metrics at `/metrics` of the gateway (8080), with the labels `worker` and `process`. They
-  publish them every ten seconds in the topic `tidemill.metrics`, as soon as the first scrape has
-  created it. That works in front of Apache Kafka, too. A process that has published nothing for a
-  minute is not shown.
+- Workers (the gateway, sources, bridges, webhooks, publishers of event stores, alerts,
+  pipelines) have their metrics at `/metrics` of the gateway (8080), with the labels `worker` and
+  `process`. They publish them every ten seconds in the topic `tidemill.metrics`, as soon as the
+  first scrape has created it. That works in front of Apache Kafka, too. A process that has
+  published nothing for a minute is not shown.
 - The broker does not decode records, so it does not know how many a fetch returned: compare
   `tidemill_topic_bytes_out_total` with `tidemill_topic_bytes_in_total`, and look at the lag.
 """

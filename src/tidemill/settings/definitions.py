@@ -69,13 +69,7 @@ def _type_text(field: FieldInfo) -> str:
         return "table of text"
     if isinstance(annotation, types.UnionType):
         annotation = next(option for option in options if option is not type(None))
-    names = {
-        int: "integer",
-        float: "number",
-        bool: "true or false",
-        str: "text",
-        Path: "path",
-    }
+    names = {int: "integer", bool: "true or false", str: "text", Path: "path"}
     text = names[typing.cast(type, annotation)]
     low = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
     high = next((m.le for m in field.metadata if hasattr(m, "le")), None)

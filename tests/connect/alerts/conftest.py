@@ -76,7 +76,7 @@ class Alerts:
         return {"group_wait_s": 0, "group_interval_s": 0}
 
     def start(self, **settings: Any) -> None:
-        given = {"interval_s": 0.05, "scrape": self.page.url, **settings}
+        given = {"interval_ms": 50, "scrape": self.page.url, **settings}
         worker = Worker(
             self.kafka,
             AlertsSection.model_validate(given),

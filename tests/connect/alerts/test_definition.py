@@ -24,7 +24,7 @@ HOOK = {"name": "r", "url": "http://h/"}
         ({"above": None}, "needs above or below"),
         ({"measure": "count"}, "measure of a metric is one of"),
         ({"measure": "absent"}, "has no above or below"),
-        ({"measure": "absent", "above": None, "by": ["a"]}, "can't be told apart"),
+        ({"measure": "absent", "above": None, "by": ["a"]}, "can't have by"),
         ({"field": "cents"}, "measure = last needs field"),
         ({"filter": "a ="}, "invalid expression"),
         ({"summary": "${a b}"}, "invalid expression"),

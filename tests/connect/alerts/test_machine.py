@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.connect.alerts.driving import Driver, receiver, rule
 from tidemill.connect.alerts import machine
 from tidemill.connect.alerts.machine import GIVE_UP_MS, KEPT_MS
@@ -299,7 +301,10 @@ def test_what_has_ended_is_deleted_after_a_day() -> None:
 
 
 def test_texts_have_the_value_and_the_labels() -> None:
-    texts = {"summary": "${group} is ${value} s behind; ${missing}.", "annotations": {"a": "$${x}"}}
+    texts: dict[str, Any] = {
+        "summary": "${group} is ${value} s behind; ${missing}.",
+        "annotations": {"a": "$${x}"},
+    }
     driver = Driver([rule(labels={"severity": "page"}, **texts)], [receiver()])
     driver.measure({"billing": 12.5})
     (alert,) = driver.machine.alerts.values()

@@ -22,7 +22,11 @@ class Alerts(RuleBasedStateMachine):
 
     @initialize(by=st.sampled_from([[], ["..."], ["group"]]), wait=st.sampled_from([0, 10]))
     def begin(self, by: list[str], wait: int) -> None:
-        options = {"group_by": by, "group_wait_s": wait, "group_interval_s": INTERVAL_S}
+        options: dict[str, Any] = {
+            "group_by": by,
+            "group_wait_s": wait,
+            "group_interval_s": INTERVAL_S,
+        }
         receiver = make_receiver(**options, repeat_interval_s=REPEAT_S)
         self.driver = Driver([make_rule(for_s=FOR_S)], [receiver])
         self.over: dict[str, int] = {}

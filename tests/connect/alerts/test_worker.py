@@ -135,7 +135,7 @@ def test_alerts_stay_while_metrics_can_not_be_read(alerts: Alerts) -> None:
     assert [each.state for each in alerts.alerts()] == ["firing"]
     alerts.page.status = 200
     alerts.page.values = {"other": 1}
-    bodies = alerts.wait(lambda: len(alerts.hook.requests) == 3, "both change")
+    alerts.wait(lambda: len(alerts.hook.requests) == 3, "both change")
     bodies = [each.json for each in alerts.hook.requests]
     assert {(b["groupLabels"]["alertname"], b["status"]) for b in bodies[1:]} == {
         ("x", "resolved"),

@@ -99,7 +99,7 @@ def grant(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Create the least rules of a pipeline, source, gateway, bridge or webhook, or of topics.
+    """Create the least rules of a pipeline, source, gateway, bridge, webhook, alerts, or of topics.
 
     The user can be one that tidemill makes itself, such as worker/gateway.
     """

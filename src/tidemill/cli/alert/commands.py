@@ -382,7 +382,7 @@ def _worker(found: Mapping[str, Stored]) -> dict[str, Any] | None:
     if not isinstance(state, WorkerState):
         return None
     age_ms = _now_ms() - state.updated_ms
-    is_stale = age_ms > STALE_MS + 1000 * state.interval_s
+    is_stale = age_ms > STALE_MS + state.interval_ms
     return {
         "worker": state.worker,
         "state": "no worker" if is_stale else state.phase,

@@ -244,7 +244,7 @@ def _invalid_entry(kind: type[Section], place: str, error: ValidationError) -> S
 def _refuse_wrong_kind(definition: SettingDef, given: Given) -> None:
     """Refuse what pydantic accepts and is a mistake: true for a number, and an empty text."""
     wrong = ""
-    if isinstance(given.value, bool) and definition.type.startswith(("integer", "number")):
+    if isinstance(given.value, bool) and definition.type.startswith("integer"):
         wrong = "expected a number"
     elif given.value == "":
         wrong = "it is empty"

@@ -89,8 +89,8 @@ def create(
     """Create a user, or change its password.
 
     With --data-dir it writes into the folder of a broker that does not run: so the first super user
-    comes to be. --for creates the rules, too, that a pipeline, source, gateway, bridge or webhook
-    needs; --read, --write and --group add those for topics and groups.
+    comes to be. --for creates the rules, too, that a pipeline, source, gateway, bridge, webhook or
+    alerts needs; --read, --write and --group add those for topics and groups.
     """
     rules = rules_for(name, purpose, of, read or [], write or [], groups or [])
     if data_dir is None and admin:

@@ -159,7 +159,7 @@ class TopicCondition:
 
     @property
     def window_ms(self) -> int:
-        """How old records can be that count."""
+        """The age up to which records count, in milliseconds."""
         return self._window_ms
 
     def know(self, labels: Iterable[Mapping[str, str]]) -> None:

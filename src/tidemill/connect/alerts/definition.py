@@ -28,8 +28,8 @@ class AlertsSection(Section):
     key = "alerts"
 
     run: bool = Field(True, description="Whether the broker starts the worker process `alerts`.")
-    interval_s: float = Field(
-        15.0, ge=0.05, le=3600, description="Seconds between two evaluations of the rules."
+    interval_ms: int = Field(
+        15_000, ge=50, le=3_600_000, description="Milliseconds between evaluations of the rules."
     )
     scrape: str = Field(
         "",
@@ -76,7 +76,7 @@ class AlertEntry(Section):
     by: list[str] | None = Field(
         None,
         max_length=20,
-        description="Labels, or fields of records, that alerts are told apart by; the rest is "
+        description="Labels, or fields of records, that tell alerts apart; the rest is "
         "added up. Default: all labels of a series; none of a record.",
     )
     field: str = Field("", description="The field of records for measure = last.")
@@ -125,7 +125,7 @@ class AlertEntry(Section):
         if (self.measured == "last") != bool(self.field):
             raise ValueError("measure = last needs field, and no other measure has it")
         if self.by and self.measured in ("absent", "events"):
-            raise ValueError(f"measure = {self.measured} can't be told apart with by")
+            raise ValueError(f"measure = {self.measured} can't have by")
         if self.measured == "events" and self.for_s:
             raise ValueError("measure = events has no for_s: the records say when it fires")
         if {"alertname", "value"} & {*self.labels, *(self.by or ())}:

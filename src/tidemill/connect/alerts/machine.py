@@ -57,7 +57,7 @@ Changes = dict[str, Stored | None]
 
 
 class Reading(NamedTuple):
-    """What a rule has measured for one set of labels."""
+    """A measured value of a rule, for one set of labels."""
 
     labels: Labels
     value: float

@@ -1,4 +1,4 @@
-"""What the topic of alerts stores: alerts, groups with their notices, silences, acknowledgements.
+"""The records of the topic of alerts: alerts, groups with notices, silences, acknowledgements.
 
 Each is one record: its key names it, and its value is a JSON object. What is read may be from any
 program, so ``decode`` checks it. Must not know: a client, a clock.
@@ -121,7 +121,7 @@ class Alert(Stored):
 
 @dataclass
 class Notice(Stored):
-    """What is sent to a receiver. It is stored before the first attempt.
+    """A message to a receiver. It is stored before the first attempt.
 
     Attributes:
         id: the same at each attempt, also of later processes.
@@ -286,7 +286,7 @@ def _are_texts(values: Any) -> bool:
 
 @dataclass
 class Position(Stored):
-    """How far a rule has read a topic whose records are alerts: offsets by partition."""
+    """The position of a rule in a topic whose records are alerts: offsets by partition."""
 
     offsets: dict[str, int]
 
@@ -316,7 +316,7 @@ class OrderedTest(Stored):
 
 @dataclass
 class WorkerState(Stored):
-    """What the worker says of itself.
+    """The last report of the worker.
 
     Attributes:
         rules: by name: ``source``, ``measure``, ``series`` and, if something is wrong, ``error``
@@ -325,7 +325,7 @@ class WorkerState(Stored):
 
     updated_ms: int
     worker: str
-    interval_s: float
+    interval_ms: int
     rules: dict[str, dict[str, Any]]
     receivers: dict[str, dict[str, Any]]
     phase: str = "running"

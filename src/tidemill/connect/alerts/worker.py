@@ -161,7 +161,7 @@ class Run:
             log.info("alerts.running", rules=len(self._rules), alerts=len(self._machine.alerts))
             await self._store(self._machine.retire(now_ms()))
             while not self._stop.is_set():
-                due = time.monotonic() + self._settings.interval_s
+                due = time.monotonic() + self._settings.interval_ms / 1000
                 await self._evaluate()
                 while await self._turn() and time.monotonic() < due:
                     pass
@@ -334,7 +334,7 @@ class Run:
         made = WorkerState(
             at_ms,
             f"{socket.gethostname()}:{os.getpid()}",
-            self._settings.interval_s,
+            self._settings.interval_ms,
             dict(self._rule_states),
             receivers,
         )
