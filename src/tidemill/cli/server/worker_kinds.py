@@ -206,10 +206,9 @@ def _alerts(broker: Broker) -> Iterable[WorkerSpec]:
     if not settings.run or broker.file is None or not broker.settings.entries(AlertEntry):
         return
     values = settings.model_dump(mode="json")
-    health = broker.settings.section(HealthListener)
-    if not settings.scrape and health.enabled and health.port:
-        at = address_text(health.bind_host(broker.settings.host), health.port)
-        values["scrape"] = f"http://{at}/metrics"
+    health = broker.addresses.get(HealthListener.key)
+    if not settings.scrape and health is not None:
+        values["scrape"] = f"http://{address_text(*health)}/metrics"
     given = [
         f"--set={settings.key}.{name}={_text(value)}"
         for name, value in values.items()
