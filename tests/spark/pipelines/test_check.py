@@ -50,6 +50,11 @@ def test_a_good_pipeline_has_no_problems(p: Pipeline) -> None:
     check(p)
 
 
+def test_several_queries_may_add_records_to_one_topic(p: Pipeline) -> None:
+    p.sql("more", "SELECT flight FROM late", sink=TopicSink("all", key="flight"))
+    check(p)
+
+
 @pytest.mark.parametrize(
     "text",
     [

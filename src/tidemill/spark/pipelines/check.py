@@ -110,8 +110,9 @@ def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
     )
     queries = [*dead_letter_queries(pipeline).values(), *pipeline.queries]
     yield from _duplicates([(q.name, q.place) for q in queries], "there are two queries")
+    replaced = {query.sink.place for query in pipeline.queries if not query.sink.adds_only}
     yield from _duplicates(
-        [(query.sink.place, query.place) for query in pipeline.queries],
+        [(q.sink.place, q.place) for q in pipeline.queries if q.sink.place in replaced],
         "two queries write to",
         "Give each query a sink of its own.",
         {query.sink.place: query.sink.target for query in pipeline.queries},

@@ -175,10 +175,13 @@ class Sink:
     Attributes:
         modes: Output modes in which the sink gives correct results.
         needs_key: Whether the user must name key columns.
+        adds_only: Whether the sink only adds to its place, and replaces nothing there. Then other
+            queries of the pipeline may add to it, too.
     """
 
     modes: ClassVar[tuple[str, ...]] = MODES
     needs_key: ClassVar[bool] = False
+    adds_only: ClassVar[bool] = False
 
     @property
     def target(self) -> str:
@@ -189,7 +192,8 @@ class Sink:
     def place(self) -> Hashable:
         """A value that is equal for two sinks that write to the same place.
 
-        No two queries of a pipeline may share it. It is never shown, so it may contain secrets.
+        No two queries of a pipeline may share it, unless all their sinks have ``adds_only``. It is
+        never shown, so it may contain secrets.
         """
         return self.target
 

@@ -94,6 +94,8 @@ class TopicSink(_RecordSink):
     and no other columns than ``key`` (the same) and ``headers``
     (ARRAY<STRUCT<key: STRING, value: BINARY>>).
 
+    Several queries may write to one topic: each writes its own records exactly once.
+
     In update and complete mode a later record of a key replaces an earlier one only if readers
     treat the topic in this way. ``ChangelogSink`` is made for that.
 
@@ -104,6 +106,8 @@ class TopicSink(_RecordSink):
     """
 
     key: Columns = ()
+
+    adds_only: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
