@@ -43,6 +43,17 @@ def test_a_data_folder_is_kept_for_the_next_broker(tmp_path: Path) -> None:
     assert (tmp_path / "data.log").exists()
 
 
+def test_a_broker_that_was_killed_is_followed_by_one_with_its_port(tmp_path: Path) -> None:
+    with tidemill.Broker(tmp_path / "data") as killed:
+        Kafka(killed.bootstrap_servers).create_topics("test", {"t": (2, {})})
+        address = killed.bootstrap_servers
+        psutil.Process(killed.pid).kill()
+    port = int(address.rpartition(":")[2])
+    with tidemill.Broker(tmp_path / "data", port=port) as broker:
+        assert broker.bootstrap_servers == address
+        assert len(Kafka(address).partitions("test", "t")) == 2
+
+
 def test_a_broker_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     code = "import tidemill\nb = tidemill.Broker()\nprint(b.pid, flush=True)\ninput()"
     program = subprocess.Popen(

@@ -36,6 +36,8 @@ class Broker:
         data_dir: the data folder, which is kept. Without it, the data is in a temporary folder
             that is deleted at the end.
         settings: as ``--set`` takes them, e.g. ``{"default_partitions": "4"}``.
+        port: the port for Kafka clients; 0, the default, takes a free one. With the port of a
+            broker that has ended, its clients find the new one.
         amqp: whether it also serves queues.
         log_file: where the broker logs; by default a file beside the data.
 
@@ -52,6 +54,7 @@ class Broker:
         data_dir: str | Path | None = None,
         *,
         settings: Mapping[str, str] | None = None,
+        port: int = 0,
         amqp: bool = False,
         log_file: str | Path | None = None,
     ) -> None:
@@ -62,6 +65,7 @@ class Broker:
         self.data_dir = Path(data_dir).absolute()
         default = self.data_dir.with_name(f"{self.data_dir.name}.log")
         self.log_file = Path(log_file or default).absolute()
+        self._port = port
         self._settings = {**_OFF, "amqp.enabled": str(amqp).lower(), **(settings or {})}
         if amqp:
             self._settings.setdefault("amqp.port", "0")
@@ -129,7 +133,7 @@ class Broker:
             "the broker",
             [
                 *("serve", "--data-dir", str(self.data_dir)),
-                *("--host", HOST, "--kafka-port", "0"),
+                *("--host", HOST, "--kafka-port", str(self._port)),
                 *(f"--set={name}={value}" for name, value in self._settings.items()),
             ],
             self.log_file,
