@@ -13,7 +13,9 @@ from tests.examples.running import EXAMPLES, program
 
 ROOT = EXAMPLES.parent
 NAMES = sorted(path.name for path in EXAMPLES.iterdir() if (path / f"{path.name}.py").exists())
-APPLICATIONS = [name for name in ("dashboard", "personalisation") if name in NAMES]
+APPLICATIONS = [
+    name for name in ("dashboard", "fraud", "monitoring", "personalisation") if name in NAMES
+]
 """They have a picture in the index. The other examples show one thing each."""
 
 
