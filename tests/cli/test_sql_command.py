@@ -92,3 +92,15 @@ def test_errors_are_told_in_a_line(
     done = line.run("sql", *arguments)
     assert (done.returncode, text in done.stderr) == (code, True), done.stderr
     assert "bug" not in done.stderr
+
+
+def test_a_query_that_is_followed_prints_rows_as_records_come(line: CommandLine) -> None:
+    options = ("sql", "--follow", "--from", "beginning", "--until-end")
+    found = line.ok(*options, "--json", "SELECT n FROM many WHERE n % 500 = 0")
+    assert [json.loads(each)["n"] for each in found.splitlines()] == [0, 500, 1000]
+    found = line.ok("sql", "-f", "SELECT n, s FROM many WHERE _offset >= 1498 LIMIT 2")
+    assert [each.split()[0] for each in found.splitlines()] == ["n", "1498", "1499"]
+    done = line.run("sql", "-f", "SELECT n, count(*) FROM many GROUP BY n")
+    assert done.returncode == 1
+    assert "never end" in done.stderr
+    assert 'pipeline.sql("query"' in done.stderr

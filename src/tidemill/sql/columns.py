@@ -63,6 +63,14 @@ class Misfits:
     count: int = 0
     first: str = ""
 
+    def warning(self) -> str:
+        """Return a warning about them."""
+        what = "value does" if self.count == 1 else "values do"
+        return (
+            f"{self.count} {what} not fit the columns, which are null there; "
+            f"the first: {self.first}"
+        )
+
 
 def shape_of(keys: Iterable[bytes | None], values: Sequence[bytes | None]) -> Shape:
     """Return the columns that a sample has."""

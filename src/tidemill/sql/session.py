@@ -7,22 +7,22 @@ Must not know: commands, HTTP.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import duckdb
 import pyarrow as pa
 
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import TidemillError
+from tidemill.duration import Duration, microseconds
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands, inserting
-from tidemill.sql.columns import Columns, Misfits
+from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.commands import Copy, Insert
 from tidemill.sql.database import (
     LATEST,
@@ -30,26 +30,24 @@ from tidemill.sql.database import (
     declared,
     message,
     open_database,
-    reader,
     tree_of,
     value_of,
     views,
 )
 from tidemill.sql.errors import (
-    QueryEndedError,
     SqlError,
     StatementRefusedError,
     TooMuchToReadError,
     UnknownTableError,
 )
-from tidemill.sql.statement import Bound, Needed, Uses, needed, uses
-from tidemill.sql.topics import Scan, Topics
-
-_ENDED = "the statement was cancelled, or took longer than its time limit"
-_ENDED_HINT = "Read less, or raise the limit."
-_FOR_LATEST = {"_key", "_partition", "_offset", "_timestamp", "_value"}
-"""Columns that a topic's table always has: they decide which record of a key is the latest."""
-_BATCH_ROWS = 10_000
+from tidemill.sql.feed import FOR_LATEST, Feed
+from tidemill.sql.following import Follower, refused
+from tidemill.sql.incremental import Plan
+from tidemill.sql.incremental import plan as incremental_plan
+from tidemill.sql.running import BATCH_ROWS, Running
+from tidemill.sql.statement import WINDOWS, Bound, Needed, Uses, needed, uses
+from tidemill.sql.topics import Extent, Scan, Topics
+from tidemill.sql.windows import expanded, statement_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +142,89 @@ class Connection:
         with self._database() as database:
             return [plan for plan, _ in self._plans(database, statement, Misfits())]
 
+    def follow(
+        self,
+        statement: str,
+        parameters: Sequence[Any] = (),
+        *,
+        start: Literal["beginning", "end"] = "end",
+        watermark: Duration = "10 seconds",
+        until_end: bool = False,
+    ) -> Follower:
+        """Return a query whose rows come as records come.
+
+        It filters and projects the new records of one topic, which can be joined with ``$latest``
+        tables; or it groups them by windows of ``tumble`` or ``hop``, with count, sum, min, max and
+        avg. The rows of a window come when it is complete.
+
+        Args:
+            statement: the query.
+            parameters: for the placeholders ``?``.
+            start: where the topic is read from, unless a condition on ``_offset`` or a lower bound
+                of ``_timestamp`` says so.
+            watermark: how long the rows of a window are waited for, in the time of the rows.
+            until_end: whether it ends at the end that the topic has now.
+
+        Raises:
+            StatementRefusedError: the query can't be followed; the hint has the pipeline that can.
+            SqlError: it is malformed.
+            UnknownTableError: a table is not a topic.
+            DurationError: the watermark is malformed.
+        """
+        delay = timedelta(microseconds=microseconds(watermark))
+        database, misfits = self._database(), Misfits()
+        try:
+            self._check_tables(uses(tree_of(database, statement)))
+            plan = self._followed(database, statement)
+            stop = threading.Event()
+            feed = Feed(self._topics, plan, database, self._shape, misfits, stop)
+            ends = feed.ends()
+            self._place(database, feed, plan, ends if start == "end" else None)
+            ask(database, "SET lock_configuration = true")
+            return Follower(
+                database,
+                plan,
+                feed,
+                parameters,
+                watermark=delay,
+                ends=ends if until_end else None,
+                misfits=misfits,
+                cancelled=stop,
+            )
+        except duckdb.Error as error:
+            database.close()
+            raise SqlError(message(error)) from error
+        except BaseException:
+            database.close()
+            raise
+
+    def _place(
+        self, database: duckdb.DuckDBPyConnection, feed: Feed, plan: Plan, ends: Any
+    ) -> None:
+        """Set where a query begins: where its conditions say, or else at ``ends``."""
+        places = [
+            needed(bounds, lambda node, column: value_of(database, node, column))
+            for bounds in plan.used.tables[plan.source]
+        ]
+        if any(each.first or each.since_ms is not None for each in places):
+            found = self._topics.ranges(plan.source, feed.extents[plan.source], places)
+            feed.positions = feed.ends() | {each.partition: each.start for each in found}
+        elif ends is not None:
+            feed.positions = dict(ends)
+
+    def _followed(self, database: duckdb.DuckDBPyConnection, statement: str) -> Plan:
+        """Return the plan of a query that is followed."""
+        try:
+            return incremental_plan(database, statement, endless=True)
+        except StatementRefusedError as error:
+            used = uses(tree_of(database, statement))
+            topics = {table.removesuffix(LATEST) for table in used.tables}
+            shapes = {each: self._shape(each, self._topics.extents(each)) for each in topics}
+            raise refused(error, statement, shapes) from None
+
+    def _shape(self, topic: str, extents: Mapping[int, Extent]) -> Shape:
+        return self._declared.get(topic) or self._topics.sample(topic, extents)
+
     def _database(self) -> duckdb.DuckDBPyConnection:
         return open_database(self._memory, self._threads, self._files)
 
@@ -180,10 +261,12 @@ class Connection:
             )
         if self._read(running, query, explained):
             return
+        if any(name in query.lower() for name in WINDOWS):
+            query = _with_windows(running.database, query)
         if isinstance(command, Insert):
-            self._insert(running, command, parameters)
+            self._insert(running, command, query, parameters)
         elif isinstance(command, Copy):
-            self._copy(running, command, parameters)
+            self._copy(running, command, query, parameters)
         else:
             running.prepare(query, parameters)
 
@@ -210,22 +293,23 @@ class Connection:
         ask(database, "SET lock_configuration = true")
         return False
 
-    def _insert(self, running: Running, command: Insert, parameters: Sequence[Any]) -> None:
+    def _insert(
+        self, running: Running, command: Insert, query: str, parameters: Sequence[Any]
+    ) -> None:
         if command.topic not in (names := self._topics.names()):
             raise _unknown(command.topic, names)
-        running.prepare(command.query, parameters)
-        described = running.description
-        query = inserting.record_query(command.query, described, command.columns)
         running.prepare(query, parameters)
+        described = running.description
+        running.prepare(inserting.record_query(query, described, command.columns), parameters)
         with running.guarded():
-            batches = inserting.checked(running.reader(_BATCH_ROWS), described)
+            batches = inserting.checked(running.reader(BATCH_ROWS), described)
             running.changed = inserting.insert(self._kafka, command.topic, batches)
         running.prepare("SELECT ?::BIGINT AS records", [running.changed])
 
-    def _copy(self, running: Running, command: Copy, parameters: Sequence[Any]) -> None:
+    def _copy(self, running: Running, command: Copy, query: str, parameters: Sequence[Any]) -> None:
         assert self._files is not None
         path = str(self._files / command.path).replace("'", "''")
-        text = f"COPY ({command.query}) TO '{path}' {command.options}"
+        text = f"COPY ({query}) TO '{path}' {command.options}"
         with running.guarded():
             ((running.changed, *_),) = ask(running.database, text, parameters)
         running.prepare("SELECT ?::BIGINT AS rows", [running.changed])
@@ -234,22 +318,31 @@ class Connection:
         self, database: duckdb.DuckDBPyConnection, statement: str, misfits: Misfits
     ) -> list[tuple[TopicPlan, Columns]]:
         used = uses(tree_of(database, statement))
+        self._check_tables(used)
         by_topic: dict[str, list[list[Bound]]] = {}
-        names: set[str] | None = None
-        for table in used.qualified:
-            if not _is_system(table):
-                raise _unknown(table, self._topics.names())
         for table, places in used.tables.items():
             topic = table.removesuffix(LATEST)
-            names = self._topics.names() if names is None else names
-            if topic not in names:
-                raise _unknown(table, names)
             needs_all: list[list[Bound]] = [[]]
             latest = table.endswith(LATEST) and table != topic
             by_topic.setdefault(topic, []).extend(needs_all if latest else places)
         return [
             self._plan(database, topic, places, used, misfits) for topic, places in by_topic.items()
         ]
+
+    def _check_tables(self, used: Uses) -> None:
+        """Check that all tables are topics.
+
+        Raises:
+            UnknownTableError: one is not.
+        """
+        names: set[str] | None = None
+        for table in used.qualified:
+            if not _is_system(table):
+                raise _unknown(table, self._topics.names())
+        for table in used.tables:
+            names = self._topics.names() if names is None else names
+            if table.removesuffix(LATEST) not in names:
+                raise _unknown(table, names)
 
     def _plan(
         self,
@@ -260,107 +353,17 @@ class Connection:
         misfits: Misfits,
     ) -> tuple[TopicPlan, Columns]:
         extents = self._topics.extents(topic)
-        shape = self._declared.get(topic) or self._topics.sample(topic, extents)
+        shape = self._shape(topic, extents)
         wants: list[Needed] = [
             needed(bounds, lambda node, column: value_of(database, node, column))
             for bounds in places
         ]
         ranges = self._topics.ranges(topic, extents, wants)
-        wanted = None if used.all_columns else frozenset(used.names) | _FOR_LATEST
+        wanted = None if used.all_columns else frozenset(used.names) | FOR_LATEST
         columns = Columns(shape, wanted, misfits)
         size = int(sum(each.size for each in ranges) * shape.record_bytes)
         fields = tuple(name for name in columns.schema.names if not name.startswith("_"))
         return TopicPlan(topic, tuple(ranges), fields, shape.sampled, size), columns
-
-
-class Running:
-    """A statement that runs: its DuckDB, what it reads, and its time limit.
-
-    Attributes:
-        database: has the result.
-        scans: the streams that it reads.
-        misfits: the values that did not fit the columns.
-        cancelled: set when it is to end.
-        notes: what is worth knowing about the result.
-        changed: how many rows were written; -1 if none is.
-    """
-
-    def __init__(self, database: duckdb.DuckDBPyConnection, timeout_s: float | None) -> None:
-        self.database = database
-        self.scans: list[Scan] = []
-        self.misfits = Misfits()
-        self.cancelled = threading.Event()
-        self.notes: list[str] = []
-        self.changed = -1
-        self._text = ""
-        self._parameters: list[Any] = []
-        self._relation: Any = None
-        self._has_begun = False
-        self._timer: threading.Timer | None = None
-        if timeout_s is not None:
-            self._timer = threading.Timer(timeout_s, self.cancel)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def prepare(self, text: str, parameters: Sequence[Any]) -> None:
-        """Bind a statement. It begins when its first row is asked for."""
-        self._text, self._parameters, self._has_begun = text, list(parameters), False
-        self._relation = self.database.sql(text, params=self._parameters or None)
-
-    @property
-    def description(self) -> list[tuple[Any, ...]]:
-        """The columns of the result, as in PEP 249."""
-        return [] if self._relation is None else list(self._relation.description)
-
-    @property
-    def rows(self) -> duckdb.DuckDBPyConnection:
-        """The result, for its rows as tuples."""
-        if not self._has_begun:
-            self._has_begun = True
-            self.database.execute(self._text, self._parameters or None)
-        return self.database
-
-    def reader(self, rows: int) -> pa.RecordBatchReader:
-        """Return the result as record batches, none of which is kept."""
-        self._has_begun = True
-        return reader(self._relation, rows)
-
-    def cancel(self) -> None:
-        """End the statement. What fetches its rows raises ``QueryEndedError``."""
-        self.cancelled.set()
-        self.database.interrupt()
-
-    def close(self) -> None:
-        """Free everything."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self.database.close()
-
-    @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Translate errors of fetching rows."""
-        if self.cancelled.is_set():
-            raise QueryEndedError(_ENDED, hint=_ENDED_HINT)
-        try:
-            yield
-        except BaseException as error:
-            found = self.translated(error)
-            if found is error:
-                raise
-            raise found from error
-
-    def translated(self, error: BaseException) -> BaseException:
-        """Return an error as one of tidemill's."""
-        if isinstance(error, TidemillError) or not isinstance(error, Exception):
-            return error
-        failure = next((scan.failure for scan in self.scans if scan.failure is not None), None)
-        if failure is not None and not isinstance(failure, QueryEndedError):
-            return failure
-        if self.cancelled.is_set() or isinstance(error, duckdb.InterruptException):
-            return QueryEndedError(_ENDED, hint=_ENDED_HINT)
-        if isinstance(error, (duckdb.Error, pa.ArrowException)):
-            return SqlError(message(error))
-        return error
 
 
 class Cursor:
@@ -416,13 +419,7 @@ class Cursor:
     def warnings(self) -> list[str]:
         """Warnings about the rows that were returned so far: values that did not fit."""
         misfits = Misfits() if self._running is None else self._running.misfits
-        if not misfits.count:
-            return []
-        what = "value does" if misfits.count == 1 else "values do"
-        return [
-            f"{misfits.count} {what} not fit the columns, which are null there; "
-            f"the first: {misfits.first}"
-        ]
+        return [misfits.warning()] if misfits.count else []
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row; None at the end."""
@@ -443,9 +440,9 @@ class Cursor:
     def arrow(self) -> pa.Table:
         """Return all rows as a table of Arrow."""
         with (result := self._result()).guarded():
-            return result.reader(_BATCH_ROWS).read_all()
+            return result.reader(BATCH_ROWS).read_all()
 
-    def batches(self, rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield all rows as record batches of Arrow."""
         with (result := self._result()).guarded():
             yield from result.reader(rows)
@@ -495,6 +492,13 @@ def _without_explain(statement: str) -> tuple[str, bool]:
     if text[:8].lower() == "explain " and not text[8:].lstrip().lower().startswith("analyze"):
         return text[8:], True
     return text, False
+
+
+def _with_windows(database: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Return a query with subqueries for windows in FROM."""
+    tree = tree_of(database, query)
+    whole = expanded(database, tree)
+    return query if whole == tree else statement_text(database, whole["statements"][0]["node"])
 
 
 def _explanation(plans: Sequence[TopicPlan]) -> tuple[str, list[Any]]:

@@ -35,7 +35,17 @@ _MOVING = {
     "current_localtimestamp",
 }
 """Functions whose value can be later when the statement runs than when it is planned."""
-_PURE = {"-", "+", "*", "to_milliseconds", "to_seconds", "to_minutes", "to_hours", "to_days"}
+_PURE = {
+    "-",
+    "+",
+    "*",
+    "trunc",
+    "to_milliseconds",
+    "to_seconds",
+    "to_minutes",
+    "to_hours",
+    "to_days",
+}
 _PURE |= {"epoch_ms", "make_timestamp", "make_timestamptz", "to_timestamp"}
 
 
@@ -73,6 +83,45 @@ class Uses:
     all_columns: bool = False
 
 
+WINDOWS = {"tumble": 3, "hop": 4}
+"""Table functions whose first argument is a topic, and how many arguments they have."""
+
+
+def function_of(node: Any) -> tuple[str, list[Node]]:
+    """Return the name and the arguments of a function; an empty name if it is none."""
+    if not isinstance(node, dict) or node.get("class") != "FUNCTION":
+        return "", []
+    # DuckDB 2 has named arguments.
+    given = node.get("arguments") or node.get("children") or []
+    return str(node["function_name"]).lower(), [each.get("expression", each) for each in given]
+
+
+def window_of(node: Any) -> tuple[str, list[Node]] | None:
+    """Return the name and the arguments of ``tumble`` or ``hop`` in FROM; None if it is none.
+
+    Their first argument is the topic, as a column.
+    """
+    if not isinstance(node, dict) or node.get("type") != "TABLE_FUNCTION":
+        return None
+    name, arguments = function_of(node.get("function"))
+    if WINDOWS.get(name) != len(arguments) or "column_names" not in arguments[0]:
+        return None
+    return name, arguments
+
+
+def table_of(node: Any) -> Node | None:
+    """Return a table in FROM: a topic, also one that is in windows; None for anything else."""
+    if isinstance(node, dict) and node.get("type") == "BASE_TABLE":
+        return node
+    window = window_of(node)
+    if window is None:
+        return None
+    names = window[1][0]["column_names"]
+    return {"type": "BASE_TABLE", "table_name": names[-1], "alias": node["alias"]} | (
+        {"schema_name": ".".join(names[:-1])} if len(names) > 1 else {}
+    )
+
+
 def uses(tree: Node) -> Uses:
     """Return what a statement uses. Names of common table expressions are left out."""
     found = Uses()
@@ -100,8 +149,8 @@ def _visit(node: Any, found: Uses, hidden: frozenset[str]) -> None:
             _visit(value, found, hidden)
         _visit_from(node.get("from_table"), found, hidden)
         return
-    if kind == "BASE_TABLE":
-        _add(node, found, hidden, {})
+    if (named := table_of(node)) is not None:
+        _add(named, found, hidden, {})
     _names(node, found)
     for value in node.values():
         _visit(value, found, hidden)
@@ -109,8 +158,10 @@ def _visit(node: Any, found: Uses, hidden: frozenset[str]) -> None:
 
 def _visit_from(node: Any, found: Uses, hidden: frozenset[str]) -> None:
     """Visit what is in FROM besides its own tables, which have been added."""
-    if isinstance(node, dict) and node.get("type") == "BASE_TABLE":
+    if table_of(node) is not None:
         _names(node, found)
+        for argument in (window_of(node) or ("", []))[1]:
+            _visit(argument, found, hidden)
     elif isinstance(node, dict) and node.get("type") == "JOIN":
         _names(node, found)
         for key, value in node.items():
@@ -139,8 +190,8 @@ def _names(node: Node, found: Uses) -> None:
 def _direct(node: Any) -> Iterator[Node]:
     """Yield the tables that FROM names itself, and in its joins."""
     if isinstance(node, dict):
-        if node.get("type") == "BASE_TABLE":
-            yield node
+        if (table := table_of(node)) is not None:
+            yield table
         elif node.get("type") == "JOIN":
             yield from _direct(node.get("left"))
             yield from _direct(node.get("right"))
@@ -171,7 +222,7 @@ def _bounds(select: Node) -> dict[str, list[Bound]]:
     found: dict[str, list[Bound]] = {}
     for condition in _conjuncts(select.get("where_clause")):
         for table, bound in _bound(condition):
-            if table or (alone and source is not None and source.get("type") == "BASE_TABLE"):
+            if table or (alone and table_of(source) is not None):
                 found.setdefault(table, []).append(bound)
     return found
 
@@ -188,7 +239,8 @@ def _is_plain(node: Any) -> bool:
             "FULL",
         )
         return plain and _is_plain(node.get("left")) and _is_plain(node.get("right"))
-    return node.get("type") in ("BASE_TABLE", "SUBQUERY") and not node.get("sample")
+    plain = node.get("type") == "SUBQUERY" or table_of(node) is not None
+    return plain and not node.get("sample")
 
 
 def _conjuncts(node: Any) -> Iterator[Node]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ class Topics:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
+        self._admin: Any = None
 
     def names(self) -> set[str]:
         """Return the names of all topics.
@@ -64,6 +66,14 @@ class Topics:
             place[1]: Extent(first[place], max(first[place], end[place]))
             for place in sorted(places)
         }
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Return the offset behind the last committed record of each partition, over one client."""
+        if self._admin is None:
+            self._admin = self._kafka.admin(_CLIENT)
+        places = self._kafka.partitions(_CLIENT, topic, self._admin)
+        found = self._kafka.end_offsets(_CLIENT, places, committed=True, admin=self._admin)
+        return {place[1]: end for place, end in found.items()}
 
     def ranges(
         self, topic: str, extents: Mapping[int, Extent], places: Sequence[Needed]

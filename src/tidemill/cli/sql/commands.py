@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time, timedelta
@@ -15,13 +17,14 @@ from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, Y
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
+    from tidemill.sql.following import Follower
     from tidemill.sql.session import Connection, Cursor
 
 _LIMIT = 1 << 30
 """Bytes above which a statement asks before it reads."""
 _PROMPT, _MORE = "sql> ", "...> "
 _SHOWN = 1000
-_WIDTH = 60
+_WIDTH, _LEAST_WIDTH = 60, 19
 
 
 _Columns = Annotated[
@@ -44,6 +47,28 @@ _Files = Annotated[
         "--files", metavar="DIR", help="Folder whose files COPY writes and queries can read."
     ),
 ]
+_Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Print rows as records come, until Ctrl-C.")
+]
+
+
+class _Start(enum.StrEnum):
+    """Where a query that is followed begins."""
+
+    BEGINNING = "beginning"
+    END = "end"
+
+
+_From = Annotated[
+    _Start, typer.Option("--from", help="Where --follow begins, without a condition that says it.")
+]
+_Watermark = Annotated[
+    str,
+    typer.Option("--watermark", metavar="TIME", help="How long windows of --follow are kept open."),
+]
+_UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="Stop --follow at the end that the topic has now.")
+]
 
 
 def sql(
@@ -58,6 +83,10 @@ def sql(
     memory: _Memory = "1GB",
     max_bytes: _MaxBytes = _LIMIT,
     files: _Files = None,
+    follow: _Follow = False,
+    from_: _From = _Start.END,
+    watermark: _Watermark = "10 seconds",
+    until_end: _UntilEnd = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
     yes: Yes = False,
@@ -83,6 +112,12 @@ def sql(
         files=files,
     )
     show = _csv if as_csv else _json_lines if as_json else _table
+    if follow:
+        if statement is None:
+            raise output.UsageError("--follow needs a statement")
+        more: Any = {"start": from_.value, "watermark": watermark, "until_end": until_end}
+        _follow(connection.follow(statement, **more), _lined if show is _table else show)
+        return
     if statement is not None:
         _run(connection, statement, show, max_bytes, yes=yes)
         return
@@ -123,6 +158,42 @@ def _run(connection: Connection, statement: str, show: Any, max_bytes: int, *, y
             output.warn(warning)
 
 
+def _follow(follower: Follower, show: Any) -> None:
+    """Print the rows of a query that is followed, each batch when it comes."""
+    with follower, contextlib.suppress(KeyboardInterrupt):
+        show(_Flushed(follower))
+    for warning in follower.warnings:
+        output.warn(warning)
+
+
+class _Flushed:
+    """The rows of a follower, each batch of which is flushed."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.description = follower.description
+        self._batches = follower.batches()
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for batch in self._batches:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            sys.stdout.flush()
+
+
+def _lined(rows: _Flushed) -> None:
+    """Print rows as lines of columns. Their widths are those of the names, or wider."""
+    from tidemill.frames import shown
+
+    names = [str(each[0]) for each in rows.description]
+    widths = [max(len(name), _LEAST_WIDTH) for name in names]
+
+    def line(cells: Iterable[str]) -> str:
+        return "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True)).rstrip()
+
+    print(line(names))
+    for row in rows:
+        print(line(shown(_text(value), _WIDTH) for value in row))
+
+
 def _statements(interactive: bool) -> Iterator[str]:
     """Yield the statements of stdin: each ends with ``;``, the last one also with the input."""
     lines: list[str] = []
@@ -144,8 +215,6 @@ def _lines(interactive: bool, pending: list[str]) -> Iterator[str]:
     if not interactive:
         yield from (sys.stdin or ())
         return
-    import contextlib
-
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (lines can be edited)
     while True:

@@ -1,0 +1,142 @@
+"""Read what is new in topics into a DuckDB, batch by batch, for queries that are kept current.
+
+The batch is the table with the topic's name. ``$latest`` tables are kept in the database, and are
+read to their end before each batch. Must not know: statements, files, commands.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import duckdb
+import pyarrow as pa
+
+from tidemill.reading.ranges import OffsetRange, limit_offsets
+from tidemill.sql.columns import Columns, Misfits, Shape
+from tidemill.sql.database import LATEST, ask, quoted, views
+from tidemill.sql.incremental import Plan
+from tidemill.sql.topics import Extent, Topics
+
+FOR_LATEST = frozenset({"_key", "_partition", "_offset", "_timestamp", "_value"})
+"""Columns that a topic's table always has: they decide which record of a key is the latest."""
+BATCH = 100_000
+_SOURCE = "__source"
+
+ShapeOf = Callable[[str, Mapping[int, Extent]], Shape]
+
+
+class Feed:
+    """The topics of a plan.
+
+    Args:
+        shape_of: returns the columns of a topic, given its offsets.
+        misfits: counts the values that don't fit the columns.
+        cancelled: set when reading is to end.
+
+    Attributes:
+        positions: by partition of the source, the offset to continue with.
+        shapes: the columns of each topic.
+
+    Raises:
+        UnknownTopicOrPartitionError: a topic does not exist.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        plan: Plan,
+        database: duckdb.DuckDBPyConnection,
+        shape_of: ShapeOf,
+        misfits: Misfits,
+        cancelled: threading.Event,
+    ) -> None:
+        self._topics = topics
+        self._database = database
+        self._cancelled = cancelled
+        self._source = plan.source
+        wanted = None if plan.used.all_columns else frozenset(plan.used.names) | FOR_LATEST
+
+        def columns(topic: str) -> Columns:
+            self.extents[topic] = topics.extents(topic)
+            self.shapes[topic] = shape_of(topic, self.extents[topic])
+            return Columns(self.shapes[topic], wanted, misfits)
+
+        self.extents: dict[str, dict[int, Extent]] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.columns = columns(plan.source)
+        self.positions = {number: each.first for number, each in self.extents[plan.source].items()}
+        self._tables = [_Latest(database, topic, columns(topic)) for topic in plan.tables]
+        self._show(pa.Table.from_batches([], self.columns.schema))
+        for view in [*views(plan.source, _SOURCE, self.columns)][:1]:
+            ask(database, view)
+
+    def read(self, limit: int = BATCH) -> int:
+        """Make the next records the batch, and return how many offsets were read; 0 at the end.
+
+        Raises:
+            DataLossError: records were removed before they were read.
+            UnreachableError: no broker answers.
+        """
+        for table in self._tables:
+            table.add(self._new(table.topic, table.columns, table.positions, None))
+        before = dict(self.positions)
+        batch = self._new(self._source, self.columns, self.positions, limit)
+        if self.positions == before:
+            return 0
+        self._show(batch)
+        return sum(end - before.get(number, 0) for number, end in self.positions.items())
+
+    def ends(self) -> dict[int, int]:
+        """Return the offsets at which the source ends now."""
+        return self._topics.ends(self._source)
+
+    def _show(self, batch: pa.Table) -> None:
+        self._database.register(_SOURCE, batch)
+
+    def _new(
+        self, topic: str, columns: Columns, positions: dict[int, int], limit: int | None
+    ) -> pa.Table:
+        ends = {(topic, n): end for n, end in self._topics.ends(topic).items()}
+        starts = {place: min(positions.get(place[1], 0), end) for place, end in ends.items()}
+        until = ends if limit is None else limit_offsets(starts, ends, limit)
+        ranges = [OffsetRange(*place, starts[place], end) for place, end in until.items()]
+        wanted = [each for each in ranges if each.size > 0]
+        batches = list(self._topics.scan(wanted, columns, self._cancelled))
+        for each in wanted:
+            positions[each.partition] = each.end
+        return pa.Table.from_batches(batches, columns.schema)
+
+
+class _Latest:
+    """The ``$latest`` table of a topic, in the database."""
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, topic: str, columns: Columns) -> None:
+        self.topic, self.columns = topic, columns
+        self.positions: dict[int, int] = {}
+        self._database = database
+        self._raw = f"__raw {topic}"
+        self._add(pa.Table.from_batches([], columns.schema))
+
+    def add(self, batch: pa.Table) -> None:
+        """Take over new records."""
+        if batch.num_rows:
+            self._add(batch)
+
+    def _add(self, batch: pa.Table) -> None:
+        database, raw = self._database, quoted(self._raw)
+        database.register("__new", batch)
+        ask(database, f"CREATE TEMP TABLE IF NOT EXISTS {raw} AS FROM __new LIMIT 0")
+        newest = "SELECT _key, _partition FROM __new WHERE _key IS NOT NULL"
+        ask(database, f"DELETE FROM {raw} WHERE (_key, _partition) IN ({newest})")
+        ask(
+            database,
+            f"INSERT INTO {raw} FROM __new WHERE _key IS NOT NULL "
+            "QUALIFY row_number() OVER (PARTITION BY _key, _partition ORDER BY _offset DESC) = 1",
+        )
+        database.unregister("__new")
+        name = f"__rows {self.topic}"
+        for view in views(name, raw, self.columns):
+            ask(database, view.replace("CREATE VIEW", "CREATE OR REPLACE TEMP VIEW", 1))
+        latest = quoted(self.topic + LATEST)
+        ask(database, f"CREATE OR REPLACE TEMP TABLE {latest} AS FROM {quoted(name + LATEST)}")

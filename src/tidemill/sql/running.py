@@ -1,0 +1,115 @@
+"""A statement that runs: its DuckDB, what it reads, its time limit, and its errors.
+
+Must not know: how a statement is planned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tidemill.errors import TidemillError
+from tidemill.sql.columns import Misfits
+from tidemill.sql.database import message, reader
+from tidemill.sql.errors import QueryEndedError, SqlError
+from tidemill.sql.topics import Scan
+
+BATCH_ROWS = 10_000
+"""Rows of a record batch of a result."""
+_ENDED = "the statement was cancelled, or took longer than its time limit"
+_ENDED_HINT = "Read less, or raise the limit."
+
+
+class Running:
+    """A statement that runs: its DuckDB, what it reads, and its time limit.
+
+    Attributes:
+        database: has the result.
+        scans: the streams that it reads.
+        misfits: the values that did not fit the columns.
+        cancelled: set when it is to end.
+        notes: what is worth knowing about the result.
+        changed: how many rows were written; -1 if none is.
+    """
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, timeout_s: float | None) -> None:
+        self.database = database
+        self.scans: list[Scan] = []
+        self.misfits = Misfits()
+        self.cancelled = threading.Event()
+        self.notes: list[str] = []
+        self.changed = -1
+        self._text = ""
+        self._parameters: list[Any] = []
+        self._relation: Any = None
+        self._has_begun = False
+        self._timer: threading.Timer | None = None
+        if timeout_s is not None:
+            self._timer = threading.Timer(timeout_s, self.cancel)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def prepare(self, text: str, parameters: Sequence[Any]) -> None:
+        """Bind a statement. It begins when its first row is asked for."""
+        self._text, self._parameters, self._has_begun = text, list(parameters), False
+        self._relation = self.database.sql(text, params=self._parameters or None)
+
+    @property
+    def description(self) -> list[tuple[Any, ...]]:
+        """The columns of the result, as in PEP 249."""
+        return [] if self._relation is None else list(self._relation.description)
+
+    @property
+    def rows(self) -> duckdb.DuckDBPyConnection:
+        """The result, for its rows as tuples."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.database.execute(self._text, self._parameters or None)
+        return self.database
+
+    def reader(self, rows: int) -> pa.RecordBatchReader:
+        """Return the result as record batches, none of which is kept."""
+        self._has_begun = True
+        return reader(self._relation, rows)
+
+    def cancel(self) -> None:
+        """End the statement. What fetches its rows raises ``QueryEndedError``."""
+        self.cancelled.set()
+        self.database.interrupt()
+
+    def close(self) -> None:
+        """Free everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.database.close()
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Translate errors of fetching rows."""
+        if self.cancelled.is_set():
+            raise QueryEndedError(_ENDED, hint=_ENDED_HINT)
+        try:
+            yield
+        except BaseException as error:
+            found = self.translated(error)
+            if found is error:
+                raise
+            raise found from error
+
+    def translated(self, error: BaseException) -> BaseException:
+        """Return an error as one of tidemill's."""
+        if isinstance(error, TidemillError) or not isinstance(error, Exception):
+            return error
+        failure = next((scan.failure for scan in self.scans if scan.failure is not None), None)
+        if failure is not None and not isinstance(failure, QueryEndedError):
+            return failure
+        if self.cancelled.is_set() or isinstance(error, duckdb.InterruptException):
+            return QueryEndedError(_ENDED, hint=_ENDED_HINT)
+        if isinstance(error, (duckdb.Error, pa.ArrowException)):
+            return SqlError(message(error))
+        return error

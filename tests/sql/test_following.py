@@ -1,0 +1,227 @@
+"""Queries that are followed give, batch by batch, what a query over all records gives."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
+
+from confluent_kafka import Producer
+
+from tests.sql.conftest import Topics
+from tidemill import sql
+from tidemill.errors import DurationError
+from tidemill.sql import feed
+from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
+from tidemill.sql.session import Connection
+
+
+@pytest.fixture
+def connection(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    monkeypatch.setattr(feed, "BATCH", 100)
+    with sql.connect(topics.servers, threads=1) as made:
+        yield made
+
+
+def followed(connection: Connection, statement: str, *parameters: Any, **more: Any) -> list[Any]:
+    more = {"start": "beginning", "until_end": True, **more}
+    with connection.follow(statement, parameters, **more) as follower:
+        return list(follower)
+
+
+def put(topics: Topics, topic: str, *values: Any, **more: Any) -> None:
+    producer = Producer({"bootstrap.servers": topics.servers})
+    for value in values:
+        producer.produce(topic, json.dumps(value), **more)
+    assert producer.flush(30) == 0
+
+
+SECONDS = [n * 7 % 100 for n in range(300)]
+
+
+def events(topics: Topics) -> str:
+    rows = [
+        {"n": n, "who": f"u{n % 5}", "t": f"2026-01-01T00:{s // 60:02}:{s % 60:02}Z"}
+        for n, s in enumerate(SECONDS)
+    ]
+    return topics.fill([(str(row["who"]), row) for row in rows], partitions=3)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT n, who || '!' AS loud FROM {t} WHERE n % 3 = ?",
+        "SELECT * EXCLUDE (_headers) FROM {t} WHERE n < 200 AND who <> ?::VARCHAR",
+        "SELECT n, window_start FROM hop({t}, t, INTERVAL 20 SECOND, INTERVAL 60 SECOND) "
+        "WHERE n > ?",
+        "SELECT o.n, p.n FROM {t} o LEFT JOIN {t}$latest p ON o.who = p._key AND p.n > ?",
+    ],
+)
+def test_rows_that_are_followed_are_those_of_the_query(
+    connection: Connection, topics: Topics, query: str
+) -> None:
+    statement = query.format(t=events(topics))
+    whole = connection.execute(statement, [1]).fetchall()
+    assert sorted(map(repr, followed(connection, statement, 1))) == sorted(map(repr, whole))
+    assert len(whole) > 50
+
+
+WINDOWS = [
+    "tumble({t}, t, INTERVAL 30 SECOND)",
+    "hop({t}, t, INTERVAL 20 SECOND, INTERVAL 1 MINUTE)",
+]
+
+
+@pytest.mark.parametrize(
+    "window", [*WINDOWS, "hop({t}, t, INTERVAL 30 SECOND, INTERVAL 10 SECOND)"]
+)
+@pytest.mark.parametrize("by", ["GROUP BY ALL", "GROUP BY w.window_start, 2, window_end"])
+def test_windows_are_those_of_the_query_when_they_are_complete(
+    connection: Connection, topics: Topics, window: str, by: str
+) -> None:
+    topic = events(topics)
+    aggregates = (
+        "count(*), count(n) FILTER (WHERE n > 50) AS c, sum(n), min(n), max(who), avg(n) AS mean"
+    )
+    statement = (
+        f"SELECT window_start, who, window_end, {aggregates} FROM {window.format(t=topic)} w "
+        f"WHERE n <> 5 {by}"
+    )
+    whole = sorted(connection.execute(statement).fetchall())
+    assert followed(connection, statement, watermark="2 minutes") == []
+    late = {"n": 1000, "who": "x", "t": "2026-01-01T01:00:00Z"}
+    put(topics, topic, late)
+    assert sorted(followed(connection, statement, watermark="2 minutes")) == whole
+
+
+def test_rows_behind_the_watermark_are_counted_and_left_out(
+    connection: Connection, topics: Topics
+) -> None:
+    times = ["00:00:01", "00:01:00", "00:00:02", "00:00:59", "00:03:00"]
+    topic = topics.fill([("k", {"t": f"2026-01-01T{each}Z"}) for each in times])
+    statement = (
+        f"SELECT epoch(window_start) % 3600 AS s, count(*) "
+        f"FROM tumble({topic}, t, INTERVAL 10 SECOND) GROUP BY window_start, 1"
+    )
+    with connection.follow(
+        statement, start="beginning", until_end=True, watermark="20 seconds"
+    ) as follower:
+        monkey = pytest.MonkeyPatch()
+        with monkey.context() as patched:
+            patched.setattr(feed.Feed.read, "__defaults__", (1,))
+            assert list(follower) == [(0, 1), (50, 1), (60, 1)]
+        assert follower.late == 1
+        (warning,) = follower.warnings
+        assert warning.startswith("1 row came after the end of their windows")
+
+
+def test_a_followed_query_gives_rows_that_come_later(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"n": 1})])
+    with connection.follow(f"SELECT n FROM {topic} LIMIT 2") as follower:
+        put(topics, topic, {"n": 2}, {"n": 3}, {"n": 4})
+        assert list(follower) == [(2,), (3,)]
+        assert [each[0] for each in follower.description] == ["n"]
+
+
+def test_a_join_sees_the_table_as_it_is_when_a_row_comes(
+    connection: Connection, topics: Topics
+) -> None:
+    orders = topics.fill([("o", {"user": "ann"})])
+    users = topics.fill([("ann", {"city": "Ulm"}), ("ben", {"city": "Bonn"})])
+    query = f"SELECT city FROM {orders} o LEFT JOIN {users}$latest u ON o.user = u._key LIMIT 3"
+    with connection.follow(query, start="beginning") as follower:
+        rows = iter(follower)
+        assert next(rows) == ("Ulm",)
+        put(topics, users, {"city": "Rome"}, key="ann")
+        put(topics, orders, {"user": "ann"})
+        assert next(rows) == ("Rome",)
+        producer = Producer({"bootstrap.servers": topics.servers})
+        producer.produce(users, None, key="ann")
+        assert producer.flush(30) == 0
+        put(topics, orders, {"user": "ann"})
+        assert next(rows) == (None,)
+
+
+def test_a_condition_on_offset_or_time_says_where_it_begins(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"n": n}) for n in range(10)])
+    query = f"SELECT n FROM {topic} WHERE _offset >= 7"
+    assert followed(connection, query, start="end") == [(7,), (8,), (9,)]
+    recent = f"SELECT count(*) AS c FROM {topic} WHERE _timestamp > now() - INTERVAL 1 HOUR"
+    with pytest.raises(StatementRefusedError):
+        connection.follow(recent)
+    recent = recent.replace("count(*) AS c", "n")
+    assert len(followed(connection, recent, start="end")) == 10
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT who, count(*) FROM {t} GROUP BY who", "never end"),
+        ("SELECT median(n) FROM tumble({t}, t, INTERVAL 1 MINUTE)", "median is not"),
+        ("SELECT * FROM {t} ORDER BY n", "ORDER BY"),
+        ("SELECT * FROM {t} a JOIN {t} b ON a.n = b.n", "joins with something else"),
+        ("SELECT DISTINCT n FROM {t}", "DISTINCT"),
+        ("WITH x AS (SELECT 1) SELECT n FROM {t}", "WITH"),
+        ("SELECT n FROM {t} UNION ALL SELECT n FROM {t}", "UNION"),
+        ("SELECT n FROM (SELECT n FROM {t})", "something else than a topic"),
+        ("SELECT n FROM {t} WHERE n IN (SELECT max(n) FROM {t})", "subquery"),
+    ],
+)
+def test_what_cannot_be_followed_prints_the_pipeline_that_can(
+    connection: Connection, topics: Topics, query: str, why: str
+) -> None:
+    topic = events(topics)
+    with pytest.raises(StatementRefusedError, match=why) as raised:
+        connection.follow(query.format(t=topic))
+    program = raised.value.hint.split("\n\n", 1)[1]
+    schema = "n BIGINT, t STRING, who STRING"
+    assert f"pipeline.stream({topic!r}, topic={topic!r}, schema=" in program
+    assert all(column in program for column in schema.split(", "))
+    compile(program, "pipeline.py", "exec")
+
+
+def test_errors_of_a_followed_query(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1, "s": "a"})])
+    with pytest.raises(UnknownTableError):
+        connection.follow("SELECT * FROM nosuch")
+    with pytest.raises(SqlError, match="nosuch"):
+        connection.follow(f"SELECT nosuch FROM {topic}")
+    with pytest.raises(DurationError):
+        connection.follow(f"SELECT n FROM {topic}", watermark="soon")
+    with pytest.raises(SqlError, match="Could not convert"):
+        followed(connection, f"SELECT s::INTEGER FROM {topic}")
+    with pytest.raises(StatementRefusedError):
+        connection.follow(f"INSERT INTO {topic} SELECT 1 AS n")
+
+
+def test_a_followed_query_ends_when_it_is_cancelled(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1})])
+    with connection.follow(f"SELECT n FROM {topic}", start="beginning") as follower:
+        rows = iter(follower)
+        assert next(rows) == (1,)
+        began = time.monotonic()
+        threading.Timer(0.1, follower.cancel).start()
+        assert list(rows) == []
+        assert time.monotonic() - began < 10
+
+
+def test_windows_in_a_query_that_is_not_followed(connection: Connection, topics: Topics) -> None:
+    rows = [("k", {"t": f"2026-01-01T00:00:{s:02}Z", "s": s}) for s in range(20)]
+    topic = topics.fill(rows, name="dotted.name")
+    query = (
+        'SELECT second(window_start) AS s, count(*), max(_offset) FROM tumble("dotted.name", t, '
+        "INTERVAL 5 SECOND) WHERE _offset < 10 GROUP BY window_start ORDER BY 1"
+    )
+    assert connection.execute(query).fetchall() == [(0, 5, 4), (5, 5, 9)]
+    (plan,) = connection.plan(query)
+    assert (plan.topic, plan.offsets, plan.columns) == (topic, 10, ("t",))
