@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,6 +235,59 @@ class ExtractReader:
             there = TopicPartition(*place)
             found.end = self._consumer.get_watermark_offsets(there, cached=True)[1]
             return found
+        finally:
+            self._consumer.unassign()
+
+    def read_several(
+        self,
+        starts: Mapping[Partition, int],
+        take: Callable[[Message], None],
+        most: int,
+        most_bytes: int,
+        timeout_s: float,
+    ) -> tuple[dict[Partition, int], set[Partition]]:
+        """Read several partitions together, from an offset on each, in the order of arrival.
+
+        Args:
+            take: Gets each record. It keeps what it needs, so that large ones take no memory.
+            most: The most records.
+            most_bytes: Stop when keys and values have so many bytes.
+            timeout_s: Stop after so many seconds, with what has arrived.
+
+        Returns:
+            The offsets to continue with, and the partitions whose end was reached. Those that do
+            not have their offset any more are among the latter.
+
+        Raises:
+            KafkaException: A partition can't be read.
+        """
+        positions, ended = dict(starts), set[Partition]()
+        count = size = 0
+        deadline = time.monotonic() + timeout_s
+        self._consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
+        try:
+            while len(ended) < len(starts) and count < most and size < most_bytes:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                for message in arrived(self._consumer, left, most - count):
+                    place = str(message.topic()), int(message.partition() or 0)
+                    error, offset = message.error(), int(message.offset() or 0)
+                    if error is None:
+                        take(message)
+                        count += 1
+                        size += len(message.value() or b"") + len(message.key() or b"")
+                        positions[place] = offset + 1
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        positions[place] = offset  # behind the control records
+                        ended.add(place)
+                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        ended.add(place)
+                    elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
+                        raise KafkaException(error)
+                    if size >= most_bytes:
+                        break
+            return positions, ended
         finally:
             self._consumer.unassign()
 

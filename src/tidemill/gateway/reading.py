@@ -67,6 +67,29 @@ class Pool:
 
         return await self._run(read, f"topic {place[0]} partition {place[1]}")
 
+    async def read_several(
+        self,
+        starts: Mapping[Place, int],
+        take: Callable[[Message], None],
+        most: int,
+        most_bytes: int,
+        timeout_s: float,
+    ) -> tuple[dict[Place, int], set[Place]]:
+        """Read several partitions together; see ``ExtractReader.read_several``.
+
+        Args:
+            take: Runs in a thread.
+
+        Raises:
+            HttpError: a partition can't be read, or too many requests wait (503).
+        """
+
+        def read() -> tuple[dict[Place, int], set[Place]]:
+            reader: ExtractReader = self._own.reader
+            return reader.read_several(starts, take, most, most_bytes, timeout_s)
+
+        return await self._run(read, f"topic {next(iter(starts), ('', 0))[0]}")
+
     async def _run(self, work: Callable[[], T], what: str) -> T:
         if self._waiting >= _WAITING:
             raise busy("too many requests read")

@@ -22,7 +22,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from tidemill.confluent.clients import Kafka, has_answered, topic_id_text
 from tidemill.confluent.errors import error_in
@@ -39,6 +39,16 @@ _WAITING = 500
 _VALID = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _ISOLATION = {True: IsolationLevel.READ_COMMITTED, False: IsolationLevel.READ_UNCOMMITTED}
+
+_SOURCES = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "broker file",
+    5: "default",
+    6: "group",
+}
+"""Where the value of a config comes from. Source: KIP-226."""
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -168,6 +178,26 @@ class Catalog:
         starts = await self.offsets(places, specs.earliest())
         ends = await self.offsets(places, specs.latest(), committed=False)
         return [(starts[place], ends[place]) for place in places]
+
+    async def configs(self, name: str) -> list[dict[str, object]]:
+        """Return the configs of a topic by name, each with its value and where that comes from.
+
+        Raises:
+            HttpError: the topic does not exist (404), or the user must not see its configs (403).
+        """
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+        found = await self._ask(
+            f"topic {name}",
+            lambda: self._admin.describe_configs([resource], request_timeout=REQUEST_S)[resource],
+        )
+        return [
+            {
+                "name": each.name,
+                "value": None if each.is_sensitive else each.value,
+                "source": _SOURCES.get(int(getattr(each.source, "value", each.source)), "unknown"),
+            }
+            for each in sorted(found.values(), key=lambda each: str(each.name))
+        ]
 
     async def groups(self) -> list[dict[str, object]]:
         """Return all consumer groups."""

@@ -13,7 +13,7 @@ from tidemill.gateway.console.render import TEMPLATES, Renderer
 from tidemill.gateway.console.table import PAGES
 
 DOCS = Path(__file__).parents[3] / "docs" / "console.md"
-NEEDED: dict[str, dict[str, str]] = {}
+NEEDED: dict[str, dict[str, str]] = {"message": {"partition": "0", "offset": "0"}}
 """Parameters of pages that are about one thing."""
 
 
@@ -35,7 +35,7 @@ def test_the_documentation_has_no_other_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.address)
 def test_a_page_and_its_twin_answer(http: httpx.Client, topic: str, page: Page) -> None:
-    parameters = {**NEEDED.get(page.address, {}), "name": topic}
+    parameters = {**NEEDED.get(page.address, {}), "name": topic, "topic": topic}
     answer = http.get(f"{ROOT}/{page.address}", params=parameters)
     assert answer.status_code in (200, 404), answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"

@@ -180,6 +180,9 @@ class Console:
             settings=self._settings,
             user=session.user,
             is_read_only=self._settings.read_only,
+            render=lambda template, data: self._renderer.page(
+                template, {**data, **self._context(request, session)}
+            ),
             checks=CHECKS,
         )
         if request.method == "POST":

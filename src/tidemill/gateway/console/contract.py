@@ -33,6 +33,7 @@ class View:
         history: The last hour of the cluster.
         user: The name of the user who has logged in; empty if no one has.
         is_read_only: Whether actions are refused.
+        render: Renders a template with data, for answers of a page's own.
         checks: What the overview asks for things that need attention.
     """
 
@@ -43,6 +44,7 @@ class View:
     settings: ConsoleSettings
     user: str
     is_read_only: bool
+    render: Callable[[str, Mapping[str, Any]], str] = lambda template, data: ""
     checks: Sequence[Check] = ()
     _snapshot: Snapshot | None = None
 
@@ -54,6 +56,11 @@ class View:
         """
         if self._snapshot is None:
             self._snapshot = await self.parts.watch.snapshot()
+        return self._snapshot
+
+    async def again(self) -> Snapshot:
+        """Ask for the snapshot again, e.g. for a topic that is not in it yet."""
+        self._snapshot = await self.parts.watch.snapshot()
         return self._snapshot
 
     @property

@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemill.errors import SettingsError
-from tidemill.gateway.console import overview
+from tidemill.gateway.console import overview, topics
 from tidemill.gateway.console.contract import Check, Page
+from tidemill.gateway.console.messages import pages as messages
 
 PAGES: Sequence[Page] = [
     overview.PAGE,
+    topics.LIST,
+    topics.DETAIL,
+    messages.LIST,
+    messages.DETAIL,
+    messages.PRODUCE,
 ]
 
 CHECKS: Sequence[Check] = [

@@ -94,5 +94,114 @@
     if (found) { event.preventDefault(); found.focus(); }
   });
 
-  document.addEventListener("DOMContentLoaded", () => { theme(); live(); ages(); prepare(document); });
+  // Messages: a search that goes on, following, and searches that are kept in this browser.
+  const MOST_ROWS = 500;
+  function messages() {
+    const progress = document.getElementById("progress"), rows = document.getElementById("rows");
+    if (!progress || !rows) return;
+    const stop = document.getElementById("stop"), next = document.getElementById("next"), follow = document.getElementById("follow");
+    let source = null, follows = false;
+    const number = value => Number(value).toLocaleString("en");
+    const add = (html, isOnTop) => {
+      const none = document.getElementById("none");
+      if (none) none.remove();
+      rows.insertAdjacentHTML(isOnTop ? "afterbegin" : "beforeend", html);
+      while (rows.children.length > MOST_ROWS) (isOnTop ? rows.lastElementChild : rows.firstElementChild).remove();
+    };
+    const end = () => {
+      if (source) source.close();
+      source = null;
+      stop.hidden = true;
+      if (follow) follow.disabled = false;
+    };
+    const open = url => {
+      end();
+      source = new EventSource(url);
+      stop.hidden = false;
+      source.addEventListener("problem", event => { text("state", JSON.parse(event.data)); end(); });
+      return source;
+    };
+    stop.addEventListener("click", () => {
+      if (follows) text("state", "Stopped.");
+      else if (next.getAttribute("href")) next.hidden = false;
+      end();
+    });
+    if (progress.dataset.scan) {
+      const from = [Number(progress.dataset.scanned), Number(progress.dataset.matched)];
+      const url = new URL(progress.dataset.scan, location);
+      url.searchParams.set("limit", Math.max(1, Number(progress.dataset.limit) - from[1]));
+      const place = at => { const to = new URL(location); to.searchParams.set("at", at); next.href = to; };
+      if (from[1] < Number(progress.dataset.limit)) {
+        next.hidden = true;
+        open(url);
+        source.addEventListener("rows", event => add(JSON.parse(event.data), false));
+        source.addEventListener("progress", event => {
+          const at = JSON.parse(event.data);
+          text("state", `${number(from[1] + at.matched)} found in ${number(from[0] + at.scanned)} records, at ${at.place || "…"}, ${number(at.left)} to go`);
+          place(at.next);
+        });
+        source.addEventListener("done", event => {
+          const at = JSON.parse(event.data);
+          end();
+          next.hidden = !at.next;
+          if (at.next) place(at.next);
+          const none = document.querySelector("#none p");
+          if (none) none.textContent = "No record matches.";
+        });
+        source.onerror = () => { text("state", "The connection was lost."); next.hidden = false; end(); };
+      }
+    }
+    if (follow) follow.addEventListener("click", () => {
+      follows = true;
+      next.hidden = true;
+      follow.disabled = true;
+      let seen = 0, leftOut = 0;
+      open(follow.dataset.url);
+      follow.disabled = true;
+      text("state", "Following: waiting for records");
+      source.addEventListener("rows", event => add(JSON.parse(event.data), true));
+      source.addEventListener("progress", event => {
+        const at = JSON.parse(event.data);
+        seen += at.scanned;
+        leftOut += at.left_out;
+        text("state", `Following: ${number(seen)} new records${leftOut ? `, ${number(leftOut)} not shown` : ""}`);
+      });
+    });
+    addEventListener("pagehide", end);
+    saved();
+  }
+
+  function saved() {
+    const save = document.getElementById("save"), list = document.getElementById("saved");
+    if (!save || !list) return;
+    const key = `tidemill-searches-${save.dataset.topic}`;
+    const read = () => { try { return JSON.parse(localStorage.getItem(key)) || {}; } catch { return {}; } };
+    const write = value => { try { localStorage.setItem(key, JSON.stringify(value)); } catch { /* not kept */ } };
+    const show = () => {
+      list.replaceChildren(...Object.entries(read()).flatMap(([name, query]) => {
+        const link = document.createElement("a"), forget = document.createElement("button");
+        link.href = `/console/messages${query}`;
+        link.textContent = name;
+        forget.type = "button";
+        forget.className = "quiet";
+        forget.textContent = "×";
+        forget.setAttribute("aria-label", `Forget ${name}`);
+        forget.addEventListener("click", () => { const all = read(); delete all[name]; write(all); show(); });
+        return [link, forget];
+      }));
+    };
+    save.addEventListener("click", () => {
+      const name = prompt("A name for this search", document.querySelector("[name=where]").value || "search");
+      if (name) { write({...read(), [name.slice(0, 100)]: location.search}); show(); }
+    });
+    show();
+  }
+
+  document.addEventListener("change", async event => {
+    const file = event.target;
+    if (!file.matches("input[type=file][data-into]") || !file.files.length) return;
+    document.getElementById(file.dataset.into).value = await file.files[0].text();
+  });
+
+  document.addEventListener("DOMContentLoaded", () => { theme(); live(); ages(); prepare(document); messages(); });
 })();

@@ -1,0 +1,245 @@
+"""Topics: the list, a new one, and one topic with its settings, partitions and readers.
+
+Must not know: HTML.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
+from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
+from tidemill.gateway.console.lists import listed
+from tidemill.gateway.errors import HttpError, invalid, unknown_topic
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+MOST_PARTITIONS = 10_000
+"""Partitions that the form for a new topic accepts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A topic in the list. ``lag`` is that of the group most behind; None without groups."""
+
+    name: str
+    is_internal: bool
+    partitions: int
+    records: int
+    bytes: int | None
+    per_s: float
+    groups: int
+    lag: int | None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition of a topic; -1 is what is not known."""
+
+    number: int
+    start: int
+    end: int
+    records: int
+    bytes: int | None
+    leader: int
+    in_sync: str
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A group that reads a topic, and how far it is behind there."""
+
+    group: str
+    kind: str
+    state: str
+    members: int
+    lag: int
+    lag_s: float | None
+    is_older: bool
+
+
+async def list_(view: View) -> Data:
+    """Return the list of topics."""
+    snapshot = await view.snapshot()
+    with_internal = view.text("internal") == "1"
+    lags = _lags(snapshot)
+    rows = [
+        Row(
+            each.name,
+            each.is_internal,
+            each.partitions,
+            each.records,
+            each.bytes,
+            snapshot.rates.get(each.name, 0.0),
+            len(snapshot.readers.get(each.name, ())),
+            max(lags.get(each.name, {}).values(), default=None),
+        )
+        for each in snapshot.topics.values()
+        if with_internal or not each.is_internal
+    ]
+    columns = {
+        "name": lambda row: row.name,
+        "partitions": lambda row: row.partitions,
+        "records": lambda row: row.records,
+        "bytes": lambda row: row.bytes,
+        "per_s": lambda row: row.per_s,
+        "groups": lambda row: row.groups,
+        "lag": lambda row: row.lag,
+    }
+    found = listed(view, rows, columns, search=lambda row: row.name, sort="name")
+    return {
+        "topics": found,
+        "with_internal": with_internal,
+        "hidden": sum(each.is_internal for each in snapshot.topics.values()),
+    }
+
+
+async def create(view: View, form: Form) -> Done:
+    """Create a topic.
+
+    Raises:
+        HttpError: a field is invalid, or the topic exists.
+        TidemillError: the brokers refuse.
+    """
+    name = form.needed("name")
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise invalid(
+            f"invalid name {name[:100]!r}: use letters, digits, '.', '_' and '-'",
+        )
+    count = form.get("partitions", "").strip() or "-1"
+    if count != "-1" and not (count.isascii() and count.isdecimal() and len(count) < 6):
+        raise invalid(f"invalid number of partitions {count[:20]!r}")
+    if not (count == "-1" or 1 <= int(count) <= MOST_PARTITIONS):
+        raise invalid(f"invalid number of partitions {count}: use 1 to {MOST_PARTITIONS}")
+    configs = _configs(form.get("configs", ""))
+    made = await asyncio.to_thread(
+        view.parts.kafka.create_topics, "tidemill-console", {name: (int(count), configs)}
+    )
+    if not made:
+        raise HttpError(409, "topic_exists", f"topic {name} exists")
+    return Done(address("topic", name=name), f"Topic {name} was created.")
+
+
+def _configs(text: str) -> dict[str, str]:
+    """Return the configs in lines ``name=value``."""
+    found: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, sign, value = line.partition("=")
+        if not sign or not name.strip():
+            raise invalid(f"invalid setting {line[:100]!r}: write one as NAME=VALUE in each line")
+        found[name.strip()] = value.strip()
+    return found
+
+
+async def detail(view: View) -> Data:
+    """Return one topic.
+
+    Raises:
+        HttpError: it does not exist, or the user can't see it (404).
+    """
+    name = view.needed("name")
+    snapshot = await view.snapshot()
+    topic = snapshot.topics.get(name)
+    if topic is None:  # created a moment ago, perhaps
+        view.parts.watch.expire()
+        topic = (await view.again()).topics.get(name)
+    if topic is None:
+        raise unknown_topic(f"topic {name[:249]}")
+    snapshot = await view.snapshot()
+    configs = await view.parts.catalog.configs(name)
+    partitions = listed(
+        view,
+        _partitions(topic),
+        {
+            "number": lambda row: row.number,
+            "records": lambda row: row.records,
+            "bytes": lambda row: row.bytes,
+        },
+        search=lambda row: str(row.number),
+        sort="number",
+    )
+    return {
+        "topic": {
+            "name": name,
+            "is_internal": topic.is_internal,
+            "partitions": topic.partitions,
+            "replicas": max(topic.replicas, default=0),
+            "records": topic.records,
+            "bytes": topic.bytes,
+            "per_s": snapshot.rates.get(name, 0.0),
+        },
+        "hour": view.history.rates([name]),
+        "partitions": partitions,
+        "readers": _readers(view, snapshot, name),
+        "configs": [each for each in configs if each["source"] != "default"],
+        "defaults": [each for each in configs if each["source"] == "default"],
+    }
+
+
+def _partitions(topic: TopicState) -> list[Partition]:
+    return [
+        Partition(
+            number,
+            topic.starts[number],
+            topic.ends[number],
+            max(0, topic.ends[number] - topic.starts[number]),
+            topic.sizes[number] if topic.sizes[number] >= 0 else None,
+            topic.leaders[number],
+            f"{topic.in_sync[number]} of {topic.replicas[number]}",
+        )
+        for number in range(topic.partitions)
+    ]
+
+
+def _readers(view: View, snapshot: Snapshot, name: str) -> Sequence[Reader]:
+    """Return the groups that read a topic, the one that is most behind first."""
+    topics = dict(snapshot.topics)
+    found = []
+    for group_name in snapshot.readers.get(name, ()):
+        group = snapshot.groups[group_name]
+        only = GroupState(
+            group.name,
+            group.kind,
+            group.state,
+            group.protocol,
+            group.members,
+            {name: group.committed.get(name, {})},
+        )
+        lag = sum(only.lags(topics).get(name, {}).values())
+        lag_s, is_older = view.history.lag_s(only, topics, snapshot.at_ms / 1000)
+        members = sum(name in each.partitions for each in group.members)
+        row = Reader(group_name, group.kind, group.state, members, lag, lag_s, is_older)
+        found.append(row)
+    return sorted(found, key=lambda each: (-each.lag, each.group))
+
+
+def _lags(snapshot: Snapshot) -> Mapping[str, Mapping[str, int]]:
+    """Return the lag of each group by topic."""
+    found: dict[str, dict[str, int]] = {}
+    for group in snapshot.groups.values():
+        for topic, lags in group.lags(snapshot.topics).items():
+            found.setdefault(topic, {})[group.name] = sum(lags.values())
+    return found
+
+
+LIST = Page(
+    "topics",
+    "Topics",
+    "All topics with sizes, rates and readers; search, sort, create.",
+    "topics.html",
+    list_,
+    actions={"create": create},
+    section="Cluster",
+    live_s=5.0,
+)
+DETAIL = Page(
+    "topic",
+    "Topic",
+    "One topic: who reads it and how far behind, partitions, and settings with their origin.",
+    "topic.html",
+    detail,
+    live_s=5.0,
+    belongs_to="topics",
+)
