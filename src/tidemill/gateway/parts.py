@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tidemill.confluent.clients import Kafka
+from tidemill.gateway.alerting import KeptAlerts
 from tidemill.gateway.amqp.actions import AmqpActions
 from tidemill.gateway.amqp.state import AmqpState
 from tidemill.gateway.cluster.watch import Watch
@@ -33,6 +34,7 @@ class Parts:
         watch: The snapshot of all topics and groups. It costs nothing until it is asked for.
         amqp: Changes queues and connections; None where there is no AMQP.
         amqp_state: Knows queues and connections.
+        alerts: The state of alerts.
     """
 
     kafka: Kafka
@@ -48,6 +50,7 @@ class Parts:
     watch: Watch
     amqp: AmqpActions | None
     amqp_state: AmqpState
+    alerts: KeptAlerts
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
@@ -66,7 +69,7 @@ class Parts:
         watch = Watch(kafka)
         amqp = AmqpActions(settings.amqp_url, kafka) if settings.amqp_url else None
         state = AmqpState(kafka, kafka if beside is None else beside.kafka)
-        shared = (registry, page, watch, amqp, state)
+        shared = (registry, page, watch, amqp, state, KeptAlerts(kafka))
         return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, *shared)
 
     def stop(self) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
-import re
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.boards import STALE_MS, until_signal
+from tidemill.cli.boards import until_signal
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -26,18 +26,17 @@ from tidemill.cli.options import (
     command_group,
     pairs,
 )
-from tidemill.connect.alerts.topics import ACK, ALERT, SILENCE, TEST, WORKER
+from tidemill.connect.alerts.topics import TEST
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
-    from tidemill.connect.alerts.model import Alert, Stored
+    from tidemill.connect.alerts.desk import Desk
 
 app = command_group("List, acknowledge and silence alerts.")
 
 WAIT_S = 30.0
 """How long ``test`` waits for the worker."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 AlertId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the alert, or enough of its beginning.")
@@ -56,11 +55,13 @@ def list_alerts(
     properties: Property = None,
 ) -> None:
     """List the alerts that are pending or fire, with silences and acknowledgements."""
-    found = _read(_kafka(servers, properties))
-    shown = [each for each in _alerts(found) if all_ or each["state"] != "resolved"]
-    silences = _silences(found)
+    from tidemill.connect.alerts.desk import labels_text
+
+    desk = _desk(servers, properties)
+    shown = [each for each in desk.alerts() if all_ or each["state"] != "resolved"]
+    silences, worker = desk.silences(), desk.worker()
     if as_json:
-        output.emit_json({"alerts": shown, "silences": silences, "worker": _worker(found)})
+        output.emit_json({"alerts": shown, "silences": silences, "worker": worker})
         return
     rows = [
         (
@@ -68,17 +69,24 @@ def list_alerts(
             each["alert"],
             each["shown"],
             f"{each['value']:g}",
-            _age(each["since_ms"]),
-            _labels_text(each["labels"]),
+            output.duration_text(max(_now_ms() - each["since_ms"], 0)),
+            labels_text(each["labels"]) or None,
         )
         for each in shown
     ]
     output.emit_table(("ID", "ALERT", "STATE", "VALUE", "SINCE", "LABELS"), rows)
     if silences:
         print()
-        ended = [(s["id"], _left(s["ends_ms"]), " ".join(s["matchers"]), s["by"]) for s in silences]
+        ended = [
+            (
+                each["id"],
+                output.duration_text(max(each["ends_ms"] - _now_ms(), 0)),
+                " ".join(each["matchers"]),
+                each["by"] or None,
+            )
+            for each in silences
+        ]
         output.emit_table(("SILENCE", "ENDS IN", "MATCHERS", "BY"), ended)
-    worker = _worker(found)
     if worker is None or worker["state"] != "running":
         output.warn("no worker evaluates alerts now")
     for name, rule in sorted((worker or {}).get("rules", {}).items()):
@@ -96,23 +104,20 @@ def show(
     properties: Property = None,
 ) -> None:
     """Show an alert with its texts and what receivers know of it, or all alerts of a rule."""
-    found = _read(_kafka(servers, properties))
-    rules = (_worker(found) or {}).get("rules", {})
-    alerts = [each for each in _alerts(found) if each["alert"] == name]
-    if name in rules or alerts:
-        if as_json:
-            output.emit_json({"rule": rules.get(name), "alerts": alerts})
-            return
-        rule = rules.get(name, {})
+    desk = _desk(servers, properties)
+    rule = (desk.worker() or {}).get("rules", {}).get(name)
+    alerts = [each for each in desk.alerts() if each["alert"] == name]
+    if rule is None and not alerts:
+        with _known():
+            alerts = [desk.alert(*desk.find(name))]
+    if as_json:
+        output.emit_json({"rule": rule, "alerts": alerts})
+        return
+    if rule is not None:
         keys = ("source", "measure", "series", "error", "hint")
         output.emit_fields([("name", name), *((k, rule[k]) for k in keys if rule.get(k))])
-    else:
-        alerts = [_alert_dict(*_find(found, name), found)]
-        if as_json:
-            output.emit_json(alerts[0])
-            return
     for number, alert in enumerate(alerts):
-        if number or name in rules:
+        if number or rule is not None:
             print()
         output.emit_fields(_fields(alert))
 
@@ -129,13 +134,9 @@ def ack(
 
     Its end is sent all the same, and so are other alerts of its group.
     """
-    from tidemill.connect.alerts.model import Ack
-
-    kafka = _kafka(servers, properties)
-    id_, alert = _find(_read(kafka), name)
-    if alert.state == "resolved":
-        raise output.NotFoundError(f"alert {id_} has ended", hint="See: tidemill alert list")
-    _write(kafka, {f"{ACK}/{id_}": Ack(alert.active_ms, _now_ms(), by or _user(), comment)})
+    desk = _desk(servers, properties)
+    with _known():
+        id_, alert = desk.ack(name, by or _user(), comment)
     print(f"acknowledged {alert.rule} {id_}")
 
 
@@ -162,21 +163,13 @@ def silence(
     What still fires when the silence ends is sent then. If an alert ends that a receiver knows to
     fire, it gets that notice in any case. The rule is the label alertname.
     """
-    from tidemill.connect.alerts.model import Silence, parse_matchers
-
-    parse_matchers(matchers)
-    now_ms = _now_ms()
-    ends_ms = now_ms + 1000 * _seconds(duration)
-    id_ = secrets.token_hex(4)
-    made = Silence(matchers, now_ms, ends_ms, by or _user(), comment)
-    kafka = _kafka(servers, properties)
-    found = _alerts(_read(kafka))
-    _write(kafka, {f"{SILENCE}/{id_}": made})
-    firing = sum(each["state"] == "firing" and made.matches(each["labels"]) for each in found)
+    desk = _desk(servers, properties)
+    with _known():
+        id_, made, firing = desk.silence(matchers, duration, by or _user(), comment)
     if as_json:
-        output.emit_json({"id": id_, "ends_ms": ends_ms, "firing": firing})
+        output.emit_json({"id": id_, "ends_ms": made.ends_ms, "firing": firing})
     else:
-        print(f"silence {id_} until {_time(ends_ms)}: {output.plural(firing, 'firing alert')}")
+        print(f"silence {id_} until {_time(made.ends_ms)}: {output.plural(firing, 'firing alert')}")
 
 
 @app.command(short_help="End a silence.")
@@ -186,11 +179,9 @@ def unsilence(
     properties: Property = None,
 ) -> None:
     """End a silence. What still fires is sent now."""
-    kafka = _kafka(servers, properties)
-    found = _read(kafka)
-    if f"{SILENCE}/{name}" not in found:
-        raise output.NotFoundError(f"there is no silence {name}", hint="See: tidemill alert list")
-    _write(kafka, {f"{SILENCE}/{name}": None})
+    desk = _desk(servers, properties)
+    with _known():
+        desk.unsilence(name)
     print(f"ended silence {name}")
 
 
@@ -205,27 +196,27 @@ def send_test(
     The exit code is 1 if the receiver does not get it.
     """
     from tidemill.connect.alerts.model import OrderedTest
+    from tidemill.connect.alerts.store import read_alerts, write_orders
 
     kafka = _kafka(servers, properties)
-    worker = _worker(_read(kafka)) or {}
-    known = worker.get("receivers", {})
+    known = (_desk(servers, properties).worker() or {}).get("receivers", {})
     if known and receiver not in known:
         raise output.NotFoundError(
             f"there is no receiver {receiver}", hint=f"There are: {', '.join(sorted(known))}"
         )
     key = f"{TEST}/{secrets.token_hex(8)}"
-    _write(kafka, {key: OrderedTest(receiver, _now_ms())})
+    write_orders(kafka, {key: OrderedTest(receiver, _now_ms())})
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        done = _read(kafka).get(key)
+        done = read_alerts(kafka).get(key)
         if isinstance(done, OrderedTest) and done.error is not None:
-            _write(kafka, {key: None})
+            write_orders(kafka, {key: None})
             if done.error:
                 raise TidemillError(f"{receiver} did not get the test notice: {done.error}")
             print(f"{receiver} has the test notice")
             return
         time.sleep(0.2)
-    _write(kafka, {key: None})
+    write_orders(kafka, {key: None})
     raise TidemillError(
         f"no worker has sent the test notice within {WAIT_S:g} s",
         hint="See: tidemill worker list",
@@ -273,7 +264,7 @@ def run(
     until_signal(worker.run)
 
 
-# --- reading and writing -------------------------------------------------------------------------
+# --- parts ---------------------------------------------------------------------------------------
 
 
 def _kafka(servers: str, properties: list[str] | None) -> Kafka:
@@ -283,122 +274,34 @@ def _kafka(servers: str, properties: list[str] | None) -> Kafka:
     return Kafka(cluster.servers, cluster.properties)
 
 
-def _read(kafka: Kafka) -> dict[str, Stored]:
-    from tidemill.connect.alerts.store import read_alerts
+def _desk(servers: str, properties: list[str] | None) -> Desk:
+    from tidemill.connect.alerts.desk import Desk
 
-    return read_alerts(kafka)
-
-
-def _write(kafka: Kafka, orders: Mapping[str, Stored | None]) -> None:
-    from tidemill.connect.alerts.store import write_orders
-
-    write_orders(kafka, orders)
+    return Desk(_kafka(servers, properties))
 
 
-def _find(found: Mapping[str, Stored], name: str) -> tuple[str, Alert]:
-    """Return the alert whose id begins so.
+@contextlib.contextmanager
+def _known() -> Iterator[None]:
+    """Raise errors about what a user has named or written with the exit codes of commands."""
+    from tidemill.connect.alerts.errors import MatcherError, NoAlertError
 
-    Raises:
-        NotFoundError: there is none, or there are several.
-    """
-    from tidemill.connect.alerts.model import Alert
-
-    matching = {
-        key.partition("/")[2]: each
-        for key, each in found.items()
-        if isinstance(each, Alert) and key.startswith(f"{ALERT}/{name}") and name
-    }
-    if len(matching) != 1:
-        several = f"{len(matching)} alerts have ids that begin with {name}"
-        raise output.NotFoundError(
-            several if matching else f"there is no alert {name}", hint="See: tidemill alert list"
-        )
-    return next(iter(matching.items()))
-
-
-# --- showing -------------------------------------------------------------------------------------
-
-
-def _alert_dict(id_: str, alert: Alert, found: Mapping[str, Stored]) -> dict[str, Any]:
-    """Return an alert as JSON values."""
-    from tidemill.connect.alerts.model import Ack, Group
-
-    acked = found.get(f"{ACK}/{id_}")
-    is_acked = isinstance(acked, Ack) and acked.active_ms == alert.active_ms
-    told = [
-        each.receiver
-        for each in found.values()
-        if isinstance(each, Group) and each.told.get(id_) == alert.active_ms
-    ]
-    more = "silenced" if alert.muted_by else "acknowledged" if is_acked else ""
-    return {
-        "id": id_,
-        "alert": alert.rule,
-        "state": alert.state,
-        "shown": f"{alert.state}, {more}" if more else alert.state,
-        "value": alert.value,
-        "labels": alert.labels,
-        "annotations": alert.annotations,
-        "since_ms": alert.resolved_ms or alert.fired_ms or alert.active_ms,
-        "active_ms": alert.active_ms,
-        "fired_ms": alert.fired_ms or None,
-        "resolved_ms": alert.resolved_ms or None,
-        "silences": alert.muted_by,
-        "acknowledged": vars(acked) if is_acked else None,
-        "receivers": alert.receivers,
-        "sent_to": sorted(told),
-    }
-
-
-def _alerts(found: Mapping[str, Stored]) -> list[dict[str, Any]]:
-    from tidemill.connect.alerts.model import Alert
-
-    alerts = [
-        _alert_dict(key.partition("/")[2], each, found)
-        for key, each in found.items()
-        if isinstance(each, Alert)
-    ]
-    order = {"firing": 0, "pending": 1, "resolved": 2}
-    return sorted(alerts, key=lambda each: (order[each["state"]], each["alert"], each["id"]))
-
-
-def _silences(found: Mapping[str, Stored]) -> list[dict[str, Any]]:
-    """Return the silences that have not ended, the first to end first."""
-    from tidemill.connect.alerts.model import Silence
-
-    silences = [
-        {"id": key.partition("/")[2], "matchers": each.matchers, "starts_ms": each.starts_ms}
-        | {"ends_ms": each.ends_ms, "by": each.by, "comment": each.comment}
-        for key, each in found.items()
-        if isinstance(each, Silence) and each.ends_ms > _now_ms()
-    ]
-    return sorted(silences, key=lambda each: each["ends_ms"])
-
-
-def _worker(found: Mapping[str, Stored]) -> dict[str, Any] | None:
-    from tidemill.connect.alerts.model import WorkerState
-
-    state = found.get(f"{WORKER}/state")
-    if not isinstance(state, WorkerState):
-        return None
-    age_ms = _now_ms() - state.updated_ms
-    is_stale = age_ms > STALE_MS + state.interval_ms
-    return {
-        "worker": state.worker,
-        "state": "no worker" if is_stale else state.phase,
-        "age_ms": age_ms,
-        "rules": state.rules,
-        "receivers": state.receivers,
-    }
+    try:
+        yield
+    except NoAlertError as error:
+        raise output.NotFoundError(str(error), hint=error.hint) from error
+    except MatcherError as error:
+        raise output.UsageError(str(error), hint=error.hint) from error
 
 
 def _fields(alert: Mapping[str, Any]) -> list[tuple[str, object]]:
+    from tidemill.connect.alerts.desk import labels_text
+
     acked = alert["acknowledged"]
     more = {
         "fired": _time(alert["fired_ms"]),
         "resolved": _time(alert["resolved_ms"]),
         "silences": ", ".join(alert["silences"]),
-        "acknowledged by": f"{acked['by']} {acked['comment']}".rstrip() if acked else "",
+        "acknowledged by": f"{acked['by']} {acked['comment']}".strip() if acked else "",
         "sent to": ", ".join(alert["sent_to"]),
     }
     return [
@@ -408,39 +311,9 @@ def _fields(alert: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("value", f"{alert['value']:g}"),
         ("active since", _time(alert["active_ms"])),
         *((name, value) for name, value in more.items() if value),
-        ("labels", _labels_text(alert["labels"])),
+        ("labels", labels_text(alert["labels"]) or None),
         *alert["annotations"].items(),
     ]
-
-
-def _labels_text(labels: Mapping[str, str]) -> str | None:
-    return (
-        " ".join(f"{key}={text}" for key, text in sorted(labels.items()) if key != "alertname")
-        or None
-    )
-
-
-def _seconds(text: str) -> int:
-    """Return a duration such as ``1h30m`` in seconds.
-
-    Raises:
-        UsageError: it is not a duration, or longer than a year.
-    """
-    parts = re.findall(r"(\d{1,9})([smhd])", text)
-    total = sum(int(number) * _UNITS_S[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text or not 0 < total <= 366 * 86_400:
-        raise output.UsageError(
-            f"--for {text}: expected a duration up to a year", hint="For example 30m, 2h, 1h30m."
-        )
-    return total
-
-
-def _age(ms: int) -> str | None:
-    return output.duration_text(max(_now_ms() - ms, 0))
-
-
-def _left(ms: int) -> str | None:
-    return output.duration_text(max(ms - _now_ms(), 0))
 
 
 def _time(ms: int | None) -> str | None:

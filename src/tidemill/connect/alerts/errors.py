@@ -15,3 +15,7 @@ class PermanentAlertError(AlertError):
 
 class MatcherError(TidemillError):
     """A matcher of a silence is invalid."""
+
+
+class NoAlertError(TidemillError):
+    """There is no such alert or silence, or it has ended."""

@@ -114,4 +114,4 @@ def _common(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _link(external_url: str, alert: Alert) -> str:
-    return f"{external_url.rstrip('/')}/alerts/{alert.id}" if external_url else ""
+    return f"{external_url.rstrip('/')}/console/alerts?q={alert.id}" if external_url else ""

@@ -139,6 +139,7 @@ class Run:
         self._results: deque[tuple[str, str, str]] = deque()
         self._positions: dict[str, Position] = {}
         self._tests: dict[str, OrderedTest] = {}
+        self._old_tests: dict[str, OrderedTest] = {}
         self._said: dict[str, str] = {}
         self._state: WorkerState | None = None
         self._rule_states: dict[str, dict[str, Any]] = {}
@@ -188,10 +189,11 @@ class Run:
         if kind == POSITION:
             self._positions[name] = value or Position({})
         elif kind == TEST:
-            if value is None or value.error is not None or value.at_ms < now_ms() - OLD_TEST_MS:
-                self._tests.pop(name, None)
-            else:
-                self._tests[name] = value
+            self._tests.pop(name, None)
+            self._old_tests.pop(name, None)
+            if value is not None:
+                is_new = value.error is None and value.at_ms > now_ms() - OLD_TEST_MS
+                (self._tests if is_new else self._old_tests)[name] = value
         else:
             self._machine.replay(key, value)
 
@@ -250,6 +252,9 @@ class Run:
         for rule in self._rules:
             changes |= self._evaluate_rule(rule, scraped, at_ms)
         changes |= self._machine.clean(at_ms)
+        for name, test in self._old_tests.items():
+            if test.at_ms < at_ms - OLD_TEST_MS:  # the command that waited for it is gone
+                changes[f"{TEST}/{name}"] = None
         changes |= self._heartbeat(at_ms)
         await self._store(changes)
         self.families = self._families(at_ms)
@@ -422,8 +427,9 @@ class Run:
             self._sending.pop(key, None)
             kind, _, name = key.partition("/")
             if kind == TEST and name:
-                test = self._tests.pop(name)
-                changes[key] = OrderedTest(test.receiver, test.at_ms, error)
+                test = self._tests.pop(name, None)
+                if test is not None:  # else the command does not wait any more
+                    changes[key] = OrderedTest(test.receiver, test.at_ms, error)
             elif error:
                 changes |= self._machine.failed(key, notice, error, now_ms())
             else:

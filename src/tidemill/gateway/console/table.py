@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemill.errors import SettingsError
-from tidemill.gateway.console import overview, topics
+from tidemill.gateway.console import alerts, overview, topics
 from tidemill.gateway.console.contract import Check, Page
 from tidemill.gateway.console.messages import pages as messages
 
@@ -21,10 +21,12 @@ PAGES: Sequence[Page] = [
     messages.LIST,
     messages.DETAIL,
     messages.PRODUCE,
+    alerts.PAGE,
 ]
 
 CHECKS: Sequence[Check] = [
     overview.check,
+    alerts.check,
 ]
 """What the overview asks for things that need attention."""
 
