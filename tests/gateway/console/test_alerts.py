@@ -17,7 +17,7 @@ HOSTILE = '<script>alert(1)</script>" onload="x'
 
 
 @pytest.fixture
-def alert(kafka: Kafka) -> Iterator[Alert]:
+def alert(kafka: Kafka, http: httpx.Client) -> Iterator[Alert]:
     """An alert that fires, and a worker. All is deleted behind the test: tests share a broker."""
     now_ms = time.time_ns() // 1_000_000
     labels = {"alertname": "lag", "group": HOSTILE}
@@ -33,6 +33,7 @@ def alert(kafka: Kafka) -> Iterator[Alert]:
         "worker/state": WorkerState(now_ms, "here:1", 1000, rules, receivers),
     }
     write_orders(kafka, records)
+    post(http, action="ack", id="none")  # after an order, the next look asks again
     yield made
     write_orders(kafka, dict.fromkeys(read_alerts(kafka)))
 
@@ -59,7 +60,6 @@ def test_the_page_shows_what_fires_and_its_twin_has_the_same(
     (shown,) = twin["alerts"]["rows"]
     assert (shown["id"], shown["sent_to"], shown["value"]) == (alert.id, ["ops"], 61)
     assert http.get("/console/alerts.json", params={"q": "no"}).json()["alerts"]["rows"] == []
-    post(http, action="ack", id="none")  # after an order, the next look asks again
     overview = http.get("/console/overview.json").json()
     texts = [each["text"] for each in overview["attention"]]
     assert any(text.startswith("Alert lag fires. Late.") for text in texts)
