@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import uuid
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tidemill.eventstore.errors import (
     IdConflictError,
     InvalidCommitError,
 )
-from tidemill.eventstore.events import NONE, NewEvent, StreamAppend
+from tidemill.eventstore.events import NONE, Appended, NewEvent, StreamAppend
 from tidemill.eventstore.forgetting.cipher import Masters
 from tidemill.eventstore.forgetting.errors import KeyFileError, SealedContentError
 from tidemill.eventstore.forgetting.keyring import Keyring
@@ -147,6 +148,33 @@ def test_the_same_event_again_is_stored_once(shop: Shop) -> None:
     other = NewEvent("registered", b'{"customer": "ann", "email": "x"}', id=event.id)
     with pytest.raises(IdConflictError):
         store.append("customer-1", [other])
+
+
+def test_an_event_of_a_forgotten_subject_is_the_same_by_its_id_alone(shop: Shop) -> None:
+    store = shop.open()
+    ann, ben, plain = registered("ann"), registered("ben"), NewEvent("noted", b"{}")
+    first = store.append("customer-1", [ann, ben, plain])
+    store.append("customer-1", [registered("cid")])
+    store.forget("ann")
+
+    again = store.append("customer-1", [ann, ben, plain], expected=0)
+
+    assert again == Appended(first.positions, first.versions, repeated=True)
+    other_ben = dataclasses.replace(ben, data=b'{"customer": "ben", "email": "x"}')
+    other_plain = dataclasses.replace(plain, data=b"[]")
+    of_another_type = dataclasses.replace(ann, type="renamed")
+    for commit in (
+        [ann, other_ben, plain],
+        [ann, ben, other_plain],
+        [of_another_type, ben, plain],
+        [ben, ann, plain],
+        [ann, registered("dan"), plain],
+    ):
+        with pytest.raises(IdConflictError):
+            store.append("customer-1", commit)
+    with pytest.raises(IdConflictError):
+        store.append("customer-2", [ann])
+    assert len(contents(store)) == 4
 
 
 def test_two_processes_can_make_a_key_each_and_forget_both(shop: Shop) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import orjson
 
-from tidemill.eventstore.errors import ForgottenKeyError, InvalidCommitError
+from tidemill.eventstore.errors import ForgottenKeyError, IdConflictError, InvalidCommitError
 from tidemill.eventstore.events import (
     ANY,
     Appended,
@@ -160,6 +161,11 @@ class SealedStore:
         except ForgottenKeyError:
             self.keyring.refresh()  # a subject that comes back gets a new key
             return self._commit(appends, conditions)
+        except IdConflictError:
+            before = self._stored_before(appends)
+            if before is None:
+                raise
+            return before
 
     def _commit(self, appends: Sequence[StreamAppend], conditions: Sequence[Condition]) -> Appended:
         keys: dict[str, None] = {}
@@ -172,6 +178,45 @@ class SealedStore:
             for each in appends
         ]
         return self._store.commit(sealed, conditions=conditions, keys=tuple(keys))
+
+    def _stored_before(self, appends: Sequence[StreamAppend]) -> Appended | None:
+        """Return the places of a commit that is known, but for content that is forgotten.
+
+        Its subject's key is gone, so nothing can seal it as it was: the id decides alone.
+        """
+        positions: list[int] = []
+        versions: dict[str, int] = {}
+        for each in appends:
+            wanted = {event.id for event in each.events}
+            found: dict[uuid.UUID, StoredEvent] = {}
+            for stored in self._store.read(each.stream, backwards=True, fresh=True):
+                if stored.id in wanted:
+                    found[stored.id] = stored
+                    if len(found) == len(wanted):
+                        break
+            for event in each.events:
+                known = found.get(event.id)
+                if known is None or not self._is_same(event, known):
+                    return None
+                positions.append(known.position)
+                versions[each.stream] = known.version
+        if not positions or positions != [*range(positions[0], positions[0] + len(positions))]:
+            return None
+        return Appended(range(positions[0], positions[-1] + 1), versions, repeated=True)
+
+    def _is_same(self, event: NewEvent, stored: StoredEvent) -> bool:
+        """Return whether an event is what was stored, as far as that can be known."""
+        if event.type != stored.type:
+            return False
+        fields = self._fields.get(event.type)
+        if not fields or not stored.data:
+            return event.data == stored.data
+        for field in fields:
+            sealed = _object(stored.data, stored.type).get(field)
+            if isinstance(sealed, dict) and self._store.is_forgotten(str(sealed.get(MARK))):
+                return True
+        opened = self.opened(stored)
+        return _object(event.data, event.type) == _object(opened.data, opened.type)
 
     def _sealed(self, stream: str, event: NewEvent, keys: dict[str, None]) -> NewEvent:
         fields = self._fields.get(event.type)
