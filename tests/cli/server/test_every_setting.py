@@ -26,6 +26,7 @@ FLAGS = {"data_dir": "--data-dir", "kafka.port": "--kafka-port", "host": "--host
 SETTINGS = known_settings()
 WAYS = ("flag", "--set", "environment", "file", "named file")
 CHECKED = {
+    "console.mask": [f"{name}:card.number" for name in ("a", "b", "c")],
     "gateway.amqp_url": [f"amqp://{name}:5672/" for name in ("a", "b", "c")],
     "gateway.logins": ["basic", "bearer", "basic,bearer"],
     "hooks.public_url": [f"https://{name}.example.org" for name in ("a", "b", "c")],
