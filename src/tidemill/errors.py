@@ -67,6 +67,14 @@ class UnreachableError(TidemillError):
     """No broker answers at the address. The caller checks the address, or starts a broker."""
 
 
+class NotAllowedError(TidemillError):
+    """The broker does not allow the user to do it. An administrator adds a rule."""
+
+
+class StateConflictError(TidemillError):
+    """It can't be done with what exists now, such as a group that has members."""
+
+
 class OptionError(SettingsError):
     """An option of a source, a sink or a client is unknown, malformed or contradicts another."""
 

@@ -19,7 +19,9 @@ from tidemill.confluent.reading import OutOfRangeError
 from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
 from tidemill.connect.webhooks.signatures import SignatureError
 from tidemill.errors import (
+    NotAllowedError,
     RequestTimedOutError,
+    StateConflictError,
     TidemillError,
     UnknownTopicOrPartitionError,
     UnreachableError,
@@ -121,6 +123,8 @@ def busy(message: str) -> HttpError:
 _TYPES: Mapping[type[TidemillError], tuple[int, str, float | None]] = {
     UnknownTopicOrPartitionError: (404, "unknown_topic", None),
     UnreachableError: (503, "unavailable", RETRY_AFTER_S),
+    NotAllowedError: (403, "forbidden", None),
+    StateConflictError: (409, "conflict", None),
     RequestTimedOutError: (503, "unavailable", RETRY_AFTER_S),
     # Of hooks.
     SignatureError: (401, "invalid_signature", None),

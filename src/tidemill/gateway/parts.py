@@ -9,6 +9,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway.alerting import KeptAlerts
 from tidemill.gateway.amqp.actions import AmqpActions
 from tidemill.gateway.amqp.state import AmqpState
+from tidemill.gateway.cluster.transactions import Transactions
 from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
@@ -35,6 +36,7 @@ class Parts:
         amqp: Changes queues and connections; None where there is no AMQP.
         amqp_state: Knows queues and connections.
         alerts: The state of alerts.
+        transactions: Knows what is open, and ends it.
     """
 
     kafka: Kafka
@@ -51,6 +53,7 @@ class Parts:
     amqp: AmqpActions | None
     amqp_state: AmqpState
     alerts: KeptAlerts
+    transactions: Transactions
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
@@ -69,7 +72,7 @@ class Parts:
         watch = Watch(kafka)
         amqp = AmqpActions(settings.amqp_url, kafka) if settings.amqp_url else None
         state = AmqpState(kafka, kafka if beside is None else beside.kafka)
-        shared = (registry, page, watch, amqp, state, KeptAlerts(kafka))
+        shared = (registry, page, watch, amqp, state, KeptAlerts(kafka), Transactions(kafka))
         return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, *shared)
 
     def stop(self) -> None:

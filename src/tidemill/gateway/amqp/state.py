@@ -114,6 +114,11 @@ class AmqpState:
             return self._made()
         return await asyncio.to_thread(self._first)
 
+    @property
+    def latest(self) -> View | None:
+        """The facts, if they are followed now; this does not begin it."""
+        return self._made() if self._is_complete else None
+
     def _first(self) -> View:
         with self._lock:
             if self._thread is None and not self._is_closed:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemill.errors import SettingsError
-from tidemill.gateway.console import alerts, overview, topics
+from tidemill.gateway.console import alerts, groups, overview, queues, topics, transactions
 from tidemill.gateway.console.contract import Check, Page
 from tidemill.gateway.console.messages import pages as messages
 
@@ -21,11 +21,20 @@ PAGES: Sequence[Page] = [
     messages.LIST,
     messages.DETAIL,
     messages.PRODUCE,
+    groups.GROUPS,
+    groups.GROUP,
+    groups.SHARES,
+    queues.QUEUES,
+    queues.QUEUE,
+    queues.CONNECTIONS,
+    transactions.PAGE,
     alerts.PAGE,
 ]
 
 CHECKS: Sequence[Check] = [
     overview.check,
+    queues.check,
+    transactions.check,
     alerts.check,
 ]
 """What the overview asks for things that need attention."""

@@ -1,0 +1,108 @@
+"""Transactions that are open, what they hold back, and their end. Must not know: HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page, View, address
+from tidemill.gateway.console.lists import Listed, listed
+from tidemill.gateway.errors import invalid
+
+SHOWN_PARTITIONS = 20
+_LONG_S = 900.0
+"""A transaction that is open for longer needs attention."""
+
+
+async def data(view: View) -> Data:
+    """Return the open transactions, and writes that hang."""
+    look = await view.parts.transactions.look()
+    found = listed(
+        view,
+        look.open,
+        {
+            "id": lambda each: each.id,
+            "state": lambda each: each.state,
+            "held": lambda each: each.held,
+            "open": lambda each: each.open_s,
+            "partitions": lambda each: len(each.partitions),
+        },
+        search=lambda each: f"{each.id} {' '.join({topic for topic, _ in each.partitions})}",
+        sort="-open",
+    )
+    rows = [
+        {
+            "id": each.id,
+            "state": each.state,
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "open_s": each.open_s,
+            "timeout_s": each.timeout_ms / 1000,
+            "partitions": [f"{topic}-{number}" for topic, number in each.partitions],
+            "held": each.held,
+        }
+        for each in found.rows
+    ]
+    return {
+        "list": replace(cast("Listed[Any]", found), rows=rows),
+        "shown": SHOWN_PARTITIONS,
+        "hanging": look.hanging,
+        "held": sum(look.held.values()),
+        "held_partitions": len(look.held),
+        "problems": look.problems,
+    }
+
+
+async def abort(view: View, form: Form) -> Done:
+    """Abort a transaction."""
+    name = form.needed("id")
+    await view.parts.transactions.abort(name, _number(form, "producer_id"))
+    return Done(address("transactions"), f"Aborted {name}; its producer is fenced.")
+
+
+async def abort_hanging(view: View, form: Form) -> Done:
+    """End a write that hangs."""
+    topic, partition = form.needed("topic"), _number(form, "partition")
+    producer = _number(form, "producer_id")
+    await view.parts.transactions.abort_hanging(topic, partition, producer)
+    text = f"Ended the write of producer {producer} in {topic} partition {partition}."
+    return Done(address("transactions"), text)
+
+
+def _number(form: Form, name: str) -> int:
+    text = form.needed(name)
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise invalid(f"invalid {name} {text[:100]!r}: use a whole number")
+    return int(text)
+
+
+async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
+    """Find transactions that hold readers back for long, if they were looked at before."""
+    look = view.parts.transactions.latest
+    if look is None:
+        return []
+    return [
+        Attention(
+            "warning",
+            f"Transaction {each.id} is open for {int((each.open_s or 0) // 60)} min; readers of "
+            f"what is committed wait behind it.",
+            f"tidemill transaction abort {each.id}",
+            address("transactions"),
+        )
+        for each in look.open
+        if (each.open_s or 0) > _LONG_S
+    ][:5]
+
+
+PAGE = Page(
+    "transactions",
+    "Transactions",
+    "Transactions that are open and hold readers back, and writes that hang; end them.",
+    "transactions.html",
+    data,
+    {"abort": abort, "abort-hanging": abort_hanging},
+    section="Readers",
+    live_s=5.0,
+)
