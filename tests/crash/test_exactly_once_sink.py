@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.separate, pytest.mark.spark, pytest
 
 DRIVER_KILLS = ("driver: all", "driver: python", "driver: jvm")
 """Which processes of the driver are killed first: both, or one, so that the other one notices."""
-OTHER_KILLS = (*["busy executor"] * 2, "worker", "python")
+OTHER_KILLS = ("busy executor", "worker", "python")
 """A worker costs the start of two JVMs, an executor that of one, a Python process none. A driver
 costs that of its own JVM and of its executors, so the next one has a single executor. Kills before
 that one have two executors, of which one goes on while the other is replaced."""

@@ -85,6 +85,7 @@ def test_rules_are_added_listed_and_removed(tools: Tools) -> None:
     tools.run(ACLS, "--remove", "--group", "g", "--force")
 
 
+@pytest.mark.nightly  # each call of a tool starts a JVM
 def test_users_of_scram_are_set_described_and_deleted(tools: Tools) -> None:
     user = ("--entity-type", "users", "--entity-name", "ann")
     tools.run(
@@ -101,6 +102,7 @@ def test_users_of_scram_are_set_described_and_deleted(tools: Tools) -> None:
     assert "SCRAM" not in tools.run(CONFIGS, *user, "--describe")
 
 
+@pytest.mark.nightly
 def test_quotas_are_set_described_and_deleted(tools: Tools) -> None:
     for entity in (
         ("--entity-type", "users", "--entity-name", "bob"),

@@ -25,6 +25,8 @@ class TestBadRows(BadRowsContract):
 class TestCharacterSets(CharacterSetsContract):
     """Text of every character set."""
 
+    pytestmark = pytest.mark.nightly  # MariaDB's run uses the same code
+
 
 class TestMySql(BinlogContract):
     NAME = "MySQL"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.connect.cdc.postgres.folding import Folded, assert_equal
 from tests.connect.cdc.postgres.reading import Reading
+from tests.support.effort import in_nightly_runs
 
 Sql = psycopg.Connection[Any]
 Make = Callable[..., Reading]
@@ -70,7 +71,7 @@ NOT_READ_AGAIN = {
 ALL = list((READ_AGAIN | NOT_READ_AGAIN).items())
 
 
-@pytest.mark.parametrize("state", ["running", "stopped", "crashed"])
+@pytest.mark.parametrize("state", ["crashed", *in_nightly_runs("running", "stopped")])
 def test_old_rows_follow_ddl(sql: Sql, reading: Make, state: str) -> None:
     """Each case has a schema. A source that crashed stored nothing of its first batch."""
     for number in range(len(ALL)):

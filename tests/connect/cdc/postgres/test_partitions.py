@@ -10,6 +10,7 @@ import pytest
 
 from tests.connect.cdc.postgres.folding import Folded, assert_equal
 from tests.connect.cdc.postgres.reading import Reading
+from tests.support.effort import in_nightly_runs
 
 Sql = psycopg.Connection[Any]
 Make = Callable[..., Reading]
@@ -94,7 +95,7 @@ INSERT INTO m SELECT i, 30, 'third' FROM generate_series(100, 102) i;
 """Rows of each partition, and one that moves to another partition."""
 
 
-@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("is_running", [True, *in_nightly_runs(False)])
 def test_the_topic_of_the_root_has_the_rows_of_its_partitions(
     sql: Sql, reading: Make, is_running: bool
 ) -> None:
