@@ -11,21 +11,13 @@ import pytest
 from tests.interop.java_client import JavaClient
 
 SCENARIOS = {
-    "Interop": [
-        "produce",
-        "idempotent",
-        "positions",
-        "range",
-        "roundrobin",
-        "sticky",
-        "cooperative",
-        "static",
-        "topics",
-        "groups",
-        "cluster",
-    ],
-    "ShareConsumers": ["accept", "settle", "renew", "timeout", "committed", "start,admin"],
     # Several to a JVM: each takes seconds to start.
+    "Interop": [
+        "produce,idempotent,positions",
+        "range,roundrobin,sticky,cooperative,static",
+        "topics,groups,cluster",
+    ],
+    "ShareConsumers": ["accept,settle,renew", "timeout,committed,start,admin"],
     "Transactions": [
         "readers,held,large",
         "offsets,member",
