@@ -40,6 +40,7 @@ from tidemill.cli.sql.commands import sql
 from tidemill.cli.topic.commands import app as topic_app
 from tidemill.cli.transaction.commands import app as transaction_app
 from tidemill.cli.user.commands import app as user_app
+from tidemill.cli.view.commands import app as view_app
 from tidemill.cli.webhook.commands import app as webhook_app
 from tidemill.cli.worker.commands import app as worker_app
 from tidemill.errors import TidemillError
@@ -187,6 +188,7 @@ app.add_typer(source_app, name="source", short_help="Capture the changes of data
 app.add_typer(webhook_app, name="webhook", short_help="Deliver topics to HTTP endpoints.")
 app.add_typer(alert_app, name="alert", short_help="List, acknowledge and silence alerts.")
 app.add_typer(bridge_app, name="bridge", short_help="Bring StatsD and the like into topics.")
+app.add_typer(view_app, name="view", short_help="Keep results of SQL current.")
 app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
 app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
 app.add_typer(events_app, name="events", short_help="Read and write event stores; publish them.")

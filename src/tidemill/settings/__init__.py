@@ -25,6 +25,7 @@ from tidemill.settings.broker import (
     Sources,
     Telemetry,
     Transactions,
+    Views,
     Webhooks,
 )
 from tidemill.settings.definitions import ENV_PREFIX, SettingDef, keys_of
@@ -44,6 +45,7 @@ __all__ = [
     "Sources",
     "Telemetry",
     "Transactions",
+    "Views",
     "Webhooks",
     "definitions",
 ]
@@ -85,6 +87,7 @@ class Settings(Section):
     sources: Sources = Field(default_factory=Sources)
     webhooks: Webhooks = Field(default_factory=Webhooks)
     bridges: Bridges = Field(default_factory=Bridges)
+    views: Views = Field(default_factory=Views)
     security: Security = Field(default_factory=Security)
     telemetry: Telemetry = Field(default_factory=Telemetry)
     sections: tuple[Section, ...] = ()

@@ -379,6 +379,16 @@ class Bridges(Section):
     )
 
 
+class Views(Section):
+    """Materialized views of topics, in a process of its own beside the broker."""
+
+    run: bool = Field(
+        True,
+        description="Whether the broker starts a worker process that keeps views current, as soon "
+        "as the first one is created.",
+    )
+
+
 class Sources(Section):
     """Change data capture in a process of its own beside the broker."""
 

@@ -1,6 +1,6 @@
 """Take statements apart that are not queries: INSERT INTO a topic, COPY to a file, views.
 
-DuckDB knows no topics, so what stands before the query of such a statement is parsed here, with
+DuckDB knows no topics, so what is before the query of such a statement is parsed here, with
 DuckDB's own tokens; the query is left to DuckDB. Must not know: connections, clients.
 """
 

@@ -144,7 +144,7 @@ def views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
     else:
         body = f"SELECT * FROM {scan}"
         there = "_value IS NOT NULL"
-    yield f"CREATE VIEW {quoted(topic)} AS {body}"
+    yield f"CREATE OR REPLACE TEMP VIEW {quoted(topic)} AS {body}"
     # In a partition the last record counts, as in compaction. A key is in several partitions only
     # if the topic got more of them, or a producer chose them: then the time decides.
     last = (
@@ -152,8 +152,9 @@ def views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
         "QUALIFY row_number() OVER (PARTITION BY _key, _partition ORDER BY _offset DESC) = 1"
     )
     yield (
-        f"CREATE VIEW {quoted(topic + LATEST)} AS SELECT * FROM ({last}) QUALIFY {there} AND "
-        "row_number() OVER (PARTITION BY _key ORDER BY _timestamp DESC, _partition) = 1"
+        f"CREATE OR REPLACE TEMP VIEW {quoted(topic + LATEST)} AS SELECT * FROM ({last}) "
+        f"QUALIFY {there} AND row_number() "
+        "OVER (PARTITION BY _key ORDER BY _timestamp DESC, _partition) = 1"
     )
 
 

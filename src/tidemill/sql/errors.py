@@ -39,3 +39,9 @@ class TooMuchToReadError(SqlError):
 
 class QueryEndedError(SqlError):
     """A statement was cancelled, or took longer than its time limit."""
+
+
+class DefinitionError(StatementRefusedError):
+    """The definition of a view is invalid."""
+
+    default_hint = "See docs/guide-sql.md."

@@ -66,7 +66,7 @@ class Feed:
         self.shapes: dict[str, Shape] = {}
         self.columns = columns(plan.source)
         self.positions = {number: each.first for number, each in self.extents[plan.source].items()}
-        self._tables = [_Latest(database, topic, columns(topic)) for topic in plan.tables]
+        self._tables = [Latest(database, topic, columns(topic), {}) for topic in plan.tables]
         self._show(pa.Table.from_batches([], self.columns.schema))
         for view in [*views(plan.source, _SOURCE, self.columns)][:1]:
             ask(database, view)
@@ -79,10 +79,12 @@ class Feed:
             UnreachableError: no broker answers.
         """
         for table in self._tables:
-            table.add(self._new(table.topic, table.columns, table.positions, None))
+            place = table.topic, table.columns, table.positions, BATCH
+            while (new := self._new(*place)) is not None:
+                table.add(new)
         before = dict(self.positions)
         batch = self._new(self._source, self.columns, self.positions, limit)
-        if self.positions == before:
+        if batch is None:
             return 0
         self._show(batch)
         return sum(end - before.get(number, 0) for number, end in self.positions.items())
@@ -95,38 +97,65 @@ class Feed:
         self._database.register(_SOURCE, batch)
 
     def _new(
-        self, topic: str, columns: Columns, positions: dict[int, int], limit: int | None
-    ) -> pa.Table:
-        ends = {(topic, n): end for n, end in self._topics.ends(topic).items()}
-        starts = {place: min(positions.get(place[1], 0), end) for place, end in ends.items()}
-        until = ends if limit is None else limit_offsets(starts, ends, limit)
-        ranges = [OffsetRange(*place, starts[place], end) for place, end in until.items()]
-        wanted = [each for each in ranges if each.size > 0]
-        batches = list(self._topics.scan(wanted, columns, self._cancelled))
-        for each in wanted:
-            positions[each.partition] = each.end
-        return pa.Table.from_batches(batches, columns.schema)
+        self, topic: str, columns: Columns, positions: dict[int, int], limit: int
+    ) -> pa.Table | None:
+        return new_records(self._topics, topic, columns, positions, limit, self._cancelled)
 
 
-class _Latest:
-    """The ``$latest`` table of a topic, in the database."""
+def new_records(
+    topics: Topics,
+    topic: str,
+    columns: Columns,
+    positions: dict[int, int],
+    limit: int,
+    cancelled: threading.Event,
+) -> pa.Table | None:
+    """Return about so many new records of a topic, and move the positions; None at its end."""
+    ends = {(topic, number): end for number, end in topics.ends(topic).items()}
+    starts = {place: min(positions.get(place[1], 0), end) for place, end in ends.items()}
+    until = limit_offsets(starts, ends, limit)
+    ranges = [OffsetRange(*place, starts[place], end) for place, end in until.items()]
+    wanted = [each for each in ranges if each.size > 0]
+    if not wanted:
+        return None
+    batches = list(topics.scan(wanted, columns, cancelled))
+    for each in wanted:
+        positions[each.partition] = each.end
+    return pa.Table.from_batches(batches, columns.schema)
 
-    def __init__(self, database: duckdb.DuckDBPyConnection, topic: str, columns: Columns) -> None:
-        self.topic, self.columns = topic, columns
-        self.positions: dict[int, int] = {}
+
+class Latest:
+    """The ``$latest`` table of a topic, in a database.
+
+    Args:
+        positions: by partition, the offset to continue with.
+        kept: whether the database keeps its rows for the next process.
+    """
+
+    def __init__(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        topic: str,
+        columns: Columns,
+        positions: dict[int, int],
+        *,
+        kept: bool = False,
+    ) -> None:
+        self.topic, self.columns, self.positions = topic, columns, positions
         self._database = database
-        self._raw = f"__raw {topic}"
-        self._add(pa.Table.from_batches([], columns.schema))
+        self._raw, self._kept = quoted(f"__raw {topic}"), kept
+        self._register(pa.Table.from_batches([], columns.schema))
+        made = "TABLE" if kept else "TEMP TABLE"
+        ask(database, f"CREATE {made} IF NOT EXISTS {self._raw} AS FROM __new LIMIT 0")
+        database.unregister("__new")
+        self._made()
 
     def add(self, batch: pa.Table) -> None:
         """Take over new records."""
-        if batch.num_rows:
-            self._add(batch)
-
-    def _add(self, batch: pa.Table) -> None:
-        database, raw = self._database, quoted(self._raw)
-        database.register("__new", batch)
-        ask(database, f"CREATE TEMP TABLE IF NOT EXISTS {raw} AS FROM __new LIMIT 0")
+        if not batch.num_rows:
+            return
+        self._register(batch)
+        database, raw = self._database, self._raw
         newest = "SELECT _key, _partition FROM __new WHERE _key IS NOT NULL"
         ask(database, f"DELETE FROM {raw} WHERE (_key, _partition) IN ({newest})")
         ask(
@@ -135,8 +164,18 @@ class _Latest:
             "QUALIFY row_number() OVER (PARTITION BY _key, _partition ORDER BY _offset DESC) = 1",
         )
         database.unregister("__new")
-        name = f"__rows {self.topic}"
-        for view in views(name, raw, self.columns):
-            ask(database, view.replace("CREATE VIEW", "CREATE OR REPLACE TEMP VIEW", 1))
-        latest = quoted(self.topic + LATEST)
-        ask(database, f"CREATE OR REPLACE TEMP TABLE {latest} AS FROM {quoted(name + LATEST)}")
+        if not self._kept:
+            self._made()
+
+    def _register(self, batch: pa.Table) -> None:
+        self._database.register("__new", batch)
+
+    def _made(self) -> None:
+        """Make the table: for readers of each batch it is stored, or else it is a view."""
+        name = self.topic if self._kept else f"__rows {self.topic}"
+        for view in views(name, self._raw, self.columns):
+            ask(self._database, view)
+        if not self._kept:
+            latest = quoted(self.topic + LATEST)
+            rows = quoted(name + LATEST)
+            ask(self._database, f"CREATE OR REPLACE TEMP TABLE {latest} AS FROM {rows}")

@@ -37,7 +37,7 @@ END = "__end"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a query is kept current.
+    """The steps that keep a query current.
 
     Attributes:
         source: the topic whose new records are its rows.
@@ -45,7 +45,7 @@ class Plan:
         used: the tables and columns that it uses.
         batch: the query over the records of a batch: rows of the result, or parts of groups.
             Expressions of DuckDB's tree are written out, so it can look different.
-        keys: the columns of the parts that groups are told apart by.
+        keys: the columns of the parts that identify a group.
         merged: for each other column of the parts, the function that merges it.
         result: the query over the merged parts, which are in a table ``{}``; empty without groups.
         time: the time whose windows it has, as an expression; empty without windows.

@@ -23,7 +23,7 @@ from tidemill.duration import Duration, microseconds
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands, inserting
 from tidemill.sql.columns import Columns, Misfits, Shape
-from tidemill.sql.commands import Copy, Insert
+from tidemill.sql.commands import Copy, CreateView, DropView, Insert
 from tidemill.sql.database import (
     LATEST,
     ask,
@@ -47,6 +47,7 @@ from tidemill.sql.incremental import plan as incremental_plan
 from tidemill.sql.running import BATCH_ROWS, Running
 from tidemill.sql.statement import WINDOWS, Bound, Needed, Uses, needed, uses
 from tidemill.sql.topics import Extent, Scan, Topics
+from tidemill.sql.views.topics import VIEWS
 from tidemill.sql.windows import expanded, statement_text
 
 
@@ -111,6 +112,7 @@ class Connection:
         self._read_only = read_only
         self._timeout_s = timeout_s
         self.max_bytes = max_bytes
+        self._given = dict(schemas or {})
         self._declared = {name: declared(text) for name, text in (schemas or {}).items()}
 
     def cursor(self) -> Cursor:
@@ -174,7 +176,6 @@ class Connection:
         delay = timedelta(microseconds=microseconds(watermark))
         database, misfits = self._database(), Misfits()
         try:
-            self._check_tables(uses(tree_of(database, statement)))
             plan = self._followed(database, statement)
             stop = threading.Event()
             feed = Feed(self._topics, plan, database, self._shape, misfits, stop)
@@ -214,6 +215,8 @@ class Connection:
 
     def _followed(self, database: duckdb.DuckDBPyConnection, statement: str) -> Plan:
         """Return the plan of a query that is followed."""
+        if copies := self._check_tables(uses(tree_of(database, statement))):
+            raise StatementRefusedError(f"view {min(copies)} can't be followed", hint="")
         try:
             return incremental_plan(database, statement, endless=True)
         except StatementRefusedError as error:
@@ -252,9 +255,12 @@ class Connection:
         elif isinstance(command, (Insert, Copy)):
             query = command.query
         else:
-            raise StatementRefusedError("views are made by their worker", hint="")
+            query = ""
         if command is not None and self._read_only:
             raise StatementRefusedError("only queries are allowed here")
+        if isinstance(command, (CreateView, DropView)):
+            self._define(running, command)
+            return
         if isinstance(command, Copy) and self._files is None:
             raise StatementRefusedError(
                 "files are off", hint="Name a folder: --files DIR, or connect(files=...)."
@@ -293,6 +299,17 @@ class Connection:
         ask(database, "SET lock_configuration = true")
         return False
 
+    def _define(self, running: Running, command: CreateView | DropView) -> None:
+        from tidemill.sql.views import reading
+
+        if isinstance(command, DropView):
+            reading.drop(self._kafka, command.name)
+        elif command.name in self._topics.names():
+            raise StatementRefusedError(f"a topic has the name {command.name}", hint="")
+        else:
+            reading.create(self._kafka, command, self._given)
+        running.prepare("SELECT ? AS view", [command.name])
+
     def _insert(
         self, running: Running, command: Insert, query: str, parameters: Sequence[Any]
     ) -> None:
@@ -318,7 +335,9 @@ class Connection:
         self, database: duckdb.DuckDBPyConnection, statement: str, misfits: Misfits
     ) -> list[tuple[TopicPlan, Columns]]:
         used = uses(tree_of(database, statement))
-        self._check_tables(used)
+        for view, copy in self._check_tables(used).items():
+            database.register(view, copy)
+            del used.tables[view]
         by_topic: dict[str, list[list[Bound]]] = {}
         for table, places in used.tables.items():
             topic = table.removesuffix(LATEST)
@@ -329,20 +348,27 @@ class Connection:
             self._plan(database, topic, places, used, misfits) for topic, places in by_topic.items()
         ]
 
-    def _check_tables(self, used: Uses) -> None:
-        """Check that all tables are topics.
+    def _check_tables(self, used: Uses) -> dict[str, Any]:
+        """Check that all tables are topics or views, and return the copies of the views.
 
         Raises:
-            UnknownTableError: one is not.
+            UnknownTableError: one is neither.
         """
-        names: set[str] | None = None
         for table in used.qualified:
             if not _is_system(table):
                 raise _unknown(table, self._topics.names())
-        for table in used.tables:
-            names = self._topics.names() if names is None else names
-            if table.removesuffix(LATEST) not in names:
-                raise _unknown(table, names)
+        if not used.tables:
+            return {}
+        names = self._topics.names()
+        others = {table for table in used.tables if table.removesuffix(LATEST) not in names}
+        found: dict[str, Any] = {}
+        if others and VIEWS in names:
+            from tidemill.sql.views import reading
+
+            found = reading.find(self._kafka, others)
+        for table in sorted(others - found.keys()):
+            raise _unknown(table, names)
+        return found
 
     def _plan(
         self,
@@ -407,7 +433,7 @@ class Cursor:
 
     @property
     def rowcount(self) -> int:
-        """How many rows a statement has written; -1 for a query."""
+        """The number of rows that a statement has written; -1 for a query."""
         return -1 if self._running is None else self._running.changed
 
     @property

@@ -36,6 +36,7 @@ class Preset(enum.StrEnum):
     SOURCE = "source"
     GATEWAY = "gateway"
     BRIDGE = "bridge"
+    VIEW = "view"
     WEBHOOK = "webhook"
     ALERTS = "alerts"
 
@@ -102,6 +103,14 @@ def _bridge(name: str) -> list[Grant]:
     ]
 
 
+def _view(name: str) -> list[Grant]:
+    return [
+        (TOPIC, "tidemill.views", _USES),
+        (GROUP, "tidemill-views", (Operation.DESCRIBE,)),
+        (GROUP, "tidemill-sql*", (Operation.DESCRIBE,)),
+    ]
+
+
 def _gateway(name: str) -> list[Grant]:
     return [
         (TRANSACTIONAL_ID, "tidemill-hook-*", (Operation.WRITE,)),
@@ -123,10 +132,11 @@ _GRANTS: dict[Preset, Callable[[str], list[Grant]]] = {
     Preset.SOURCE: _source,
     Preset.GATEWAY: _gateway,
     Preset.BRIDGE: _bridge,
+    Preset.VIEW: _view,
     Preset.WEBHOOK: _webhook,
     Preset.ALERTS: _alerts,
 }
-_NAMELESS = {Preset.GATEWAY, Preset.BRIDGE, Preset.ALERTS}
+_NAMELESS = {Preset.GATEWAY, Preset.BRIDGE, Preset.VIEW, Preset.ALERTS}
 
 
 def rules_for(

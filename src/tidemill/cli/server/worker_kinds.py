@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,8 @@ from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.contract import Address, address_text
 from tidemill.protocols.http.settings import HealthListener
 from tidemill.settings import Section, Settings
+from tidemill.sql.views.definition import Definition as View
+from tidemill.sql.views.topics import VIEWS
 from tidemill.workers.spec import WorkerSpec
 
 
@@ -158,6 +160,13 @@ def _of_board(
     return workers
 
 
+def _views(broker: Broker) -> Iterable[WorkerSpec]:
+    """Yield the worker of all views, whose files are in the data folder."""
+    folder = str(broker.settings.data_dir.absolute() / "views")
+    for spec in _of_board(View, VIEWS, "views", stop_s=30)(broker):
+        yield replace(spec, command=[*spec.command, "--dir", folder])
+
+
 def _pipelines(broker: Broker) -> Iterable[WorkerSpec]:
     data_dir = str(broker.settings.data_dir.absolute())
     for entry in broker.settings.entries(PipelineEntry):
@@ -246,6 +255,7 @@ KINDS = [
     Kind(AlertsSection, _alerts),
     Kind(AlertEntry, _none),
     Kind(ReceiverEntry, _none),
+    Kind(View, _views),
     Kind(PublishEntry, _publishers),
     Kind(PipelineEntry, _pipelines),
 ]

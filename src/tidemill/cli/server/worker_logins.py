@@ -33,7 +33,7 @@ class WorkerLogin(Section):
 
     name: str = Field(
         description="The worker, as `tidemill worker list` shows it: gateway, sources, webhooks, "
-        'bridges, alerts, or "pipeline/NAME" in quotes.'
+        'bridges, views, alerts, or "pipeline/NAME" in quotes.'
     )
     username: str | None = Field(None, min_length=1, description="The user.")
     password: SecretStr | None = Field(

@@ -53,7 +53,7 @@ _Follow = Annotated[
 
 
 class _Start(enum.StrEnum):
-    """Where a query that is followed begins."""
+    """The places where a query that is followed can begin."""
 
     BEGINNING = "beginning"
     END = "end"

@@ -1,0 +1,118 @@
+"""``tidemill view``: lists, describes, pauses, deletes and runs materialized views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidemill.cli import output
+from tidemill.cli.boards import Boards, Declared, Every, Names, until_signal
+from tidemill.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    Bootstrap,
+    DryRun,
+    Json,
+    Property,
+    Yes,
+    command_group,
+)
+from tidemill.sql.views.topics import VIEWS
+
+app = command_group("Keep results of SQL current. Create a view with 'tidemill sql'.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the view.")]
+
+_BOARDS = Boards("view", VIEWS)
+_KEYS = ("name", "state", "read", "file")
+
+
+@app.command("list", short_help="List the views with their state.")
+def list_views(
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """List the views with their state, as their worker last published it."""
+    board = _BOARDS.read(_BOARDS.kafka(servers, properties))
+    found = [_BOARDS.described(board, name, "query") for name in sorted(board.definitions)]
+    if as_json:
+        output.emit_json(found)
+        return
+    rows = [(*(each.get(key) for key in _KEYS), each.get("error") or None) for each in found]
+    output.emit_table(("NAME", "STATE", "READ", "FILE", "ERROR"), rows)
+    if not found:
+        output.note("There is no view. Create one: CREATE MATERIALIZED VIEW name AS SELECT ...")
+
+
+@app.command(short_help="Show a view: its query, its state and its file.")
+def describe(
+    name: Name,
+    as_json: Json = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Show a view: its query, its state, and the file with the copy of its rows."""
+    _, board = _BOARDS.find(name, servers, properties)
+    found = _BOARDS.described(board, name, "query")
+    if as_json:
+        output.emit_json(found)
+        return
+    fields = [*_BOARDS.fields(found, "query"), ("read", found.get("read"))]
+    fields += [(key, found[key]) for key in ("file", "error", "hint") if found.get(key)]
+    output.emit_fields(fields)
+
+
+@app.command(short_help="Stop keeping a view current for now.")
+def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+    """Stop keeping a view current for now. Its rows stay as they are."""
+    _BOARDS.pause(name, servers, properties, paused=True)
+
+
+@app.command(short_help="Continue a view that was paused or has failed.")
+def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+    """Continue a view that was paused or has failed."""
+    _BOARDS.pause(name, servers, properties, paused=False)
+
+
+@app.command(short_help="Delete a view. Its files stay.")
+def delete(
+    name: Name,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Delete a view. The worker ends it, and its files stay where they are."""
+    question = f"Delete view {name}?"
+    if _BOARDS.delete(name, servers, properties, question, yes=yes, dry_run=dry_run):
+        print(f"deleted view {name}")
+
+
+@app.command(short_help="Keep views current in this process.")
+def run(
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for the files of the views.")
+    ],
+    names: Names = None,
+    every: Every = False,
+    declared: Declared = None,
+    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    properties: Property = None,
+) -> None:
+    """Keep views current in this process, until Ctrl-C or SIGTERM.
+
+    The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill view run --all --declared FILE',
+    with the folder 'views' of the data folder. It also runs in front of Apache Kafka.
+    """
+    from tidemill.extras import require_extra
+
+    require_extra("sql")
+    from tidemill.sql.views.definition import Definition
+    from tidemill.sql.views.manager import manager
+
+    kafka = _BOARDS.begin_run(
+        Definition, Definition.decode, names, every, declared, servers, properties
+    )
+    until_signal(manager(kafka, folder, None if every else names).run)

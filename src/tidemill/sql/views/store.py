@@ -1,0 +1,302 @@
+"""A materialized view: a file of DuckDB with its rows, and the offsets that they are made of.
+
+Each batch is one transaction of DuckDB, so that after a kill nothing is missing and nothing is
+counted twice. DuckDB lets one process open the file; others read the copy that it publishes. Must
+not know: the worker, commands.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import TidemillError
+from tidemill.sql import feed
+from tidemill.sql.columns import Columns, Misfits, Shape
+from tidemill.sql.database import (
+    LATEST,
+    ask,
+    declared,
+    message,
+    open_database,
+    quoted,
+    tree_of,
+)
+from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
+from tidemill.sql.feed import FOR_LATEST, Feed, Latest, new_records
+from tidemill.sql.incremental import Plan, merge, plan
+from tidemill.sql.statement import uses
+from tidemill.sql.topics import Extent, Topics
+from tidemill.sql.views.definition import Definition
+
+PUBLISHED = "published.duckdb"
+"""The file of the copy, in the folder of the view. Its table has the name of the view."""
+_FILE, _NEW = "view.duckdb", "new.duckdb"
+_STATE, _ROWS = "__state", "__rows"
+_CLIENT = "tidemill-views"
+
+
+def check(definition: Definition) -> None:
+    """Check that a query can be kept current.
+
+    Raises:
+        SqlError: it can't, or is malformed.
+    """
+    with open_database(definition.memory, 1) as database:
+        for text in definition.columns.values():
+            declared(text)
+        _plan(database, definition.query)
+
+
+def _plan(database: duckdb.DuckDBPyConnection, query: str) -> Plan | None:
+    """Return the plan of a query; None if it reads ``$latest`` tables only, which need none."""
+    used = uses(tree_of(database, query))
+    if used.qualified:
+        raise StatementRefusedError(f"{sorted(used.qualified)[0]} is not a topic")
+    if used.tables and all(table.endswith(LATEST) for table in used.tables):
+        return None
+    made = plan(database, query)
+    if made.limit is not None:
+        raise StatementRefusedError("a view can't have LIMIT")
+    return made
+
+
+class Store:
+    """The file of a view, open. Use it in one thread.
+
+    If the query or a topic is not the one that the file was made of, it is made again.
+
+    Args:
+        folder: has the files of all views.
+        stop: set when reading is to end.
+
+    Attributes:
+        published: the copy for readers; it exists after ``publish``.
+
+    Raises:
+        SqlError: the query can't be kept current, or another process has the file.
+        UnknownTableError: a topic does not exist.
+        UnreachableError: no broker answers.
+    """
+
+    def __init__(
+        self, folder: Path, definition: Definition, kafka: Kafka, stop: threading.Event
+    ) -> None:
+        self._definition, self._stop = definition, stop
+        self._topics, self._misfits = Topics(kafka), Misfits()
+        own = folder / definition.name
+        own.mkdir(parents=True, exist_ok=True)
+        self._own = own.resolve()
+        self.published = self._own / PUBLISHED
+        self._database = self._open()
+        try:
+            self._identity = self._identify(kafka)
+            known = self._stored()
+            if known and {**known, "shapes": None} != self._identity:
+                self._database.close()
+                (self._own / _FILE).unlink()
+                self._database, known = self._open(), {}
+            self._shapes = {
+                topic: _shape_from(each) for topic, each in (known.get("shapes") or {}).items()
+            }
+            with self._translated():
+                self._begin()
+                self._database.sql(self._result)
+                if not known:
+                    self._store()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def advance(self) -> int:
+        """Take over new records, and return how many offsets; 0 if there is none.
+
+        Raises:
+            SqlError: an expression of the query fails.
+            DataLossError: records were removed before they were read.
+            UnreachableError: no broker answers.
+        """
+        with self._translated():
+            if self._feed is not None:
+                count = self._feed.read(feed.BATCH)
+                if count:
+                    with self._transaction():
+                        self._take(self._feed)
+                return count
+            return sum(self._update(each) for each in self._tables)
+
+    def publish(self) -> None:
+        """Replace the copy by one with the present rows."""
+        new = self._own / _NEW
+        new.unlink(missing_ok=True)
+        path, name = str(new).replace("'", "''"), quoted(self._definition.name)
+        with self._translated():
+            ask(self._database, f"ATTACH '{path}' AS __copy")
+            try:
+                ask(self._database, f"CREATE TABLE __copy.{name} AS FROM ({self._result})")
+                ask(self._database, "CREATE TABLE __copy.__offsets AS FROM __offsets")
+            finally:
+                ask(self._database, "DETACH __copy")
+        os.replace(new, self.published)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the present rows."""
+        with self._translated():
+            return ask(self._database, self._result)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- the file --------------------------------------------------------------------------------
+
+    def _open(self) -> duckdb.DuckDBPyConnection:
+        database = open_database(self._definition.memory, None, self._own, self._own / _FILE)
+        ask(database, "CREATE TABLE IF NOT EXISTS __meta (text VARCHAR)")
+        ask(
+            database,
+            'CREATE TABLE IF NOT EXISTS __offsets (topic VARCHAR, "partition" INT, next BIGINT)',
+        )
+        return database
+
+    def _identify(self, kafka: Kafka) -> dict[str, Any]:
+        """Return what the rows depend on: the query, and which topics it reads."""
+        tables = uses(tree_of(self._database, self._definition.query)).tables
+        topics = sorted({table.removesuffix(LATEST) for table in tables})
+        ids = {topic: kafka.topic_id(_CLIENT, topic) for topic in topics}
+        for topic, id_ in ids.items():
+            if id_ is None:
+                raise UnknownTableError(f"there is no topic {topic}")
+        definition = self._definition
+        return {"query": definition.query, "columns": definition.columns, "topics": ids} | {
+            "shapes": None
+        }
+
+    def _stored(self) -> dict[str, Any]:
+        found = ask(self._database, "SELECT text FROM __meta")
+        return dict(json.loads(found[0][0])) if found else {}
+
+    def _store(self) -> None:
+        shapes = {topic: _shape_text(shape) for topic, shape in self._shapes.items()}
+        text = json.dumps({**self._identity, "shapes": shapes})
+        ask(self._database, "INSERT INTO __meta VALUES (?)", [text])
+
+    def _positions(self, topic: str) -> dict[int, int]:
+        asked = 'SELECT "partition", next FROM __offsets WHERE topic = ?'
+        return {int(number): int(end) for number, end in ask(self._database, asked, [topic])}
+
+    def _set_positions(self, topic: str, positions: Mapping[int, int]) -> None:
+        ask(self._database, "DELETE FROM __offsets WHERE topic = ?", [topic])
+        for number, end in positions.items():
+            ask(self._database, "INSERT INTO __offsets VALUES (?, ?, ?)", [topic, number, end])
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Make the tables that are missing, and what reads the topics."""
+        query = self._definition.query
+        made = _plan(self._database, query)
+        self._feed: Feed | None = None
+        self._tables: list[Latest] = []
+        if made is None:
+            self._result = query
+            used = uses(tree_of(self._database, query))
+            wanted = None if used.all_columns else frozenset(used.names) | FOR_LATEST
+            for table in used.tables:
+                topic = table.removesuffix(LATEST)
+                shape = self._shape(topic, self._topics.extents(topic))
+                columns = Columns(shape, wanted, self._misfits)
+                positions = self._positions(topic)
+                self._tables.append(Latest(self._database, topic, columns, positions, kept=True))
+            return
+        self._plan_ = made
+        self._feed = Feed(
+            self._topics, made, self._database, self._shape, self._misfits, self._stop
+        )
+        self._feed.positions |= self._positions(made.source)
+        if made.result:
+            merge(self._database, made, _STATE)
+            self._result = made.result.format(_STATE)
+        else:
+            batch = f"FROM ({made.batch}) LIMIT 0"
+            ask(self._database, f"CREATE TABLE IF NOT EXISTS {_ROWS} AS {batch}")
+            self._result = f"SELECT * FROM {_ROWS}"
+
+    def _take(self, source: Feed) -> None:
+        if self._plan_.result:
+            merge(self._database, self._plan_, _STATE)
+        else:
+            ask(self._database, f"INSERT INTO {_ROWS} {self._plan_.batch}")
+        self._set_positions(self._plan_.source, source.positions)
+
+    def _update(self, table: Latest) -> int:
+        before = dict(table.positions)
+        new = new_records(
+            self._topics, table.topic, table.columns, table.positions, feed.BATCH, self._stop
+        )
+        if new is None:
+            return 0
+        with self._transaction():
+            table.add(new)
+            self._set_positions(table.topic, table.positions)
+        return sum(end - before.get(number, 0) for number, end in table.positions.items())
+
+    def _shape(self, topic: str, extents: Mapping[int, Extent]) -> Shape:
+        if topic not in self._shapes:
+            text = self._definition.columns.get(topic)
+            sampled = text is None
+            self._shapes[topic] = (
+                self._topics.sample(topic, extents) if sampled else declared(str(text))
+            )
+        return self._shapes[topic]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        ask(self._database, "BEGIN")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):  # it is aborted already
+                ask(self._database, "ROLLBACK")
+            raise
+        ask(self._database, "COMMIT")
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except TidemillError:
+            raise
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise SqlError(message(error)) from error
+
+
+def _shape_text(shape: Shape) -> dict[str, Any]:
+    schema = pa.schema(list(shape.fields.items())).serialize().to_pybytes()
+    return {
+        "fields": base64.b64encode(schema).decode(),
+        "text_keys": shape.text_keys,
+        "captured": shape.captured,
+    }
+
+
+def _shape_from(found: Mapping[str, Any]) -> Shape:
+    schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(found["fields"])))
+    fields = {each.name: each.type for each in schema}
+    return Shape(fields, found["text_keys"], found["captured"])

@@ -1,0 +1,232 @@
+"""Materialized views have the result of their query, whatever happens to their worker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
+
+from confluent_kafka import Producer
+
+from tests.interop.common import wait_for
+from tests.sql.conftest import Topics
+from tidemill import sql
+from tidemill.connect.base.errors import DefinitionExistsError
+from tidemill.sql import feed
+from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
+from tidemill.sql.session import Connection
+from tidemill.sql.views.definition import Definition
+from tidemill.sql.views.manager import manager
+from tidemill.sql.views.store import Store, check
+
+CHILD = Path(__file__).parent / "views_child.py"
+GROUPS = "SELECT who, count(*) AS c, sum(n) AS s, avg(n) AS a, max(n) AS m FROM {t} GROUP BY who"
+QUERIES = [
+    GROUPS,
+    "SELECT n, who FROM {t} WHERE n % 3 = 0",
+    "SELECT window_end, who, count(*) FROM tumble({t}, moment, INTERVAL 1 MINUTE) GROUP BY ALL",
+    "SELECT who, n FROM {t}$latest WHERE n > 10 ORDER BY n",
+    "SELECT a.who, count(*) FROM {t}$latest a JOIN {t}$latest b ON a.n >= b.n GROUP BY 1",
+]
+
+
+@pytest.fixture
+def connection(topics: Topics) -> Iterator[Connection]:
+    with sql.connect(topics.servers, threads=1) as made:
+        yield made
+
+
+def rows_of(first: int, count: int) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"u{n % 7}", {"n": n, "who": f"u{n % 7}", "moment": f"2026-01-01T00:{n % 60:02}:00"})
+        for n in range(first, first + count)
+    ]
+
+
+def add(topics: Topics, topic: str, rows: list[tuple[str, Any]]) -> None:
+    producer = Producer({"bootstrap.servers": topics.servers})
+    for key, value in rows:
+        producer.produce(topic, None if value is None else json.dumps(value), key=key)
+    assert producer.flush(30) == 0
+
+
+@contextlib.contextmanager
+def opened(topics: Topics, folder: Path, query: str, **more: Any) -> Iterator[Store]:
+    definition = Definition(name="v", query=query, **more)
+    with Store(folder, definition, topics.kafka, threading.Event()) as store:
+        yield store
+
+
+def settled(store: Store) -> list[tuple[Any, ...]]:
+    while store.advance():
+        pass
+    return sorted(store.rows(), key=repr)
+
+
+def test_views_have_the_results_of_their_queries_after_each_start(
+    connection: Connection, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "BATCH", 60)
+    topic = topics.fill(rows_of(0, 150), partitions=2)
+    for more in ([*rows_of(150, 50), ("u1", None)], None):
+        for number, query in enumerate(each.format(t=topic) for each in QUERIES):
+            with opened(topics, tmp_path / str(number), query) as store:
+                found = settled(store)
+            assert found == sorted(connection.execute(query).fetchall(), key=repr)
+            assert found
+        if more:
+            add(topics, topic, more)
+
+
+def kill_series(topics: Topics, folder: Path, kills: int) -> None:
+    """Kill the process of a view at random points while records come, then compare."""
+    topic, chance = topics.fill(rows_of(0, 400), partitions=3), random.Random(7)
+    query = GROUPS.format(t=topic)
+    command = [sys.executable, str(CHILD), topics.servers, str(folder), "v", query]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    for number in range(kills):
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        assert child.stdout is not None
+        add(topics, topic, rows_of(400 + 100 * number, 100))
+        for _ in range(chance.randrange(1, 3)):
+            assert child.stdout.readline() == "batch\n"
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    with opened(topics, folder, query) as store, sql.connect(topics.servers) as connection:
+        assert settled(store) == sorted(connection.execute(query).fetchall(), key=repr)
+
+
+def test_kills_lose_nothing_and_count_nothing_twice(topics: Topics, tmp_path: Path) -> None:
+    kill_series(topics, tmp_path, 2)
+
+
+@pytest.mark.nightly
+def test_a_long_series_of_kills_loses_nothing(topics: Topics, tmp_path: Path) -> None:
+    kill_series(topics, tmp_path, 60)
+
+
+def test_a_batch_that_fails_leaves_the_file_as_it_was(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.fill(rows_of(0, 10))
+    query = GROUPS.format(t=topic)
+    with opened(topics, tmp_path, query) as store:
+        before = settled(store)
+        add(topics, topic, rows_of(10, 10))
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_set_positions", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                store.advance()
+        assert sorted(store.rows(), key=repr) == before
+    with opened(topics, tmp_path, query) as store:
+        assert sum(row[1] for row in settled(store)) == 20
+
+
+def test_another_query_or_another_topic_makes_the_view_again(
+    topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.fill(rows_of(0, 10))
+    with opened(topics, tmp_path, f"SELECT n FROM {topic}") as store:
+        assert len(settled(store)) == 10
+    with opened(topics, tmp_path, f"SELECT n FROM {topic} WHERE n > 4") as store:
+        assert len(settled(store)) == 5
+    topics.kafka.delete_topics("test", [topic])
+    topics.fill(rows_of(0, 3), name=topic)
+    with opened(topics, tmp_path, f"SELECT n FROM {topic} WHERE n > 0") as store:
+        assert settled(store) == [(1,), (2,)]
+    declared = {topic: "n VARCHAR"}
+    query = f"SELECT n FROM {topic} WHERE n <> '0'"
+    with opened(topics, tmp_path, query, columns=declared) as store:
+        assert settled(store) == [("1",), ("2",)]
+
+
+def test_two_processes_cannot_keep_the_same_view(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.fill(rows_of(0, 10))
+    query = f"SELECT n FROM {topic}"
+    command = [sys.executable, str(CHILD), topics.servers, str(tmp_path), "v", query]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with opened(topics, tmp_path, query):
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    assert "lock" in done.stderr
+    assert "SqlError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("SELECT n FROM t ORDER BY n", StatementRefusedError),
+        ("SELECT n FROM t LIMIT 5", StatementRefusedError),
+        ("SELECT * FROM read_csv('/etc/passwd')", StatementRefusedError),
+        ("SELECT * FROM t$latest JOIN read_csv('/etc/passwd') ON true", SqlError),
+        ("SELECT * FROM information_schema.tables", StatementRefusedError),
+        ("DROP TABLE t", StatementRefusedError),
+        ("SELECT n FROM", SqlError),
+    ],
+)
+def test_queries_that_make_no_view_are_refused(
+    topics: Topics, tmp_path: Path, query: str, error: type[SqlError]
+) -> None:
+    topic = topics.fill(rows_of(0, 10))
+    query = query.replace("FROM t", f"FROM {topic}")
+
+    def made() -> None:
+        check(Definition(name="v", query=query))
+        with opened(topics, tmp_path, query) as store:
+            store.rows()
+
+    with pytest.raises(error):
+        made()
+
+
+def test_a_view_is_created_read_and_dropped_with_statements(
+    topics: Topics, connection: Connection, tmp_path: Path
+) -> None:
+    topic = topics.fill(rows_of(0, 30))
+    create = f"CREATE MATERIALIZED VIEW totals AS {GROUPS.format(t=topic)};"
+    assert connection.execute(create).fetchall() == [("totals",)]
+    with pytest.raises(DefinitionExistsError):
+        connection.execute(create)
+    connection.execute(create.replace("CREATE", "CREATE OR REPLACE"))
+    with pytest.raises(SqlError, match="no copy here"):
+        connection.execute("SELECT * FROM totals")
+    stop = threading.Event()
+    worker = threading.Thread(target=manager(topics.kafka, tmp_path).run, args=[stop])
+    worker.start()
+    try:
+
+        def total() -> int:
+            with contextlib.suppress(SqlError):
+                ((count,),) = connection.execute("SELECT sum(c) FROM totals").fetchall()
+                return int(count or 0)
+            return 0
+
+        wait_for(lambda: total() == 30, "the view has 30 rows")
+        add(topics, topic, rows_of(30, 12))
+        wait_for(lambda: total() == 42, "the view has 42 rows")
+        query = f"SELECT c, t.n FROM totals JOIN {topic} t USING (who) WHERE t.n = 8 AND c = 6"
+        assert connection.execute(query).fetchall() == [(6, 8)]
+        with pytest.raises(StatementRefusedError, match="view totals can't be followed"):
+            connection.follow("SELECT * FROM totals")
+        assert connection.execute("DROP MATERIALIZED VIEW totals").fetchall() == [("totals",)]
+        with pytest.raises(UnknownTableError):
+            connection.execute("DROP MATERIALIZED VIEW totals")
+    finally:
+        stop.set()
+        worker.join(30)
+    with pytest.raises(UnknownTableError):
+        connection.execute("SELECT * FROM totals")
+    with pytest.raises(StatementRefusedError, match="a topic has the name"):
+        connection.execute(f"CREATE MATERIALIZED VIEW {topic} AS SELECT n FROM {topic}")
