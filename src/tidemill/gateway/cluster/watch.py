@@ -16,7 +16,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.errors import TidemillError
 from tidemill.gateway.cluster.history import PERIOD_S, History
 from tidemill.gateway.cluster.requests import Cluster
-from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.cluster.state import GroupState, Snapshot
 
 FRESH_S = 5.0
 """A snapshot that is older is asked for again when it is looked at."""
@@ -85,13 +85,16 @@ class Watch:
             self._cluster = Cluster(self._kafka)
         began = time.monotonic()
         with_starts = began - self._starts_s > _STARTS_S
-        found = await asyncio.to_thread(self._cluster.snapshot, with_starts=with_starts)
+        found = await asyncio.to_thread(self._new, self._cluster, with_starts)
         if with_starts:
             self._starts_s = began
-        self._latest = self._with_lags(self._with_rates(found))
-        self._latest_s = time.monotonic()
+        self._latest, self._latest_s = found, time.monotonic()
         self.history.take(self._latest)
         return self._latest
+
+    def _new(self, cluster: Cluster, with_starts: bool) -> Snapshot:
+        """Return a new snapshot with what follows from it. It runs in a thread."""
+        return self._with_lags(self._with_rates(cluster.snapshot(with_starts=with_starts)))
 
     def _with_rates(self, found: Snapshot) -> Snapshot:
         """Add what was written and read since the snapshot before, unless that is too old."""
@@ -112,13 +115,16 @@ class Watch:
         return replace(found, rates=rates, read_rates=read_rates)
 
     def _with_lags(self, found: Snapshot) -> Snapshot:
-        groups = {}
+        groups: dict[str, GroupState] = {}
+        by_topic: dict[str, dict[str, int]] = {}
         topics = dict(found.topics)
         for name, group in found.groups.items():
-            lag = sum(sum(lags.values()) for lags in group.lags(topics).values())
+            lags = {topic: sum(each.values()) for topic, each in group.lags(topics).items()}
+            for topic, lag in lags.items():
+                by_topic.setdefault(topic, {})[name] = lag
             lag_s, is_older = self.history.lag_s(group, topics, found.at_ms / 1000)
-            groups[name] = replace(group, lag=lag, lag_s=lag_s, is_older=is_older)
-        return replace(found, groups=groups)
+            groups[name] = replace(group, lag=sum(lags.values()), lag_s=lag_s, is_older=is_older)
+        return replace(found, groups=groups, lags=by_topic)
 
     async def _sample(self) -> None:
         is_reported = False

@@ -16,6 +16,7 @@ How to add a page
        {% block content %} what stays: forms, searches {% endblock %}
        {% block live %} what moves: it is sent again when it has changed {% endblock %}
 
+   A table is in ``<div class="scroll" tabindex="0">``, so that keys can scroll it.
    ``macros.html`` has tables that are sorted and paged at the server, graphs, empty states and
    notes. Everything is escaped; never use ``|safe``. There are no inline scripts or styles: the
    browser refuses them. ``bytes_as_text`` cuts and decodes what a topic has.

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from tidemill.gateway.parts import Parts
 from tidemill.gateway.users import Users
 
 MOST_LIVE = 200
-"""Pages that are open and move, at the same time."""
+"""Answers that take long, at the same time: pages that move, searches, downloads."""
 _FIELDS = 20_000
 _HEARTBEAT_S = 15.0
 _PAUSE_S = 0.5
@@ -188,7 +188,11 @@ class Console:
         if request.method == "POST":
             return await self._act(view, session, suffix)
         if suffix in page.answers:
-            return await page.answers[suffix](view)
+            response = await page.answers[suffix](view)
+            if isinstance(response, StreamingResponse):
+                self._check_live()
+                response.body_iterator = self._counted(response.body_iterator)
+            return response
         if suffix == "live":
             return self._moving(view, session)
         data = await page.data(view)
@@ -342,38 +346,46 @@ class Console:
         """Return the answer that sends the block ``live`` whenever it has changed."""
         if view.page.live_s <= 0:
             raise HttpError(404, "not_found", "this page does not move")
-        if self._live >= MOST_LIVE:
-            raise busy("too many pages are open")
+        self._check_live()
         headers = {"x-accel-buffering": "no"}
         if view.request.method == "HEAD":
             return Response(None, 200, headers, "text/event-stream")
-        events = self._events(view, session)
+        events = self._counted(self._events(view, session))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def _events(self, view: View, session: Session) -> AsyncIterator[bytes]:
-        self._live += 1
         shown, sent_s = b"", time.monotonic()
         authorization = session.authorization
+        yield b"retry: 3000\n\n"
+        while not self._parts.hub.is_stopping and session.authorization == authorization:
+            look = View(**{**vars(view), "_snapshot": None})
+            try:
+                context = {"result": None, **await view.page.data(look)}
+                context |= self._context(view.request, session, look)
+                text = self._renderer.block(view.page.template, "live", context)
+                event = b"event: part\ndata: " + orjson.dumps(text) + b"\n\n"
+            except TidemillError as error:
+                event = b"event: problem\ndata: " + orjson.dumps(str(error)) + b"\n\n"
+            now_s = time.monotonic()
+            digest = hashlib.blake2b(event).digest()
+            if digest != shown:
+                shown, sent_s = digest, now_s
+                yield event
+            elif now_s - sent_s > _HEARTBEAT_S:
+                sent_s = now_s
+                yield b":\n\n"
+            await self._pause(view.page.live_s)
+
+    def _check_live(self) -> None:
+        if self._live >= MOST_LIVE:
+            raise busy("too many pages are open")
+
+    async def _counted(self, stream: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        """Yield the parts of an answer that takes long, and count it among those."""
+        self._live += 1
         try:
-            yield b"retry: 3000\n\n"
-            while not self._parts.hub.is_stopping and session.authorization == authorization:
-                look = View(**{**vars(view), "_snapshot": None})
-                try:
-                    context = {"result": None, **await view.page.data(look)}
-                    context |= self._context(view.request, session, look)
-                    text = self._renderer.block(view.page.template, "live", context)
-                    event = b"event: part\ndata: " + orjson.dumps(text) + b"\n\n"
-                except TidemillError as error:
-                    event = b"event: problem\ndata: " + orjson.dumps(str(error)) + b"\n\n"
-                now_s = time.monotonic()
-                digest = hashlib.blake2b(event).digest()
-                if digest != shown:
-                    shown, sent_s = digest, now_s
-                    yield event
-                elif now_s - sent_s > _HEARTBEAT_S:
-                    sent_s = now_s
-                    yield b":\n\n"
-                await self._pause(view.page.live_s)
+            async for part in stream:
+                yield part
         finally:
             self._live -= 1
 

@@ -71,7 +71,7 @@ class View:
     @property
     def parameters(self) -> Parameters:
         """The parameters of the URL. One that is malformed is an error."""
-        return Parameters(self.request)
+        return Parameters(self.request, skip_empty=True)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a parameter of the URL."""

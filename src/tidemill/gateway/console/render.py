@@ -122,6 +122,7 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            auto_reload=False,
         )
         self._environment.filters.update(
             number=number, size=size, duration=duration, moment=moment, ago=ago, points=points

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
@@ -64,7 +64,6 @@ async def list_(view: View) -> Data:
     """Return the list of topics."""
     snapshot = await view.snapshot()
     with_internal = view.text("internal") == "1"
-    lags = _lags(snapshot)
     rows = [
         Row(
             each.name,
@@ -74,7 +73,7 @@ async def list_(view: View) -> Data:
             each.bytes,
             snapshot.rates.get(each.name, 0.0),
             len(snapshot.readers.get(each.name, ())),
-            max(lags.get(each.name, {}).values(), default=None),
+            max(snapshot.lags.get(each.name, {}).values(), default=None),
         )
         for each in snapshot.topics.values()
         if with_internal or not each.is_internal
@@ -213,15 +212,6 @@ def _readers(view: View, snapshot: Snapshot, name: str) -> Sequence[Reader]:
         row = Reader(group_name, group.kind, group.state, members, lag, lag_s, is_older)
         found.append(row)
     return sorted(found, key=lambda each: (-each.lag, each.group))
-
-
-def _lags(snapshot: Snapshot) -> Mapping[str, Mapping[str, int]]:
-    """Return the lag of each group by topic."""
-    found: dict[str, dict[str, int]] = {}
-    for group in snapshot.groups.values():
-        for topic, lags in group.lags(snapshot.topics).items():
-            found.setdefault(topic, {})[group.name] = sum(lags.values())
-    return found
 
 
 LIST = Page(

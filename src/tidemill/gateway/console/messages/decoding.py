@@ -147,7 +147,7 @@ def facts(headers: Headers, value: bytes | None) -> list[tuple[str, str]]:
         if data is not None:
             found.append((f"CloudEvent {name}", text_of(data)))
     kind = last.get("content-type", b"").lower()
-    if kind.startswith(b"application/cloudevents+json"):
+    if kind.startswith(b"application/cloudevents+json") and len(value or b"") <= FULL_BYTES:
         found += _envelope(value)
     if value is not None and len(value) > 5 and value[0] == 0 and value[1] < 8:
         number = int.from_bytes(value[1:5], "big")

@@ -37,7 +37,7 @@ from tidemill.record_json import to_line
 
 FIRST_SLICE_S = 0.1
 """How long a page searches before it is shown. It continues in slices of ``SLICE_S``."""
-SLICE_S = 0.5
+SLICE_S = 0.25
 PLAIN_S = 5.0
 """How long a page without a filter waits for its records."""
 MOST_EXPORTED = 100_000

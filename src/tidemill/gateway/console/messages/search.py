@@ -249,7 +249,7 @@ class Search(Generic[T]):
         seen: dict[Place, int] = {}
         before = dict(self._positions)
         records = SLICE_RECORDS if self._criteria.is_filter else min(SLICE_RECORDS, most)
-        reached, ended = await self._view.parts.pool.read_several(
+        reached, ended = await self._view.parts.searching.read_several(
             before, take, records, SLICE_BYTES, seconds
         )
         if len(found.rows) >= most:

@@ -28,6 +28,7 @@ MOST_RESENT = 10_000
 """Records that are sent again together: those that are chosen, and all of a search."""
 RESEND_S = 60.0
 _READERS = 4
+_LINES = 200
 _ADDED = frozenset(
     {
         "error.reason",
@@ -229,6 +230,8 @@ async def import_(view: View, form: Form) -> Done:
     topic = await _target(view, form.needed("topic"))
     records: list[InputRecord] = []
     for number, line in enumerate(form.get("lines", "").split("\n"), 1):
+        if not number % _LINES:
+            await asyncio.sleep(0)  # other requests take their turn
         if not line.strip():
             continue
         try:

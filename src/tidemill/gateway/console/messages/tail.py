@@ -54,6 +54,7 @@ async def tail(view: View) -> Response:
         try:
             async with view.parts.hub.following(topic) as (found, changed):
                 number = found.number
+                yield _event("progress", {"scanned": 0, "left_out": 0})  # from here on
                 while not found.gone and not view.parts.hub.is_stopping:
                     rows: list[Row] = []
                     left_out = scanned = 0

@@ -158,7 +158,7 @@
       let seen = 0, leftOut = 0;
       open(follow.dataset.url);
       follow.disabled = true;
-      text("state", "Following: waiting for records");
+      text("state", "Connecting");
       source.addEventListener("rows", event => add(JSON.parse(event.data), true));
       source.addEventListener("progress", event => {
         const at = JSON.parse(event.data);
