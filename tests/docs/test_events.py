@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "operations.md"
 ROOMS = (
     *("engine", "net", "protocols", "state", "log", "cli", "workers", "gateway"),
     *("connect/base", "connect/direct", "connect/webhooks", "connect/alerts", "confluent"),
+    "sql/views",
 )
 """Folders whose code logs with structlog. Code in ``spark`` logs texts with ``logging``."""
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")

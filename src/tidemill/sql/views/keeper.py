@@ -86,8 +86,10 @@ class Keeper:
         if result is None or self._changed.is_set():
             return
         pause = self._runs.fail(result)
-        note = log.error if pause is None else log.warning
-        note("view.failed", view=self._definition.name, **self._runs.said())
+        if pause is None:
+            log.error("view.failed", view=self._definition.name, **self._runs.said())
+        else:
+            log.warning("view.failed", view=self._definition.name, **self._runs.said())
         try:
             await asyncio.wait_for(self._changed.wait(), pause)
         except TimeoutError:
