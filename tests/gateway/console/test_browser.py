@@ -66,7 +66,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Kafka]
                 headers={"traceparent": trace},
             )
         for number in range(3):
-            letter = [("error.reason", b"not JSON"), ("source.topic", b"orders")]
+            letter: dict[str, str | bytes | None]
+            letter = {"error.reason": "not JSON", "source.topic": "orders"}
             value = "<b>hostile</b> \u202e" if number else b"\xff\xfe"
             producer.produce("orders-dead-letters", value, headers=letter)
         assert producer.flush(30) == 0

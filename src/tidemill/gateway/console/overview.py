@@ -105,7 +105,8 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
                 f"{'more than ' if group.is_older else ''}{minutes} min old.{stopped}"
             )
             command = f"tidemill group describe {group.name}"
-            found.append(Attention("warning", text, command))
+            url = address("group", name=group.name)
+            found.append(Attention("warning", text, command, url))
         if len(found) >= 20:
             break
     found += [Attention("note", each) for each in snapshot.problems]
