@@ -59,6 +59,8 @@ def test_templates_escape_everything_and_have_nothing_inline() -> None:
         assert not re.findall(
             r"\|\s*safe\b|autoescape|<script>|<style|\sstyle=|\son[a-z]+=", text
         ), path
+        for scroll in re.findall(r'<div class="scroll"[^>]*>', text):
+            assert "tabindex" in scroll, path  # keys must reach what is to be scrolled
         for form in re.findall(r"<form[^>]*post.*?</form>", text, re.DOTALL):
             assert "csrf()" in form, path
 
