@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -26,6 +27,7 @@ MOST_SERIES = 5000
 _PARTS = 60
 """A window is followed in so many parts."""
 _TYPE = parse_path("type")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _LabelScope:
@@ -149,6 +151,7 @@ class TopicCondition:
         self._field = parse_path(rule.field) if rule.field else None
         self._counts: dict[Labels, _Counts] = {} if self._by else {(): _Counts()}
         self._last: dict[Labels, tuple[int, float, bool]] = {}
+        self._newest: dict[Labels, int] = {}  # the latest ``at`` of events
         self._last_ms = 0
         self.invalid = 0
 
@@ -186,8 +189,9 @@ class TopicCondition:
             self._last_ms = max(self._last_ms, at_ms)
             return
         if measured == "events":
-            labels, value, active = _event(scope.root("$value"))
-            self._put(labels, at_ms, value, active)
+            labels, value, active, said_ms = _event(scope.root("$value"))
+            if self._is_new(labels, said_ms):
+                self._put(labels, at_ms if said_ms is None else said_ms, value, active)
             return
         labels = labels_of({_label(path): _text(lookup(scope, parts)) for path, parts in self._by})
         if measured == "last":
@@ -201,6 +205,17 @@ class TopicCondition:
                 raise _InvalidRecordError
             counts = self._counts[labels] = _Counts()
         counts.add(at_ms - at_ms % self._part_ms)
+
+    def _is_new(self, labels: Labels, said_ms: int | None) -> bool:
+        """Whether no event has said something later. Rows of a batch come in any order."""
+        if said_ms is None:
+            return True
+        if said_ms < self._newest.get(labels, said_ms):
+            return False
+        self._newest[labels] = said_ms
+        if len(self._newest) > MOST_SERIES:
+            del self._newest[next(iter(self._newest))]
+        return True
 
     def _put(self, labels: Labels, at_ms: int, value: float, active: bool) -> None:
         if labels not in self._last and len(self._last) >= MOST_SERIES:
@@ -238,15 +253,27 @@ Condition = MetricCondition | TopicCondition
 Read = Callable[[int], tuple[list[Reading], bool]]
 
 
-def _event(found: Any) -> tuple[Labels, float, bool]:
-    """Return labels, value and state of a record that is an alert."""
+def _event(found: Any) -> tuple[Labels, float, bool, int | None]:
+    """Return labels, value, state, and time if it has one, of a record that is an alert."""
     labels = found.get("labels") if isinstance(found, dict) else None
     if not isinstance(labels, dict) or found.get("state") not in ("firing", "resolved"):
         raise _InvalidRecordError
     value = found.get("value")
     number = 0.0 if value is None else _number(value)
     texts = {str(name): _text(each) for name, each in labels.items()}
-    return labels_of(texts), number, found["state"] == "firing"
+    at = found.get("at")
+    said_ms = None if at is None else _milliseconds(at)
+    return labels_of(texts), number, found["state"] == "firing", said_ms
+
+
+def _milliseconds(at: Any) -> int:
+    try:
+        found = datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        raise _InvalidRecordError from None
+    if found.tzinfo is None:
+        raise _InvalidRecordError
+    return (found - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _number(value: Any) -> float:
