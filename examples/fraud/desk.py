@@ -34,7 +34,7 @@ class Closed:
 
 @dataclass
 class Case:
-    """What is known about a card. A case that was closed is opened again by the next alert."""
+    """All that is known about a card. The next alert opens a case again that was closed."""
 
     card: str = ""
     verdict: str = ""

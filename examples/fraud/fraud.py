@@ -60,6 +60,7 @@ secrets = ["${{file:{secret}}}"]
 types = {types}
 start_at = "beginning"
 order = "key"
+managed = false  # this program runs its worker, also beside another broker
 retries_s = [0.2, 0.5, 1, 2, 5, 5, 5, 5, 5, 5, 5, 5]
 allow_private = true  # the desk is on this machine
 """
@@ -197,7 +198,7 @@ def run_pipeline(file, folder, servers, master, start, kills=()):
     sys.exit((folder / "pipeline.log").read_text()[-4000:])
 
 
-def wait_until(condition, what, seconds=90):
+def wait_until(condition, what, seconds=180):
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

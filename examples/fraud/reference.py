@@ -35,7 +35,7 @@ class Reference:
         }
 
     def usual(self, payment):
-        """What the holder usually paid when this payment was made."""
+        """Return what the holder usually paid when this payment was made."""
         return [cents for since, cents in self.cards[payment.card].usual if since <= payment.at][-1]
 
     def amount(self, limit, times):

@@ -14,7 +14,7 @@ from tidemill.spark import Pipeline, TopicSink, enrich_as_of, sliding, stream_st
 
 
 class Thresholds(NamedTuple):
-    """What ``fraud.py --fit`` finds on seed 1. Other seeds have no influence on them."""
+    """The numbers that ``fraud.py --fit`` finds on seed 1. Other seeds have no influence."""
 
     limit_cents: int = 22000
     times_usual: int = 3
