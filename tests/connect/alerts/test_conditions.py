@@ -46,7 +46,8 @@ def test_events_without_a_time_count_in_the_order_of_the_topic() -> None:
 
 def test_an_event_with_an_invalid_time_is_left_out() -> None:
     condition = events()
-    for at in ("2026-03-02T04:55:00", "yesterday", 1_772_427_300_000, [], "9" * 1_000_000):
+    times: list[Any] = ["2026-03-02T04:55:00", "yesterday", 1_772_427_300_000, [], "9" * 1_000_000]
+    for at in times:
         add(condition, "firing", at=at)
     assert active(condition) == []
     assert condition.invalid == 5
