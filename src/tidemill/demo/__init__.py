@@ -10,5 +10,6 @@ its progress to a listener (``progress.Listener``). It must not know the inside 
 - ``results`` reads what the pipeline publishes;
 - ``check_results`` computes the same results from the data set, ``check`` compares records, and
   ``check_all`` compares the results, the database and what follows it, like the search index;
+- ``page`` shows a run in the browser: it is a page of the gateway's console;
 - ``run`` starts the parts, and ``following`` follows them to the end.
 """

@@ -53,6 +53,13 @@ class DatabaseReady:
 
 
 @dataclass(frozen=True, slots=True)
+class PageReady:
+    """A page in the browser shows the demo. It is there until the demo ends."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
 class SparkStarting:
     """A JVM starts, which takes some seconds. Without its package there is no ``index``."""
 
@@ -152,6 +159,7 @@ class KeptRunning:
     """The check is complete. Broker and pipeline continue until they are interrupted."""
 
     address: str
+    page: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +172,7 @@ Event = (
     | BrokerReady
     | DatabaseReady
     | TopicsReady
+    | PageReady
     | SparkStarting
     | QueriesStarting
     | PipelineStarted

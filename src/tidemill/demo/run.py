@@ -1,4 +1,4 @@
-"""Run the demo from start to end: broker, database, capture, pipeline, replay, results, check.
+"""Run the demo from start to end: broker, page, database, capture, pipeline, replay, check.
 
 This module decides the order only. It uses the broker by its address, whether the demo has started
 it or not, and prints nothing (see ``progress``).
@@ -49,6 +49,7 @@ from tidemill.demo.progress import (
     FlightsLoaded,
     KeptRunning,
     Listener,
+    PageReady,
     PipelineStarted,
     QueriesStarting,
     SparkStarting,
@@ -59,6 +60,7 @@ from tidemill.demo.results import ResultsFollower
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.extras import how_to_install
 from tidemill.local.broker import Broker
+from tidemill.local.gateway import Gateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         stack.enter_context(_with_tables(database, given.registry, listener, reset=options.reset))
         capture = RunningCapture(address, database, folder)
         _prepare_topics(address, capture, listener, reset=options.reset)
+        page = _page(address, folder, stack, listener)
         stack.enter_context(capture)
         delivery = Delivery(address, capture.topics, given.registry)
         stack.callback(delivery.close)
@@ -134,7 +137,7 @@ def run_demo(options: DemoOptions, listener: Listener) -> DemoReport:
         work.keep = work.keep or not report.ok
         listener(report)
         if options.keep_running:
-            listener(KeptRunning(address))
+            listener(KeptRunning(address, page))
             with contextlib.suppress(KeyboardInterrupt):  # the user ends the demo so
                 run.stay()
         return report
@@ -168,6 +171,15 @@ def _broker(
         )
     )
     return broker, address
+
+
+def _page(address: str, folder: Path, stack: ExitStack, listener: Listener) -> str:
+    """Start the gateway that shows the demo, and return the address of its page."""
+    settings = {"console.pages": "tidemill.demo.page"}
+    gateway = Gateway(address, settings=settings, log_file=folder / "gateway.log")
+    url = f"{stack.enter_context(gateway).url}/console/demo"
+    listener(PageReady(url))
+    return url
 
 
 @contextlib.contextmanager

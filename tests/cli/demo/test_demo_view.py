@@ -30,6 +30,7 @@ from tidemill.demo.progress import (
     DemoReport,
     FlightsLoaded,
     KeptRunning,
+    PageReady,
     PipelineStarted,
     QueriesStarting,
     Replayed,
@@ -153,6 +154,7 @@ def test_lines_fit_a_terminal_of_80_columns() -> None:
     rows = {"aircraft": 3322, "airlines": 16}
     view.show(DatabaseReady("SQLite, /tmp/demo/registry.db", rows, 1000))
     view.show(TopicsReady([topic.name for topic in TOPICS], ["departures"], captured))
+    view.show(PageReady("http://127.0.0.1:54321/console/demo"))
     view.show(SparkStarting(Path("/tmp/log"), Path("/tmp/demo/search"), ""))
     view.show(SparkStarting(Path("/tmp/log"), None, "pip install 'tidemill[search]'"))
     view.show(PipelineStarted("4.3.0", "25", 100.0, 10))
@@ -164,7 +166,8 @@ def test_lines_fit_a_terminal_of_80_columns() -> None:
 
 def test_keep_running_prints_commands_to_try() -> None:
     view, out = plain()
-    view.show(KeptRunning("127.0.0.1:1234"))
+    view.show(KeptRunning("127.0.0.1:1234", "http://127.0.0.1:5678/console/demo"))
+    assert "http://127.0.0.1:5678/console/demo" in out.getvalue()
     assert "tidemill pipeline describe control-room -b 127.0.0.1:1234" in out.getvalue()
 
 

@@ -262,6 +262,11 @@ def test_fields_of_a_newer_version_are_passed_over_and_missing_ones_have_default
         b"\xff",
         b'"text"',
         b'{"pipeline": "p", "query": "q", "state": "x", "history": [[1]]}',
+        b'{"pipeline": "p", "query": "q", "state": "x", "rows": "7"}',
+        b'{"pipeline": "p", "query": "q", "state": "x", "rows": NaN}',
+        b'{"pipeline": "p", "query": "q", "state": "x", "rows": 1e400}',
+        b'{"pipeline": "p", "query": "q", "state": 7}',
+        b'{"pipeline": "p", "query": "q", "state": "x", "watermark": ["now"]}',
     ],
 )
 def test_what_is_no_status(value: bytes) -> None:

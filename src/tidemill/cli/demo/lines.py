@@ -19,6 +19,7 @@ from tidemill.demo.progress import (
     Event,
     FlightsLoaded,
     KeptRunning,
+    PageReady,
     PipelineStarted,
     Replayed,
     SparkStarting,
@@ -53,6 +54,8 @@ def lines_for(event: Event, speed: float | None) -> Iterable[Text]:
             return _topics(event)
         case DatabaseReady():
             return _database(event)
+        case PageReady():
+            return [labelled("Page", f"{event.url} shows it live")]
         case SparkStarting():
             return _spark(event)
         case PipelineStarted():
@@ -146,7 +149,8 @@ def _replayed(event: Replayed) -> Iterable[Text]:
 
 def _kept_running(event: KeptRunning) -> Iterable[Text]:
     yield Text()
-    yield Text(f"Broker and pipeline keep running at {event.address}. Ctrl-C stops them. Try:")
+    yield Text(f"Broker and pipeline keep running at {event.address}. Ctrl-C stops them.")
+    yield Text(f"Look at {event.page}, or try:")
     yield Text(f"  tidemill pipeline describe control-room -b {event.address}")
     alerts = PUBLISHED["alerts"].name
     yield Text(f"  tidemill source describe {SOURCE} -b {event.address}")

@@ -29,7 +29,7 @@ def last_attempts(kafka: Kafka, name: str, count: int) -> list[dict[str, Any]]:
     for _, value in read_to_end(kafka, "tidemill-cli", topic, starts=starts):
         try:
             record = json.loads(value or b"")
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             found.append(record)

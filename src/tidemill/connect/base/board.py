@@ -202,7 +202,7 @@ def _payload(value: bytes | None) -> Values | None:
         return None
     try:
         found = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -58,7 +58,7 @@ class StoredSection(Section):
         """
         try:
             return cls.parse(json.loads(value))
-        except ValueError as failure:
+        except (ValueError, RecursionError) as failure:
             raise cls.invalid(f"the stored definition is not JSON: {failure}") from failure
 
     @classmethod

@@ -84,7 +84,7 @@ class WorkerState:
                 raise CaptureError("the state of the source was written by a newer tidemill")
             values["snapshots"] = [TableProgress(**each) for each in values["snapshots"]]
             return cls(**values)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CaptureError(f"the stored state of the source is damaged: {error}") from error
 
     def accept(self, row: str | None) -> bool:

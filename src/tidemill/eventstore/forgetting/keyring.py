@@ -99,7 +99,7 @@ class Keyring:
         try:
             found = json.loads(value)
             master, subject, wrapped = found["master"], found["subject"], found["wrapped"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise KeyFileError(
                 f"topic {self.topic} has a record that is not a key: {key_id[:80]!r}"
             ) from error

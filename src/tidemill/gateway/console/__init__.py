@@ -32,6 +32,8 @@ Lists use ``lists.listed``: it filters, sorts and pages by the parameters of the
 
 A package that is not imported here, such as the demo, adds pages with the setting
 ``console.pages=MODULE``: the module has a list ``PAGES``, and a folder ``templates`` beside it.
+What a folder ``static`` has is at ``/console/static/``; a template adds it in the block ``head``.
+``streams.event_stream`` is the answer of a page that sends events of its own.
 
 ``CHECKS`` in ``table.py`` has functions that find what needs attention on the overview.
 """

@@ -80,7 +80,14 @@ class Console:
         self._pages = {each.address: each for each in pages}
         self._renderer = Renderer(folders)
         self._sessions = Sessions(settings.session_minutes * 60)
-        self._static = {each.name: _File.of(each) for each in _STATIC.iterdir()}
+        static = [*(each.with_name("static") for each in folders), _STATIC]
+        self._static = {
+            each.name: _File.of(each)
+            for folder in static
+            if folder.is_dir()
+            for each in folder.iterdir()
+            if each.suffix in _TYPES
+        }
         self._live = 0
         parts.watch.start_sampling()
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 TOPIC = "tidemill.pipelines"
@@ -37,6 +38,18 @@ HISTORY_STEP_S, HISTORY_STEPS = 5, 40
 """The steps of a query's history, in seconds, and how many steps with batches are kept."""
 
 _NO_WATERMARK = "1970-01-01T00:00:00"  # Spark reports this until there is a watermark
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, NoneType),
+    "bool": (bool,),
+    "int": (int,),
+    "int | None": (int, NoneType),
+    "float": (int, float),
+}
+"""What JSON may have for a field of a status, by the field's annotation."""
+_MOST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +212,17 @@ def decode(value: bytes) -> QueryStatus:
     Raises:
         ValueError: the value is not a status.
     """
-    content = json.loads(value)
+    try:
+        content = json.loads(value)
+    except RecursionError:
+        content = None
     if not isinstance(content, dict) or not {"pipeline", "query", "state"} <= set(content):
         raise ValueError(f"invalid status of a query: {value[:80]!r}")
-    known = {each.name for each in fields(QueryStatus)}
+    known = {each.name: _TYPES.get(str(each.type)) for each in fields(QueryStatus)}
     given = {name: each for name, each in content.items() if name in known}
+    for name, value in given.items():
+        if not _is_of_type(value, known[name]):
+            raise ValueError(f"invalid {name} in the status of a query: {str(value)[:80]!r}")
     given["sources"] = tuple(
         SourceStatus(
             *(str(each["topic"]), int(each.get("lag", -1)), int(each.get("read", 0))),
@@ -217,6 +236,15 @@ def decode(value: bytes) -> QueryStatus:
         for at, batches, rows, slowest in content.get("history", ())[-HISTORY_STEPS:]
     )
     return QueryStatus(**given)
+
+
+def _is_of_type(value: Any, types: tuple[type, ...] | None) -> bool:
+    """Return whether a value of JSON can be in a field; None: what is in it is checked later."""
+    if types is None:
+        return True
+    return isinstance(value, types) and (
+        not isinstance(value, (int, float)) or abs(value) < _MOST  # no NaN either
+    )
 
 
 @dataclass
