@@ -68,7 +68,10 @@ class GatewayProcess:
             self._command,
             self.folder / "gateway.log",
             stdout_path=stdout,
-            env=environment.without_settings(),
+            env={
+                **environment.without_settings(),
+                "XDG_CACHE_HOME": str(self.folder / "cache"),  # of indexes
+            },
             cwd=self.folder,
             forked=True,
         )

@@ -5,11 +5,9 @@ Must not know: a command, or what is defined.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +22,6 @@ from tidemill.settings.section import Section
 if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
     from tidemill.connect.base.board import Board, BoardWriter, StoredDefinition
-
-STALE_MS = 30_000
-"""A status that is older has no worker any more."""
 
 DefinitionFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="The definition, a TOML file.")
@@ -112,22 +107,19 @@ class Boards:
 
     def described(self, board: Board, name: str, *keys: str) -> dict[str, Any]:
         """Return what is known of a definition: some of its keys, its state and its status."""
-        definition = json.loads(board.definitions[name])
-        status = board.statuses.get(name) or {}
-        phase = status.get("phase", "created")
-        age_ms = max(int(time.time() * 1000) - int(status.get("updated_ms", 0)), 0)
-        if status and age_ms > STALE_MS and phase != "stopped":
-            phase = "no worker"
-        own = ("phase", "source", "kind")
-        return {
+        from tidemill.connect.base.orders import describe
+
+        known = describe(board, name)
+        found = {
             "name": name,
-            **{key: definition.get(key) for key in keys},
-            "state": phase,
-            "status_age_ms": age_ms if status else None,
-            "declared": board.declared.get(name),
-            "definition": definition,
-            **{key: value for key, value in status.items() if key not in own},
+            **{key: known.definition.get(key) for key in keys},
+            "state": known.state,
+            "status_age_ms": known.status_age_ms,
+            "declared": known.declared,
+            "definition": known.definition,
         }
+        own = {*found, "phase", "source", "kind"}
+        return found | {key: value for key, value in known.status.items() if key not in own}
 
     def fields(self, found: Mapping[str, Any], *keys: str) -> list[tuple[str, object]]:
         """Return the fields for people that all definitions have, and some keys of their own."""
@@ -186,9 +178,9 @@ class Boards:
 
     def order(self, kafka: Kafka, name: str, command: str, **payload: Any) -> None:
         """Store a command."""
-        writer = self.writer(kafka)
-        writer.command(name, command, **payload)
-        writer.flush()
+        from tidemill.connect.base import orders
+
+        orders.order(kafka, self.topic, name, command, **payload)
 
     def pause(self, name: str, servers: str, properties: list[str] | None, *, paused: bool) -> None:
         """Store the command to pause or to continue, and say so.
@@ -197,8 +189,10 @@ class Boards:
             NotFoundError: it does not exist.
             DeclaredError: a settings file declares it, so it can't be paused.
         """
-        kafka, _ = self.find(name, servers, properties, to_change=paused)
-        self.order(kafka, name, "pause", paused=paused)
+        from tidemill.connect.base import orders
+
+        kafka, board = self.find(name, servers, properties)
+        orders.pause(kafka, self.topic, self.noun, name, board, paused=paused)
         print(f"{'paused' if paused else 'resumed'} {self.noun} {name}")
 
     def delete(

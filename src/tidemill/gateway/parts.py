@@ -9,6 +9,8 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway.alerting import KeptAlerts
 from tidemill.gateway.amqp.actions import AmqpActions
 from tidemill.gateway.amqp.state import AmqpState
+from tidemill.gateway.cluster.stores import Stores
+from tidemill.gateway.cluster.tables import Tables
 from tidemill.gateway.cluster.transactions import Transactions
 from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.following import Hub
@@ -41,6 +43,8 @@ class Parts:
         amqp_state: Knows queues and connections.
         alerts: The state of alerts.
         transactions: Knows what is open, and ends it.
+        tables: What workers publish: statuses and definitions.
+        stores: Event stores that pages look into.
     """
 
     kafka: Kafka
@@ -59,6 +63,8 @@ class Parts:
     amqp_state: AmqpState
     alerts: KeptAlerts
     transactions: Transactions
+    tables: Tables
+    stores: Stores
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
@@ -89,6 +95,8 @@ class Parts:
             amqp_state=AmqpState(kafka, kafka if beside is None else beside.kafka),
             alerts=KeptAlerts(kafka),
             transactions=Transactions(kafka),
+            tables=Tables(kafka),
+            stores=Stores(kafka),
         )
 
     def stop(self) -> None:
@@ -99,6 +107,7 @@ class Parts:
         """End what runs. Records under way get a few seconds."""
         await self.watch.close()
         await asyncio.to_thread(self.amqp_state.close)
+        await self.stores.close()
         await self.writer.close()
         await self.hub.close()
         await self.pool.close()

@@ -102,8 +102,8 @@ def test_a_webhook_lives_in_the_brokers_worker(
     wait_for(tidemill, "shop", lambda it: len(it["definition"]["secrets"]) == 2)
 
     def signs_with(*keys: str) -> bool:
-        tidemill.ok("webhook", "redeliver", "shop", "--partition", "0", "--offset", "1")
         before = len(receiver.requests)
+        tidemill.ok("webhook", "redeliver", "shop", "--partition", "0", "--offset", "1")
         poll_until(lambda: len(receiver.requests) > before, 60, "it is redelivered")
         last = receiver.requests[-1]
         assert last.json == {"number": 1}

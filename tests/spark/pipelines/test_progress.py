@@ -102,9 +102,9 @@ def test_rows_that_spark_does_not_count_are_unknown() -> None:
 def test_the_history_has_the_batches_of_each_step_and_is_bounded() -> None:
     meter = metered(
         progress(0, 5, ms=100, timestamp="2026-11-20T15:05:10.000Z"),
-        progress(1, 7, ms=300, timestamp="2026-11-20T15:05:14.999Z"),
-        progress(2, 0, ms=20, timestamp="2026-11-20T15:05:15.000Z"),
-        progress(3, ms=None, timestamp="2026-11-20T15:05:20.000Z"),  # idle: not a batch
+        progress(1, 7, ms=300, timestamp="2026-11-20T15:05:19.999Z"),
+        progress(2, 0, ms=20, timestamp="2026-11-20T15:05:20.000Z"),
+        progress(3, ms=None, timestamp="2026-11-20T15:05:30.000Z"),  # idle: not a batch
         progress(3, 1, ms=40, timestamp="2026-11-20T15:05:12.000Z"),  # the clock was set back
     )
     first = int(datetime(2026, 11, 20, 15, 5, 10, tzinfo=UTC).timestamp())

@@ -33,7 +33,6 @@ from tidemill.cli.webhook.view import (
     emit_attempts,
     emit_list,
     fields_of,
-    last_attempts,
 )
 from tidemill.connect.webhooks.topics import (
     WEBHOOKS,
@@ -112,7 +111,7 @@ def describe(
     """Show a webhook: state, lag, what waits behind keys that fail, and the last attempts."""
     kafka, board = BOARDS.find(name, servers, properties)
     found = BOARDS.described(board, name, "topic", "url")
-    last = last_attempts(kafka, name, attempts) if attempts else []
+    last = _last_attempts(kafka, name, attempts) if attempts else []
     if as_json:
         output.emit_json({**found, "last_attempts": last})
         return
@@ -156,8 +155,14 @@ def send_test(
         raise TidemillError(f"webhook {name} does not work")
 
 
+def _last_attempts(kafka: Kafka, name: str, count: int) -> list[dict[str, Any]]:
+    from tidemill.connect.webhooks.history import last_attempts
+
+    return last_attempts(kafka, "tidemill-cli", name, count)
+
+
 def _test_result(kafka: Kafka, name: str, number: str) -> dict[str, Any] | None:
-    found = last_attempts(kafka, name, 1000)
+    found = _last_attempts(kafka, name, 1000)
     return next((each for each in found if each.get("job") == number), None)
 
 
@@ -170,13 +175,7 @@ def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Proper
 @app.command(short_help="Continue a webhook that was paused, disabled or has failed.")
 def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
     """Continue a webhook that was paused, disabled or has failed, where it stopped."""
-    kafka, board = BOARDS.find(name, servers, properties)
-    writer = BOARDS.writer(kafka)
-    if "disable" in board.commands.get(name, {}):
-        writer.done(name, "disable")
-    writer.command(name, "pause", paused=False)
-    writer.flush()
-    print(f"resumed webhook {name}")
+    BOARDS.pause(name, servers, properties, paused=False)
 
 
 @app.command(short_help="Deliver records again: one, a range, or all that failed.")

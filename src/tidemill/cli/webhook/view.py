@@ -1,39 +1,12 @@
-"""Shows webhooks: lists, fields, and their last attempts. Must not know: a worker."""
+"""Shows webhooks: lists, fields, and attempts. Must not know: a worker."""
 
 from __future__ import annotations
 
-import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidemill.cli import output
-from tidemill.connect.webhooks.topics import attempts_topic
-
-if TYPE_CHECKING:
-    from tidemill.confluent.clients import Kafka
-
-_READ = 2000
-"""So many of the last records of the attempts are looked at."""
-
-
-def last_attempts(kafka: Kafka, name: str, count: int) -> list[dict[str, Any]]:
-    """Return the last attempts and events of a webhook, the oldest first."""
-    from tidemill.confluent.reading import end_offsets, read_to_end
-
-    topic = attempts_topic(name)
-    ends = end_offsets(kafka, "tidemill-cli", topic)
-    starts = {place: max(end - max(count, _READ), 0) for place, end in ends.items()}
-    found: deque[dict[str, Any]] = deque(maxlen=count)
-    for _, value in read_to_end(kafka, "tidemill-cli", topic, starts=starts):
-        try:
-            record = json.loads(value or b"")
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return list(found)
 
 
 def emit_list(webhooks: Sequence[Mapping[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from tidemill.errors import SettingsError
 from tidemill.gateway.console import alerts, groups, overview, queues, topics, transactions
 from tidemill.gateway.console.contract import Check, Page
 from tidemill.gateway.console.messages import pages as messages
+from tidemill.gateway.console.workers import definitions, pipelines, stores
 
 PAGES: Sequence[Page] = [
     overview.PAGE,
@@ -29,6 +30,10 @@ PAGES: Sequence[Page] = [
     queues.CONNECTIONS,
     transactions.PAGE,
     alerts.PAGE,
+    pipelines.LIST,
+    pipelines.ONE,
+    *definitions.PAGES,
+    *stores.PAGES,
 ]
 
 CHECKS: Sequence[Check] = [
@@ -36,6 +41,8 @@ CHECKS: Sequence[Check] = [
     queues.check,
     transactions.check,
     alerts.check,
+    pipelines.check,
+    definitions.check,
 ]
 """What the overview asks for things that need attention."""
 

@@ -18,7 +18,8 @@ from types import NoneType
 from typing import Any
 
 TOPIC = "tidemill.pipelines"
-TOPIC_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact"}
+TOPIC_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.ms": "3600000"}
+"""Its statuses change each second, so it is compacted after an hour at the latest."""
 
 APPENDED = "tidemill_appended"
 """Prefix of the observed metrics with the times at which a batch's records were appended."""
@@ -34,7 +35,7 @@ HISTORY_MS = 600_000
 """Records that are older than this when their batch begins are history that is replayed: their
 latency says nothing about the pipeline."""
 
-HISTORY_STEP_S, HISTORY_STEPS = 5, 40
+HISTORY_STEP_S, HISTORY_STEPS = 10, 30
 """The steps of a query's history, in seconds, and how many steps with batches are kept."""
 
 _NO_WATERMARK = "1970-01-01T00:00:00"  # Spark reports this until there is a watermark
@@ -214,28 +215,35 @@ def decode(value: bytes) -> QueryStatus:
     """
     try:
         content = json.loads(value)
-    except RecursionError:
-        content = None
-    if not isinstance(content, dict) or not {"pipeline", "query", "state"} <= set(content):
-        raise ValueError(f"invalid status of a query: {value[:80]!r}")
-    known = {each.name: _TYPES.get(str(each.type)) for each in fields(QueryStatus)}
-    given = {name: each for name, each in content.items() if name in known}
-    for name, value in given.items():
-        if not _is_of_type(value, known[name]):
-            raise ValueError(f"invalid {name} in the status of a query: {str(value)[:80]!r}")
-    given["sources"] = tuple(
-        SourceStatus(
-            *(str(each["topic"]), int(each.get("lag", -1)), int(each.get("read", 0))),
-            *(str(each.get("name", "")), str(each.get("kind", ""))),
-        )
-        for each in content.get("sources", ())
-    )
-    given["writes"] = tuple(str(each) for each in content.get("writes", ()))
-    given["history"] = tuple(
-        (int(at), int(batches), int(rows), int(slowest))
-        for at, batches, rows, slowest in content.get("history", ())[-HISTORY_STEPS:]
-    )
-    return QueryStatus(**given)
+        missing = {"pipeline", "query", "state"} - set(content)
+        given = {name: content[name] for name in content.keys() & _FIELDS.keys()}
+        wrong = [name for name, each in given.items() if not _is_of_type(each, _FIELDS[name])]
+        if not missing and not wrong:
+            return QueryStatus(**given | _lists(content))
+    except (RecursionError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(f"invalid status of a query: {value[:80]!r}") from error
+    raise ValueError(f"invalid status of a query, {', '.join(missing or wrong)}: {value[:80]!r}")
+
+
+def _lists(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a status that are lists in JSON."""
+    return {
+        "sources": tuple(
+            SourceStatus(
+                *(str(each["topic"]), int(each.get("lag", -1)), int(each.get("read", 0))),
+                *(str(each.get("name", "")), str(each.get("kind", ""))),
+            )
+            for each in content.get("sources", ())
+        ),
+        "writes": tuple(str(each) for each in content.get("writes", ())),
+        "history": tuple(
+            (int(at), int(batches), int(rows), int(slowest))
+            for at, batches, rows, slowest in content.get("history", ())[-HISTORY_STEPS:]
+        ),
+    }
+
+
+_FIELDS = {each.name: _TYPES.get(str(each.type)) for each in fields(QueryStatus)}
 
 
 def _is_of_type(value: Any, types: tuple[type, ...] | None) -> bool:

@@ -76,15 +76,16 @@ class StatusTopic:
             UnreachableError: no broker answers.
             PipelineError: a topic can't be created.
         """
-        changelogs = {TOPIC} | {name for name, is_changelog in topics if is_changelog}
+        changelogs = {name for name, is_changelog in topics if is_changelog}
         wanted = dict.fromkeys([TOPIC, *(name for name, _ in topics)])
         try:
             return self._kafka.create_topics(
                 _CLIENT,
                 {
-                    name: (1 if name == TOPIC else -1, TOPIC_CONFIG if name in changelogs else {})
+                    name: (-1, {"cleanup.policy": "compact"} if name in changelogs else {})
                     for name in wanted
-                },
+                }
+                | {TOPIC: (1, TOPIC_CONFIG)},
             )
         except UnreachableError:
             raise

@@ -1,0 +1,209 @@
+"""Event stores: which there are, their streams, and events as a timeline.
+
+A store is read through its index on this machine, as every process that uses it does. Must not
+know: HTML.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tidemill.errors import TidemillError, UnreachableError
+from tidemill.eventstore.events import StoredEvent
+from tidemill.eventstore.index_files import index_path
+from tidemill.eventstore.store import Store
+from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.console.contract import Data, Page, View
+from tidemill.gateway.errors import HttpError, invalid
+
+EVENTS, STREAMS = 25, 100
+"""Events and streams of a page."""
+_MOST, _LINE = 20_000, 160
+"""Characters of an event's content in a page, and in one line of it."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as a page shows it.
+
+    Attributes:
+        data: The content: JSON on several lines, or text; cut if it is long.
+        metadata: The same of what is beside it.
+    """
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    schema: int
+    id: str
+    time_ms: int
+    tags: tuple[str, ...]
+    data: str
+    metadata: str
+    is_cut: bool
+
+
+async def listed(view: View) -> Data:
+    """Return the stores that are known: those that publish, and those with an index here."""
+    snapshot = await view.snapshot()
+    published = await _published(view)
+    names = {name for name in _indexed(snapshot) | published.keys() if name in snapshot.topics}
+    return {
+        "stores": [
+            {
+                "name": name,
+                "records": snapshot.topics[name].records,
+                "bytes": snapshot.topics[name].bytes,
+                "position": published.get(name, {}).get("position"),
+                "topics": published.get(name, {}).get("topics", {}),
+            }
+            for name in sorted(names)
+        ]
+    }
+
+
+def _indexed(snapshot: Snapshot) -> set[str]:
+    """Return the stores of this cluster that have an index on this machine."""
+    folder = index_path(snapshot.cluster_id, "x", None).parent
+    try:
+        return {each.stem for each in folder.glob("*.sqlite")}
+    except OSError:  # the folder can't be read: none is known
+        return set()
+
+
+async def _published(view: View) -> dict[str, dict[str, Any]]:
+    """Return by store what its publishers have measured."""
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        processes = await view.parts.metrics.published()
+    except TidemillError:
+        return found
+    for metric, rows in (family for each in processes for family in each.families):
+        for labels, value in rows:
+            if metric.name == "tidemill_events_position" and len(labels) == 1:
+                found.setdefault(labels[0], {"topics": {}})["position"] = value
+            elif metric.name == "tidemill_events_published_position" and len(labels) == 2:
+                store = found.setdefault(labels[0], {"topics": {}})
+                store["topics"][labels[1]] = value
+    return found
+
+
+async def described(view: View) -> Data:
+    """Return a part of a store: the newest events of all streams, or of one.
+
+    Raises:
+        HttpError: there is no such store or stream (404), or a parameter is malformed (400).
+    """
+    name, stream = view.needed("name"), view.text("stream")
+    before = _number(view.text("before"))
+    try:
+        store = await view.parts.stores.get(name)
+    except UnreachableError:
+        raise
+    except TidemillError as error:
+        text = f"{name[:200]} can't be read as an event store: {error}"
+        raise HttpError(404, "unknown_store", text, hint=error.hint) from error
+    nothing: dict[str, Any] = {
+        "events": [],
+        "streams": [],
+        "position": None,
+        "version": None,
+        "older": None,
+    }
+    q = view.text("q")
+    about = {"name": name, "stream": stream, "q": q, "is_building": store is None}
+    if store is None:
+        return {**about, **nothing}
+    found = await asyncio.to_thread(_look, store, stream, q, before)
+    if stream and not found["version"]:
+        raise HttpError(404, "unknown_stream", f"store {name} has no stream {stream[:200]}")
+    return {**about, **found}
+
+
+def _look(store: Store, stream: str, q: str, before: int | None) -> Mapping[str, Any]:
+    """Return the newest events, and streams that begin with a text.
+
+    Args:
+        before: only events below this version, or without a stream below this position.
+    """
+    to = None if before is None else before - 1
+    if stream:
+        found = store.read(stream, to=to, backwards=True, limit=EVENTS + 1)
+    else:
+        found = store.read_all(to=to, backwards=True, limit=EVENTS + 1)
+    events = list(found)
+    last = events[EVENTS - 1] if len(events) > EVENTS else None
+    streams = () if stream else itertools.dropwhile(lambda each: each < q, store.streams())
+    return {
+        "events": [shown(each) for each in events[:EVENTS]],
+        "older": None if last is None else last.version if stream else last.position,
+        "streams": [
+            {"name": each, "events": store.version(each)}
+            for each in itertools.islice(streams, STREAMS)
+            if each.startswith(q)
+        ],
+        "position": store.position(),
+        "version": store.version(stream) if stream else None,
+    }
+
+
+def shown(event: StoredEvent) -> Event:
+    """Return an event for a page."""
+    data, metadata = _content(event.data), _content(event.metadata)
+    return Event(
+        *(event.position, event.stream, event.version, event.type, event.schema),
+        *(str(event.id), event.time_ms, tuple(sorted(event.tags))),
+        *(data[:_MOST], metadata[:_MOST], max(len(data), len(metadata)) > _MOST),
+    )
+
+
+def _content(data: bytes) -> str:
+    """Return JSON, on several lines if it is long, other text as it is, and bytes as digits."""
+    try:
+        content = orjson.loads(data)
+        line = orjson.dumps(content)
+        if len(line) > _LINE:
+            line = orjson.dumps(content, option=orjson.OPT_INDENT_2)
+        return line.decode()
+    except (ValueError, TypeError):  # not JSON, or nested too deeply
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data[:_MOST].hex(" ")
+
+
+def _number(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise invalid(f"invalid before {text[:30]!r}: use a number")
+    return int(text)
+
+
+PAGES = [
+    Page(
+        address="event-stores",
+        title="Event stores",
+        about="Event stores that publish, or that are used on the gateway's machine.",
+        template="event_stores.html",
+        data=listed,
+        section="Workers",
+        live_s=5.0,
+    ),
+    Page(
+        address="event-store",
+        title="Event store",
+        about="One event store: its streams, and the events of all or of one as a timeline.",
+        template="event_store.html",
+        data=described,
+        live_s=2.0,
+        belongs_to="event-stores",
+    ),
+]

@@ -1,0 +1,80 @@
+"""Event stores in the console: streams and events as timelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tidemill.confluent.clients import Kafka
+from tidemill.eventstore.events import NewEvent
+from tidemill.eventstore.store import Store
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def store(kafka: Kafka, topic: str, tmp_path: Path) -> Iterator[str]:
+    """A store with 40 events of one stream, and some that a page must survive."""
+    name = f"store-{topic}"
+    with Store(kafka, name, folder=tmp_path) as opened:
+        for number in range(40):
+            event = NewEvent("deposited", json.dumps({"n": number}).encode(), metadata=b"m")
+            opened.append("account-1", [event])
+        hostile = [
+            NewEvent(HOSTILE, HOSTILE.encode(), tags=frozenset({HOSTILE})),
+            NewEvent("bytes", b"\xff\x00"),
+            NewEvent("deep", b"[" * 5000 + b"]" * 5000),
+            NewEvent("large", b'"' + b"x" * 100_000 + b'"'),
+        ]
+        opened.append(f"{HOSTILE}-1", hostile)
+        yield name
+
+
+def test_a_store_shows_its_newest_events_and_its_streams(http: httpx.Client, store: str) -> None:
+    twin = http.get("/console/event-store.json", params={"name": store}).json()
+    assert (twin["position"], twin["is_building"]) == (44, False)
+    assert {each["name"]: each["events"] for each in twin["streams"]} == {
+        "account-1": 40,
+        f"{HOSTILE}-1": 4,
+    }
+    events = {each["type"]: each for each in twin["events"]}
+    assert (events["bytes"]["data"], events["large"]["is_cut"]) == ("ff 00", True)
+    assert events["deep"]["data"].startswith("[[[")
+    page = http.get("/console/event-store", params={"name": store})
+    assert page.status_code == 200
+    assert HOSTILE not in page.text
+    found = http.get("/console/event-store.json", params={"name": store, "q": "acc"}).json()
+    assert [each["name"] for each in found["streams"]] == ["account-1"]
+    listed = http.get("/console/event-stores.json").json()["stores"]
+    assert all({"name", "records", "topics"} <= each.keys() for each in listed)
+
+
+def test_a_stream_is_a_timeline_in_parts(http: httpx.Client, store: str) -> None:
+    about = {"name": store, "stream": "account-1"}
+    first = http.get("/console/event-store.json", params=about).json()
+    assert [each["version"] for each in first["events"]] == list(range(40, 15, -1))
+    assert json.loads(first["events"][0]["data"]) == {"n": 39}
+    second = http.get(
+        "/console/event-store.json", params={**about, "before": first["older"]}
+    ).json()
+    assert [each["version"] for each in second["events"]] == list(range(15, 0, -1))
+    assert second["older"] is None
+    page = http.get("/console/event-store", params=about).text
+    assert "version 40" in page
+    assert "Older events" in page
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [({"stream": "none"}, 404), ({"before": "-1"}, 400), ({"before": "9" * 40}, 400), ({}, 404)],
+)
+def test_what_is_not_there_is_an_error(
+    http: httpx.Client, store: str, topic: str, more: dict[str, str], status: int
+) -> None:
+    name = store if more else topic  # a topic that is not a store
+    answer = http.get("/console/event-store", params={"name": name, **more})
+    assert answer.status_code == status
