@@ -17,6 +17,7 @@
   const day = new Intl.DateTimeFormat("en-GB", { ...zone, weekday: "long", day: "numeric", month: "long", year: "numeric" });
   const hourOf = new Intl.DateTimeFormat("en-GB", { ...zone, hour: "2-digit", minute: "2-digit" });
   const signed = (value) => (value >= 0.5 ? "+" : value <= -0.5 ? "−" : "±") + Math.abs(Math.round(value));
+  const plural = (departures) => `${departures} ${departures === 1 ? "departure" : "departures"}`;
   const count = (value) => value.toLocaleString("en");
 
   let now = {}; // the last message, without planes, hours and alerts
@@ -58,7 +59,7 @@
     alerts = alerts.concat(message.alerts).slice(-40);
     drawCards(); drawHours(); drawStatus();
     if (isAll || message.alerts.length) drawList("demo-alerts", alerts, (each) => `${signed(each.usual)} was usual`, isAll);
-    if (isAll || message.hours.some((each) => each.is_final)) drawList("demo-closed", closed, (each) => `${each.departures} departures`, isAll);
+    if (isAll || message.hours.some((each) => each.is_final)) drawList("demo-closed", closed, (each) => plural(each.departures), isAll);
   };
 
   const drawStatus = () => {
@@ -91,7 +92,7 @@
       const part = (name) => card.querySelector(`[data-is=${name}]`);
       part("mark").className = `demo-mark d${last ? last.level : "none"}`;
       part("delay").textContent = last ? signed(last.delay) : "–";
-      part("note").textContent = last ? `${last.departures} departures, ${last.when}` : "no hour is final yet";
+      part("note").textContent = last ? `${plural(last.departures)}, ${last.when}` : "no hour is final yet";
       part("air").textContent = each.in_the_air;
       part("cancelled").textContent = each.cancelled;
     }
@@ -189,7 +190,7 @@
         x: x(each.start) + step * 0.12, y: base - tall, width: Math.max(1, step * 0.76), height: tall,
         rx: Math.min(1.5, step / 4), class: `bar d${each.level} ${state}`,
       });
-      make(bar, "title", {}).textContent = `${each.airport} ${each.when}: ${each.departures} departures, ${signed(each.delay)} min`;
+      make(bar, "title", {}).textContent = `${each.airport} ${each.when}: ${plural(each.departures)}, ${signed(each.delay)} min`;
     }
     for (const each of alerts) {
       if (each.start < begin) continue;

@@ -24,7 +24,7 @@ from tidemill.gateway.errors import HttpError, invalid
 
 EVENTS, STREAMS = 25, 100
 """Events and streams of a page."""
-_MOST, _LINE = 20_000, 160
+_MOST, _LINE = 8_000, 160
 """Characters of an event's content in a page, and in one line of it."""
 
 
