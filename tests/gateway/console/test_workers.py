@@ -31,7 +31,6 @@ from tidemill.spark.pipelines.progress import TOPIC, QueryStatus, SourceStatus, 
 from tidemill.spark.pipelines.status_topic import StatusTopic
 
 HOSTILE = '<script>alert("x")</script>'
-NOW = int(time.time())
 DELAYS = QueryStatus(
     *("flights", "delays", "running"),
     sink="topic delays",
@@ -41,7 +40,6 @@ DELAYS = QueryStatus(
     latency_p50_ms=420,
     sources=(SourceStatus("departures", 7, 90, "departures", "stream"), SourceStatus("planes")),
     writes=("delays",),
-    history=((NOW - 30, 3, 300, 250), (NOW - 20, 3, 600, 800)),
     ui="http://127.0.0.1:4040",
     runner="host:/data/pipelines",
 )
@@ -64,7 +62,9 @@ def seen(
 def pipeline(kafka: Kafka, topic: str) -> str:
     """A pipeline with a query that runs, one that has failed, and one that reads its result."""
     name = f"p-{topic}"
-    delays = replace(DELAYS, pipeline=name, updated=now_text())
+    now = int(time.time())
+    history = ((now - 30, 3, 300, 250), (now - 20, 3, 600, 800))
+    delays = replace(DELAYS, pipeline=name, updated=now_text(), history=history)
     late = replace(delays, query="late", sources=(SourceStatus("delays", 0, 9),), writes=())
     wrong = replace(delays, query="wrong", state="failed", error=f"{HOSTILE}\nhint: repair it")
     with StatusTopic({"bootstrap.servers": kafka.servers}) as statuses:
@@ -83,7 +83,7 @@ def test_a_pipeline_is_shown_with_its_graph_rates_and_errors(
     assert twin["errors"] == [{"query": "wrong", "lines": [HOSTILE, "hint: repair it"]}]
     assert twin["spark_ui"] == "http://127.0.0.1:4040"
     (delays,) = (each for each in twin["found"] if each["status"]["query"] == "delays")
-    assert delays["rates"] == [[NOW - 30, 30.0], [NOW - 20, 60.0]]
+    assert [rate for _, rate in delays["rates"]] == [30, 60]
     assert 0 < delays["rows_per_s"] <= 15
     x = {each["node"]["id"]: each["x"] for each in twin["graph"]["nodes"]}
     assert x["topic departures"] < x["query delays"] < x["topic delays"] < x["query late"]
