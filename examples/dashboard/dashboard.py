@@ -12,6 +12,7 @@ import contextlib
 import http.server
 import json
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -284,6 +285,7 @@ def main():
     parser.add_argument("--keep", action="store_true", help="keep the page until Ctrl-C")
     parser.add_argument("--break", dest="broken", choices=pipeline.BREAKABLE, help="a rule")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     yesterday = datetime.now(UTC).replace(hour=17, minute=0, second=0, microsecond=0)
     events = shop.evening(arguments.seed, yesterday - timedelta(days=1))
     with contextlib.ExitStack() as stack:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.examples.running import load, output_of, program, run
@@ -155,6 +156,9 @@ def test_the_page_moves_and_shows_the_totals() -> None:
             assert page.inner_text("#state") == "live"
             browser.close()
     finally:
+        children = psutil.Process(started.pid).children(recursive=True)
         started.terminate()
         started.wait(60)
         started.stdout.close()
+    assert len(children) >= 3  # a broker, a gateway, a pipeline
+    assert psutil.wait_procs(children, 30)[1] == []
