@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -18,8 +19,9 @@ from joserfc.jwk import KeySet, RSAKey
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
+from tidemill.amqp_client.connection import AmqpClient
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import SettingsError
+from tidemill.errors import SettingsError, TidemillError
 from tidemill.gateway import users as users_module
 from tidemill.gateway.errors import HttpError
 from tidemill.gateway.parts import Parts
@@ -221,3 +223,30 @@ async def test_logins_that_the_broker_would_not_check_are_refused() -> None:
     async with users.parts(scope("a")) as parts:
         assert parts is own
     await asyncio.gather(users.close(), own.close())
+
+
+def test_the_management_api_shows_and_closes_what_the_user_may(guarded: Guarded) -> None:
+    client = guarded.client
+
+    def names(**login: Any) -> list[str]:
+        answer = client.get("/api/connections", **login)
+        assert answer.status_code == 200, answer.text
+        return [each["name"] for each in answer.json()]
+
+    url = f"amqp://admin:{quote(ADMIN[1])}@127.0.0.1:{guarded.broker.amqp_port}/"
+    with AmqpClient(url) as amqp:
+        poll_until(lambda: bool(names(auth=ADMIN)), 30, "the connection is listed")
+        (name,) = names(auth=ADMIN)
+        assert client.get("/api/whoami", auth=ADMIN).json()["name"] == "admin"
+        where = f"/api/connections/{quote(name, safe='')}"
+        for refused in (
+            client.get("/api/connections", auth=ALICE),
+            client.get("/api/connections"),
+            client.delete(where, auth=ALICE),
+            client.delete(where, headers=guarded.bearer("admin")),
+        ):
+            assert refused.status_code == 401, refused.text
+        amqp.call("basic.qos", prefetch_count=1)
+        assert client.delete(where, auth=ADMIN).status_code == 204
+        with pytest.raises(TidemillError, match="CONNECTION_FORCED"):
+            amqp.call("basic.qos", prefetch_count=1)

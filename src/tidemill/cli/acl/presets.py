@@ -115,6 +115,7 @@ def _gateway(name: str) -> list[Grant]:
     return [
         (TRANSACTIONAL_ID, "tidemill-hook-*", (Operation.WRITE,)),
         (GROUP, "tidemill-gateway*", (Operation.DESCRIBE,)),
+        (TOPIC, "tidemill.amqp", (Operation.READ, Operation.CREATE)),
     ]
 
 

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import arrived
-from tidemill.errors import TidemillError
-from tidemill.gateway.errors import HttpError, from_kafka, unavailable
+from tidemill.errors import TidemillError, UnreachableError
+from tidemill.gateway.errors import HttpError, from_error, from_kafka, unavailable
 
 TOPIC = "tidemill.amqp"
 CONFIG: Mapping[str, str] = {
@@ -92,6 +92,8 @@ class AmqpState:
     def __init__(self, kafka: Kafka, own: Kafka) -> None:
         self._kafka, self._own = kafka, own
         self._entries: dict[str, Entry] = {}
+        self._kept: tuple[int, View] | None = None
+        """The last view, and the position that it was made at."""
         self._position = 0
         self._looked_at = 0.0
         self._thread: threading.Thread | None = None
@@ -147,7 +149,7 @@ class AmqpState:
     def _run(self) -> None:
         error: HttpError | None = None
         try:
-            self._own.create_topics(_CLIENT, {TOPIC: (1, CONFIG)})
+            self._create_topic()
             consumer = self._kafka.consumer(
                 _CLIENT,
                 isolation_level="read_uncommitted",
@@ -161,13 +163,39 @@ class AmqpState:
         except KafkaException as failed:
             error = from_kafka(failed.args[0], f"topic {TOPIC}")
         except TidemillError as failed:
-            error = HttpError(503, "unavailable", str(failed), hint=failed.hint)
+            error = _of(failed)
         except Exception as failed:  # a bug: the page says so, and the next look tries again
             log.error("gateway.failed", method="GET", path="/api", error=failed)
             error = HttpError(500, "internal_error", "an internal error: see the log")
         with self._lock:
             self._thread, self._is_complete, self._error = None, False, error
             self._changed.notify_all()
+
+    def _create_topic(self) -> None:
+        """Create the topic if it is missing: as the gateway, or as the user.
+
+        Raises:
+            HttpError: neither is allowed to (403).
+            TidemillError: no broker answers.
+        """
+        if self._kafka.partitions(_CLIENT, TOPIC):
+            return
+        for kafka in (self._own, self._kafka):
+            try:
+                kafka.create_topics(_CLIENT, {TOPIC: (1, CONFIG)})
+            except UnreachableError:
+                raise
+            except TidemillError as error:
+                refused = error
+            else:
+                return
+        raise HttpError(
+            403,
+            "forbidden",
+            str(refused),
+            hint=f"Let the user read topic {TOPIC}, or the gateway's user create it: "
+            "tidemill acl grant --for gateway",
+        )
 
     def _follow(self, consumer: Consumer) -> None:
         self._has_round = False
@@ -215,6 +243,14 @@ class AmqpState:
     # --- the view --------------------------------------------------------------------------------
 
     def _made(self) -> View:
+        position, kept = self._position, self._kept
+        if kept is not None and kept[0] == position:
+            return kept[1]
+        view = self._view()
+        self._kept = position, view
+        return view
+
+    def _view(self) -> View:
         entries = dict(self._entries)
         node = entries["node"]
         kinds: dict[str, dict[str, Entry]] = {}
@@ -236,6 +272,14 @@ class AmqpState:
             exchanges=named("exchange"),
             bindings=bindings,
         )
+
+
+def _of(failed: TidemillError) -> HttpError:
+    """Return the answer for an error, with the status that its cause has."""
+    cause = failed.__cause__
+    if isinstance(cause, KafkaException) and not isinstance(failed, UnreachableError):
+        return from_kafka(cause.args[0], f"topic {TOPIC}")
+    return from_error(failed)
 
 
 def _current(entries: Mapping[str, Entry], node: Entry) -> Iterator[tuple[str, str, Entry]]:
