@@ -13,6 +13,7 @@ from tidemill.gateway.cluster.history import SAMPLES, History
 from tidemill.gateway.cluster.requests import Cluster, parse_assignment, state_text
 from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
 from tidemill.gateway.cluster.watch import Watch
+from tidemill.gateway.console.render import points
 
 
 def topic_of(name: str, *ends: int) -> TopicState:
@@ -97,6 +98,19 @@ def test_the_lag_in_seconds_is_interpolated() -> None:
     older.take(snapshot_of(500, topics["t"]))
     assert older.lag_s(group_of("g", t={0: 5}), topics, now_s) == (100.0, True)
     assert History().lag_s(group_of("g", t={0: 5}), topics, now_s) == (None, False)
+
+
+def test_the_lag_of_records_after_the_last_sample_ends_now() -> None:
+    history = History()
+    for minute in range(3):
+        history.take(snapshot_of(60 * minute, topic_of("t", 60 * minute)))
+    topics = {"t": topic_of("t", 160)}  # 40 records in the 40 seconds since then
+    assert history.lag_s(group_of("g", t={0: 150}), topics, 160.0) == (10.0, False)
+
+
+def test_a_graph_needs_two_points() -> None:
+    assert points([(60.0, 5.0)])["line"] == ""
+    assert points([(60.0, 5.0), (120.0, 5.0)])["line"]
 
 
 def test_offsets_of_partitions_that_are_gone_are_no_lag() -> None:

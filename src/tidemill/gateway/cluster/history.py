@@ -91,10 +91,15 @@ class History:
         samples = list(self.samples)
         return [(b.at_s, count(a, b) / max(0.001, b.at_s - a.at_s)) for a, b in pairwise(samples)]
 
-    def written_at(self, topic: str, partition: int, offset: int) -> tuple[float, bool] | None:
+    def written_at(
+        self, topic: str, partition: int, offset: int, now: tuple[float, int] | None = None
+    ) -> tuple[float, bool] | None:
         """Return about when the record at an offset was written, in seconds since the epoch.
 
         It is interpolated between two samples.
+
+        Args:
+            now: the time and the end of the partition now, as one sample more.
 
         Returns:
             The time, and whether it is only known that it was not later; None if nothing is known.
@@ -106,6 +111,8 @@ class History:
         ]
         if not known:
             return None
+        if now is not None and now[0] > known[-1][0]:
+            known.append(now)
         after = bisect_right([end for _, end in known], offset)
         if after == 0:
             return known[0][0], True
@@ -129,7 +136,8 @@ class History:
                 if not lag:
                     continue
                 has_lag = True
-                found = self.written_at(name, number, topics[name].ends[number] - lag)
+                end = topics[name].ends[number]
+                found = self.written_at(name, number, end - lag, (now_s, end))
                 if found is not None and (oldest is None or found[0] < oldest[0]):
                     oldest = found
         if not has_lag:

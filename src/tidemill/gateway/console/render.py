@@ -84,7 +84,7 @@ def points(values: Sequence[tuple[float, float]]) -> dict[str, Any]:
     out.
     """
     known = [(x, y) for x, y in values if math.isfinite(y)]
-    if not known:
+    if len(known) < 2:  # one point is not a line
         return {"line": "", "area": "", "most": 0.0, "last": 0.0, "from": None, "to": None}
     first, last = known[0][0], known[-1][0]
     most = max(y for _, y in known)
