@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
+from tidemill.amqp_client.connection import AmqpClient
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.console.contract import ROOT, Page
 from tidemill.gateway.console.table import PAGES
@@ -40,6 +41,7 @@ PARAMETERS: dict[str, str] = {
     "message": "?topic=orders&partition=0&offset=0",
     "produce": "?topic=orders",
     "group": "?name=billing",
+    "queue": "?name=jobs",
 }
 """Pages that are about one thing. Others that need a parameter may answer 400 and 404."""
 
@@ -50,9 +52,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Kafka]
     folder = tmp_path_factory.mktemp("site")
     with (
         BrokerProcess(folder / "broker") as broker,
-        GatewayProcess(folder / "gateway", broker.bootstrap) as gateway,
+        AmqpClient(f"amqp://127.0.0.1:{broker.amqp_port}/") as amqp,
+        GatewayProcess(
+            folder / "gateway",
+            broker.bootstrap,
+            settings={"gateway.amqp_url": f"amqp://127.0.0.1:{broker.amqp_port}/"},
+        ) as gateway,
     ):
         kafka = Kafka(broker.bootstrap)
+        fill_queues(amqp)
         names = ("orders", "payments", "flights", "orders-dead-letters", "empty")
         kafka.create_topics("tests", {name: (3, {}) for name in names})
         producer = kafka.producer("tests")
@@ -79,6 +87,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Kafka]
         yield gateway.url, kafka
         consumer.close()
         assert "console.failed" not in gateway.log()
+
+
+def fill_queues(amqp: AmqpClient) -> None:
+    """Declare queues with messages, of which one is a dead letter."""
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead-jobs"}
+    amqp.call("queue.declare", queue="dead-jobs")
+    amqp.call("queue.declare", queue="jobs", arguments=letters)
+    amqp.call("queue.bind", queue="jobs", exchange="amq.topic", routing_key="job.#")
+    amqp.call("confirm.select")
+    for _ in range(5):
+        amqp.publish("amq.topic", "job.new", b"job")
+    message = amqp.get("jobs")
+    assert message is not None
+    amqp.settle(message.delivery_tag, requeue=False)
+    assert amqp.get("jobs") is not None
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +218,46 @@ def test_a_search_a_tail_and_forms_work(browser: Any, site: tuple[str, Kafka]) -
     theme = page.locator("#theme")
     theme.click()
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_groups_queues_and_transactions_are_changed(browser: Any, site: tuple[str, Kafka]) -> None:
+    url, kafka = site
+    config = kafka.config("tests", group_id="stopped", enable_auto_commit=False)
+    consumer: Consumer = kafka.make(Consumer, config)
+    consumer.commit(offsets=[TopicPartition("orders", 0, 5)], asynchronous=False)
+    consumer.close()
+    producer: Producer = kafka.make(Producer, kafka.config("tests", transactional_id="writer"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("orders", b"{}")
+    producer.flush(30)
+    tab = Tab(browser, "light", 1280)
+    page, expect = tab.page, sync_api.expect
+    notice = page.locator("p.notice")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(f"{url}{ROOT}/groups")
+    page.get_by_role("link", name="stopped").click(timeout=30_000)
+    page.locator("select[name=to]").select_option("beginning")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.locator("#preview")).to_contain_text("-5")
+    page.get_by_role("button", name="Reset the group").click()
+    expect(notice).to_have_text("Moved stopped on 1 partition.")
+    page.goto(f"{url}{ROOT}/queue?name=dead-jobs")
+    page.get_by_role("button", name="Move back").click()
+    expect(notice).to_have_text("1 message moved to jobs.")
+    page.goto(f"{url}{ROOT}/queue?name=jobs")
+    page.get_by_text("I want to drop them").click()
+    page.get_by_role("button", name="Drop").click()
+    expect(notice).to_have_text("Dropped 4 messages of jobs.")
+    page.goto(f"{url}{ROOT}/transactions")
+    page.get_by_text("Abort…").click()
+    page.get_by_role("button", name="Abort writer").click()
+    expect(notice).to_have_text("Aborted writer; its producer is fenced.")
+    page.goto(f"{url}{ROOT}/connections")
+    page.locator("#live").get_by_role("button").first.click()
+    expect(notice).to_contain_text("Closed 127.0.0.1")
     assert tab.problems == []
     tab.context.close()
 
