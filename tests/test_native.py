@@ -111,8 +111,9 @@ def test_sources_with_a_mistake_are_not_built(build: ModuleType, checkout: Path)
 def test_the_stub_describes_all_that_the_extension_has() -> None:
     stub = ast.parse((ROOT / "src" / "tidemill" / "_native.pyi").read_text())
     defined = [n.name for n in stub.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+    constants = [n.target.id for n in stub.body if isinstance(n, ast.AnnAssign)]  # type: ignore[union-attr]
     had = [name for name in dir(native.extension) if not name.startswith("__")]
-    assert sorted([*defined, "SOURCES"]) == sorted(had)
+    assert sorted(defined + constants) == sorted(had)
 
 
 def test_no_two_files_of_the_extension_need_each_other() -> None:
@@ -146,3 +147,13 @@ def test_only_the_loader_looks_for_the_extension() -> None:
     looks = re.compile(r"import _native|tidemill\._native|native\.extension is")
     files = sorted((ROOT / "src" / "tidemill").rglob("*.py"))
     assert [path.name for path in files if looks.search(path.read_text())] == ["native.py"]
+
+
+def test_native_code_looks_up_few_attributes_and_no_private_one() -> None:
+    """What native code knows of Python's objects is in structs: a field that is renamed in Python
+    is a type error then, and not a silent fault."""
+    text = "".join(path.read_text() for path in (ROOT / "src" / "native").glob("*.[ch]"))
+    looked_up = r"(?:Py\w+_(?:Get|Set|Has)Attr\w*|PyObject_CallMethod\w*|\w*InternFromString)"
+    names = re.findall(rf'\b{looked_up}\([^;"]*"(\w+)"', text)
+    assert sorted(set(names)) == ["fd", "position"]  # of a range of a file that is lent
+    assert len(re.findall(rf"\b{looked_up}\(", text)) == len(names)  # each has its name there

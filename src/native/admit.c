@@ -3,51 +3,23 @@
  * tidemill.engine.records.append_runs says what the results mean, and looks up targets that are
  * not current.
  */
-#include "attributes.h"
-#include "native.h"
-
-/* The attributes that are read. */
-#define NAMES(X) X(_appender) X(config) X(limits) X(log) X(tp)
-NAMES(TM_DECLARE)
+#include "head.h"
 
 enum { MOST_BYTES, AHEAD_MS, BEHIND_MS, NEEDS_KEYS };
 
-/* Return whether two attributes are the same object; -1 with an error. */
-static int is_same(PyObject *one, PyObject *other, tm_attribute *name)
-{
-    PyObject *a = get_attribute(one, name), *b = a ? get_attribute(other, name) : NULL;
-    int same = b ? a == b : -1;
-    Py_XDECREF(a);
-    Py_XDECREF(b);
-    return same;
-}
-
 /* Return whether clients can still write to the log of a target; -1 with an error. */
-static int is_current(PyObject *target, PyObject *logs, PyObject *hidden)
+static int is_current(const tm_target *target, PyObject *logs, PyObject *hidden)
 {
-    PyObject *log = get_attribute(target, s_log), *tp = NULL, *appender = NULL;
-    int current = log ? log != Py_None : -1;
-    if (current > 0) {
-        appender = get_attribute(log, s__appender);
-        current = appender ? is_same(appender, target, s_config) : -1;
-    }
-    if (current > 0) {
-        tp = get_attribute(target, s_tp);
-        PyObject *known = tp ? PyObject_GetItem(logs, tp) : NULL;
-        current = known == log;
-        if (!known) current = tp && PyErr_ExceptionMatches(PyExc_KeyError) ? 0 : -1;
-        if (!known && current == 0) PyErr_Clear();
-        Py_XDECREF(known);
-    }
-    if (current > 0) {
-        int some = PyObject_IsTrue(hidden);
-        int inside = some > 0 ? PySequence_Contains(hidden, tp) : some;
-        current = inside < 0 ? -1 : !inside;
-    }
-    Py_XDECREF(appender);
-    Py_XDECREF(tp);
-    Py_XDECREF(log);
-    return current;
+    const tm_head *head = TM_AS(tm_head, target->head);
+    if (!head || head->config != target->config || tm_is_none(target->log) || !target->tp) return 0;
+    PyObject *known = PyObject_GetItem(logs, target->tp);
+    if (!known && !PyErr_ExceptionMatches(PyExc_KeyError)) return -1;
+    PyErr_Clear();
+    Py_XDECREF(known);
+    if (known != target->log) return 0;
+    int some = PyObject_IsTrue(hidden);
+    int inside = some > 0 ? PySequence_Contains(hidden, target->tp) : some;
+    return inside < 0 ? -1 : !inside;
 }
 
 static int read_item(PyObject *tuple, Py_ssize_t index, int64_t *to)
@@ -61,7 +33,7 @@ static int read_item(PyObject *tuple, Py_ssize_t index, int64_t *to)
 static int is_ordinary(PyObject *limits, PyObject *facts, Py_ssize_t size, int64_t now_ms)
 {
     int64_t latest, earliest, without_key, most, ahead, behind, needs_keys;
-    if (limits == Py_None) return 0;
+    if (tm_is_none(limits)) return 0;
     if (read_item(facts, 1, &latest) < 0 || read_item(facts, 2, &earliest) < 0 ||
         read_item(facts, 3, &without_key) < 0 || read_item(limits, MOST_BYTES, &most) < 0 ||
         read_item(limits, AHEAD_MS, &ahead) < 0 || read_item(limits, BEHIND_MS, &behind) < 0 ||
@@ -96,11 +68,11 @@ static int admit(PyObject *write, PyObject *found, PyObject *logs, PyObject *hid
     if (bytes < 0) return -1;
     PyObject *places = PyDict_GetItemWithError(found, target);
     if (!places && PyErr_Occurred()) return -1;
-    int admitted = places ? 1 : is_current(target, logs, hidden);
+    const tm_target *at = TM_AS(tm_target, target);
+    if (!at) PyErr_SetString(PyExc_TypeError, "not a target");
+    int admitted = !at ? -1 : places ? 1 : is_current(at, logs, hidden);
     if (admitted <= 0) return admitted;
-    PyObject *limits = get_attribute(target, s_limits);
-    admitted = limits ? is_ordinary(limits, facts, bytes, now_ms) : -1;
-    Py_XDECREF(limits);
+    admitted = is_ordinary(at->limits, facts, bytes, now_ms);
     if (admitted > 0 && add_place(found, target, places, place) < 0) return -1;
     if (admitted > 0) *size += bytes;
     return admitted;
@@ -122,10 +94,4 @@ PyObject *tm_py_admit_run(PyObject *module, PyObject *args)
     PyObject *result = admitted < 0 ? NULL : Py_BuildValue("nOn", count, found, size);
     Py_XDECREF(found);
     return result;
-}
-
-int tm_prepare_admit_names(void)
-{
-    NAMES(TM_INTERN)
-    return 0;
 }

@@ -17,8 +17,8 @@ static PyMethodDef methods[] = {
      "Decode and check the ordinary Produce requests at the front of a list."},
     {"read_request", tm_py_read_request, METH_O,
      "Decode and check an ordinary Produce request; return None for another one."},
-    {"prepare_append", tm_py_prepare_append, METH_VARARGS,
-     "Give the types that append_run needs."},
+    {"prepare_append", tm_py_prepare_append, METH_O,
+     "Give the type of a batch in the state of a producer."},
     {"admit_run", tm_py_admit_run, METH_VARARGS,
      "Return how much of a run can be appended as it is."},
     {"append_run", tm_py_append_run, METH_VARARGS,
@@ -55,9 +55,7 @@ static int add_types(PyObject *module)
 {
     tm_prepare_crc32c();
     if (PyModule_AddIntConstant(module, "SOURCES", TM_SOURCES) < 0) return -1;
-    if (tm_prepare_slots() < 0) return -1;
-    if (tm_prepare_admit_names() < 0 || tm_prepare_append_names() < 0) return -1;
-    if (tm_prepare_index_names() < 0 || tm_prepare_round_names() < 0) return -1;
+    if (tm_add_heads(module) < 0 || tm_add_index(module) < 0) return -1;
     if (tm_add_block(module) < 0) return -1;
     if (tm_add_decoder(module) < 0) return -1;
     if (tm_add_entry_thread(module) < 0) return -1;

@@ -22,6 +22,24 @@ static inline void tm_put_big_endian(uint8_t *at, uint64_t value, int bytes)
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
 }
 
+/* Return a new object of a named tuple's type without a call of its Python code.
+ *
+ * Args: `given` is a tuple that has the tuple of the fields; the reference is taken over. NULL: an
+ * error was met before. */
+static inline PyObject *tm_new_tuple(PyTypeObject *type, PyObject *given)
+{
+    if (!given) return NULL;
+    PyObject *result = NULL;
+    if (type && PyType_IsSubtype(type, &PyTuple_Type)) {
+        newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+        result = make(type, given, NULL);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "not the type of a named tuple");
+    }
+    Py_DECREF(given);
+    return result;
+}
+
 /* walk.c */
 typedef struct {
     size_t end;          /* behind the last record that is right */
@@ -42,23 +60,15 @@ PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
 PyObject *tm_py_read_run(PyObject *module, PyObject *frames);
 PyObject *tm_py_read_request(PyObject *module, PyObject *frame);
 
-/* index.c */
-#define TM_OFFSET_ENTRY 8
-#define TM_TIME_ENTRY 12
-int tm_prepare_index_names(void);
-int tm_index_batch(PyObject *table, int64_t relative, int64_t position, Py_ssize_t size,
-                   int64_t latest, int64_t interval);
-
-/* attributes.c */
-int tm_prepare_slots(void);
+/* head.c, index.c */
+int tm_add_heads(PyObject *module);
+int tm_add_index(PyObject *module);
 
 /* admit.c */
-int tm_prepare_admit_names(void);
 PyObject *tm_py_admit_run(PyObject *module, PyObject *args);
 
 /* append.c */
-int tm_prepare_append_names(void);
-PyObject *tm_py_prepare_append(PyObject *module, PyObject *args);
+PyObject *tm_py_prepare_append(PyObject *module, PyObject *batch);
 PyObject *tm_py_append_run(PyObject *module, PyObject *args);
 
 /* crc32c.c */
@@ -66,11 +76,10 @@ void tm_prepare_crc32c(void);
 uint32_t tm_crc32c(const uint8_t *data, size_t size);
 
 /* rounds.c */
-int tm_prepare_round_names(void);
 PyObject *tm_py_take_pieces(PyObject *module, PyObject *args);
 PyObject *tm_py_encode_pieces(PyObject *module, PyObject *pieces);
 PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args);
-PyObject *tm_py_promised_ends(PyObject *module, PyObject *logs);
+PyObject *tm_py_promised_ends(PyObject *module, PyObject *heads);
 
 /* journal.c */
 int tm_add_entry_thread(PyObject *module);

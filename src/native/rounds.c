@@ -1,11 +1,10 @@
 /* Takes what a round of the journal writes from many logs, encodes it, and finishes the round, each in
  * one call.
  *
- * It works on the attributes of Python's objects. tidemill.log.rounds says what the results mean,
+ * It works on the heads of partitions. tidemill.log.rounds says what the results mean,
  * tidemill.log.journal.entry and tidemill.log.journal.extent have the formats.
  */
-#include "attributes.h"
-#include "native.h"
+#include "head.h"
 
 #include <string.h>
 
@@ -16,141 +15,41 @@
 
 enum { TOPIC_ID, PARTITION, SEGMENT_BASE, POSITION, FIRST_OFFSET, END_OFFSET, SIZE, BUFFERS };
 
-/* The attributes that are read or set. */
-#define NAMES(X) \
-    X(_closed) X(_copied) X(_copies) X(_ended) X(_from_offset) X(_limit) X(_new_folder) X(_producers) \
-    X(_sync) X(_topic_id) X(base_offset) X(chain) X(copies) X(end_offset) X(end_position) \
-    X(end_segment) X(env) X(failure) X(high_watermark) X(loaded) X(named) X(partition) X(segments) \
-    X(settle) X(size) X(tp) X(unstable) X(used)
-NAMES(TM_DECLARE)
-
-/* Return the length of an attribute; -1 with an error. */
-static Py_ssize_t length_of(PyObject *of, tm_attribute *name)
-{
-    PyObject *value = get_attribute(of, name);
-    Py_ssize_t length = value ? PyObject_Size(value) : -1;
-    Py_XDECREF(value);
-    return length;
-}
-
 /* --- taking -------------------------------------------------------------------------------------- */
 
-/* The parts of a log. */
-typedef struct {
-    PyObject *chain, *sync, *segment, *env, *copies, *tp;
-    int64_t copied, from, end, size;
-} Log;
-
-static int read_log(PyObject *log, Log *to)
-{
-    memset(to, 0, sizeof *to);
-    if (!(to->chain = get_attribute(log, s_chain)) || !(to->sync = get_attribute(log, s__sync)) ||
-        !(to->env = get_attribute(to->chain, s_env)) ||
-        !(to->copies = get_attribute(to->env, s_copies)) ||
-        !(to->tp = get_attribute(to->chain, s_tp)))
-        return -1;
-    PyObject *segments = get_attribute(to->chain, s_segments);
-    Py_ssize_t count = segments ? PyList_Size(segments) : -1;
-    to->segment = count > 0 ? Py_XNewRef(PyList_GetItem(segments, count - 1)) : NULL;
-    Py_XDECREF(segments);
-    if (count == 0) PyErr_SetString(PyExc_IndexError, "a chain without segments");
-    return to->segment && get_number(to->sync, s__copied, &to->copied) == 0 &&
-                   get_number(to->sync, s__from_offset, &to->from) == 0 &&
-                   get_number(to->chain, s_end_offset, &to->end) == 0 &&
-                   get_number(to->segment, s_size, &to->size) == 0
-               ? 0
-               : -1;
-}
-
-static void drop_log(Log *log)
-{
-    Py_XDECREF(log->chain);
-    Py_XDECREF(log->sync);
-    Py_XDECREF(log->segment);
-    Py_XDECREF(log->env);
-    Py_XDECREF(log->copies);
-    Py_XDECREF(log->tp);
-}
-
-/* Return whether the journal can take what is unsynced; see SyncState.fits_journal. -1: an error. */
-static int fits(const Log *log)
-{
-    int64_t watermark;
-    if (log->copied <= 0 || log->from < 0) return 0;
-    int works = is_none(log->chain, s_failure);
-    if (works != 1) return works;
-    Py_ssize_t length = length_of(log->sync, s__topic_id);
-    if (length <= 0) return (int)length;
-    if (get_number(log->sync, s_high_watermark, &watermark) < 0) return -1;
-    if (watermark <= 0) return 0;
-    int is_new = is_true(log->sync, s__new_folder);
-    if (is_new) return is_new < 0 ? -1 : 0;
-    length = length_of(log->sync, s__closed);
-    if (length) return length < 0 ? -1 : 0;
-    return is_true(log->segment, s_named);
-}
-
-/* Return a Piece, which is a tuple. */
-static PyObject *make_piece(const Log *log, PyObject *type)
-{
-    PyObject *id = get_attribute(log->sync, s__topic_id);
-    PyObject *number = id ? get_attribute(log->tp, s_partition) : NULL;
-    PyObject *base = number ? get_attribute(log->segment, s_base_offset) : NULL;
-    PyObject *buffers = base ? get_attribute(log->sync, s__copies) : NULL;
-    PyObject *piece = NULL;
-    if (buffers)
-        piece = tm_new_tuple(
-            type, Py_BuildValue("((OOOLLLLO))", id, number, base,
-                                (long long)(log->size - log->copied), (long long)log->from,
-                                (long long)log->end, (long long)log->copied, buffers));
-    Py_XDECREF(buffers);
-    Py_XDECREF(base);
-    Py_XDECREF(number);
-    Py_XDECREF(id);
-    return piece;
-}
-
-/* Begin to keep copies again, behind those that were taken; see SyncState.drop_copies. */
-static int begin_copies(const Log *log, int64_t limit)
-{
-    PyObject *none = PyList_New(0);
-    int failed = !none || add_number(log->copies, s_used, -log->copied) < 0 ||
-                 set_attribute(log->sync, s__copies, none) < 0 ||
-                 set_number(log->sync, s__copied, 0) < 0 ||
-                 set_number(log->sync, s__from_offset, log->end) < 0 ||
-                 set_number(log->sync, s__limit, limit) < 0;
-    Py_XDECREF(none);
-    return failed ? -1 : 0;
-}
-
 /* Return (piece, segment), or None if the journal can't take what is unsynced. */
-static PyObject *take_piece(PyObject *log, PyObject *type, int64_t limit, int64_t *size)
+static PyObject *take_piece(tm_head *head, PyTypeObject *type, int64_t *size)
 {
-    Log parts;
-    PyObject *taken = NULL;
-    int fitting = read_log(log, &parts) < 0 ? -1 : fits(&parts);
-    if (fitting == 0) taken = Py_NewRef(Py_None);
-    PyObject *piece = fitting > 0 ? make_piece(&parts, type) : NULL;
-    if (piece && begin_copies(&parts, limit) == 0) {
-        taken = PyTuple_Pack(2, piece, parts.segment);
-        *size += parts.copied;
-    }
+    if (!tm_fits_journal(head)) Py_RETURN_NONE;
+    const tm_segment *segment = (tm_segment *)head->segment;
+    PyObject *piece = tm_new_tuple(
+        type, Py_BuildValue("((OLLLLLLO))", head->topic_id, (long long)head->partition,
+                            (long long)segment->base_offset,
+                            (long long)(segment->size - head->copied), (long long)head->copied_from,
+                            (long long)head->end_offset, (long long)head->copied, head->copies));
+    PyObject *taken = piece ? PyTuple_Pack(2, piece, head->segment) : NULL;
     Py_XDECREF(piece);
-    drop_log(&parts);
+    int64_t copied = head->copied;
+    if (!taken || tm_drop_copies(head, head->end_offset) < 0) {
+        Py_XDECREF(taken);
+        return NULL;
+    }
+    head->copied_limit = TM_LOG_BYTES;
+    *size += copied;
     return taken;
 }
 
 PyObject *tm_py_take_pieces(PyObject *module, PyObject *args)
 {
-    PyObject *logs, *type;
-    long long most, limit;
-    if (!PyArg_ParseTuple(args, "O!LO!L:take_pieces", &PyList_Type, &logs, &most, &PyType_Type, &type,
-                          &limit))
+    PyObject *heads, *type;
+    long long most;
+    if (!PyArg_ParseTuple(args, "O!LO!:take_pieces", &PyList_Type, &heads, &most, &PyType_Type, &type))
         return NULL;
     PyObject *found = PyList_New(0);
     int64_t size = 0;
-    for (Py_ssize_t i = 0; found && size < most && i < PyList_Size(logs); i++) {
-        PyObject *taken = take_piece(PyList_GetItem(logs, i), type, limit, &size);
+    for (Py_ssize_t i = 0; found && size < most && i < PyList_Size(heads); i++) {
+        tm_head *head = tm_as_head(PyList_GetItem(heads, i));
+        PyObject *taken = head ? take_piece(head, (PyTypeObject *)type, &size) : NULL;
         if (!taken || PyList_Append(found, taken) < 0) Py_CLEAR(found);
         Py_XDECREF(taken);
     }
@@ -216,69 +115,56 @@ PyObject *tm_py_encode_pieces(PyObject *module, PyObject *pieces)
 /* --- finishing ----------------------------------------------------------------------------------- */
 
 /* Raise the high watermark to the end of a piece; return whether it was below, or -1. */
-static int raise_watermark(PyObject *sync, PyObject *piece, PyObject *segment, int64_t *watermark)
+static int raise_watermark(tm_head *head, PyObject *piece, PyObject *segment)
 {
     uint64_t end, position, size;
     if (read_field(piece, END_OFFSET, INT64_MAX, &end) < 0 ||
         read_field(piece, POSITION, INT64_MAX, &position) < 0 ||
-        read_field(piece, SIZE, UINT32_MAX, &size) < 0 ||
-        get_number(sync, s_high_watermark, watermark) < 0)
+        read_field(piece, SIZE, UINT32_MAX, &size) < 0)
         return -1;
-    if ((int64_t)end <= *watermark) return 0;
-    *watermark = (int64_t)end;
-    return set_number(sync, s_high_watermark, (int64_t)end) < 0 ||
-                   set_attribute(sync, s_end_segment, segment) < 0 ||
-                   set_number(sync, s_end_position, (int64_t)(position + size)) < 0
-               ? -1
-               : 1;
+    if ((int64_t)end <= head->high_watermark) return 0;
+    head->high_watermark = (int64_t)end;
+    tm_replace(&head->end_segment, Py_NewRef(segment));
+    head->end_position = (int64_t)(position + size);
+    return 1;
 }
 
-/* Release transactions whose markers are synced; see LazyProducers.settle. */
-static int settle(PyObject *log, int64_t watermark)
+/* Release transactions whose markers are synced; see UnstableTransactions.settle. */
+static int settle(const tm_head *head)
 {
-    PyObject *producers = get_attribute(log, s__producers), *unstable = NULL;
-    PyObject *states = producers ? get_attribute(producers, s_loaded) : NULL;
-    int failed = !states;
-    if (states && states != Py_None) {
-        unstable = get_attribute(states, s_unstable);
-        Py_ssize_t ended = unstable ? length_of(unstable, s__ended) : -1;
-        failed = ended < 0 || (ended > 0 && call_with_number(unstable, s_settle, watermark) < 0);
-    }
-    Py_XDECREF(unstable);
-    Py_XDECREF(states);
-    Py_XDECREF(producers);
-    return failed ? -1 : 0;
+    if (tm_is_none(head->ended) || tm_is_none(head->settle)) return 0;
+    Py_ssize_t ended = PyObject_Size(head->ended);
+    if (ended <= 0) return (int)ended;
+    PyObject *watermark = PyLong_FromLongLong(head->high_watermark);
+    PyObject *none = watermark ? PyObject_CallFunctionObjArgs(head->settle, watermark, NULL) : NULL;
+    Py_XDECREF(watermark);
+    Py_XDECREF(none);
+    return none ? 0 : -1;
 }
 
 /* Return (whether the high watermark rose, whether the log has more behind it). */
-static PyObject *finish_piece(PyObject *log, PyObject *taken)
+static PyObject *finish_piece(tm_head *head, PyObject *taken)
 {
-    PyObject *piece = PyTuple_GetItem(taken, 0), *segment = PyTuple_GetItem(taken, 1), *result = NULL;
-    if (!piece || !segment) return NULL;
-    PyObject *sync = get_attribute(log, s__sync);
-    PyObject *chain = sync ? get_attribute(log, s_chain) : NULL;
-    int64_t watermark = 0, end;
-    int risen = chain ? raise_watermark(sync, piece, segment, &watermark) : -1;
-    if (risen >= 0 && get_number(chain, s_end_offset, &end) == 0 &&
-        (!risen || settle(log, watermark) == 0))
-        result = PyTuple_Pack(2, risen ? Py_True : Py_False, watermark < end ? Py_True : Py_False);
-    Py_XDECREF(chain);
-    Py_XDECREF(sync);
-    return result;
+    PyObject *piece = PyTuple_GetItem(taken, 0), *segment = PyTuple_GetItem(taken, 1);
+    int risen = piece && segment ? raise_watermark(head, piece, segment) : -1;
+    if (risen < 0 || (risen && settle(head) < 0)) return NULL;
+    int more = head->high_watermark < head->end_offset;
+    return PyTuple_Pack(2, risen ? Py_True : Py_False, more ? Py_True : Py_False);
 }
 
 PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args)
 {
-    PyObject *logs, *taken;
-    if (!PyArg_ParseTuple(args, "O!O!:finish_pieces", &PyList_Type, &logs, &PyList_Type, &taken))
+    PyObject *heads, *taken;
+    if (!PyArg_ParseTuple(args, "O!O!:finish_pieces", &PyList_Type, &heads, &PyList_Type, &taken))
         return NULL;
-    if (PyList_Size(logs) != PyList_Size(taken)) {
+    if (PyList_Size(heads) != PyList_Size(taken)) {
         PyErr_SetString(PyExc_ValueError, "each log has a piece");
         return NULL;
     }
     PyObject *found = PyList_New(0);
-    for (Py_ssize_t i = 0; found && i < PyList_Size(logs); i++) {
-        PyObject *one = finish_piece(PyList_GetItem(logs, i), PyList_GetItem(taken, i));
+    for (Py_ssize_t i = 0; found && i < PyList_Size(heads); i++) {
+        tm_head *head = tm_as_head(PyList_GetItem(heads, i));
+        PyObject *one = head ? finish_piece(head, PyList_GetItem(taken, i)) : NULL;
         if (!one || PyList_Append(found, one) < 0) Py_CLEAR(found);
         Py_XDECREF(one);
     }
@@ -287,55 +173,34 @@ PyObject *tm_py_finish_pieces(PyObject *module, PyObject *args)
 
 /* --- promises ------------------------------------------------------------------------------------ */
 
-/* Write topic id, partition and high watermark of a log to `to`. Return how many bytes that are: none
- * without a topic id; -1 with an error. */
-static int put_promise(PyObject *log, uint8_t *to)
+/* Write topic id, partition and high watermark to `to`. Return how many bytes that are: none without a
+ * topic id. */
+static int put_promise(const tm_head *head, uint8_t *to)
 {
-    int64_t watermark, number;
-    int size = -1;
-    PyObject *sync = get_attribute(log, s__sync);
-    PyObject *chain = sync ? get_attribute(log, s_chain) : NULL;
-    PyObject *tp = chain ? get_attribute(chain, s_tp) : NULL;
-    PyObject *id = tp ? get_attribute(sync, s__topic_id) : NULL;
-    if (id && get_number(sync, s_high_watermark, &watermark) == 0 &&
-        get_number(tp, s_partition, &number) == 0) {
-        if (!PyBytes_Check(id) || PyBytes_Size(id) != TOPIC_ID_BYTES) {
-            size = 0;
-        } else {
-            memcpy(to, PyBytes_AsString(id), TOPIC_ID_BYTES);
-            tm_put_big_endian(to + TOPIC_ID_BYTES, (uint64_t)number, 4);
-            tm_put_big_endian(to + TOPIC_ID_BYTES + 4, (uint64_t)watermark, 8);
-            size = PROMISE_BYTES;
-        }
-    }
-    Py_XDECREF(id);
-    Py_XDECREF(tp);
-    Py_XDECREF(chain);
-    Py_XDECREF(sync);
-    return size;
+    PyObject *id = head->topic_id;
+    if (!id || !PyBytes_Check(id) || PyBytes_Size(id) != TOPIC_ID_BYTES) return 0;
+    memcpy(to, PyBytes_AsString(id), TOPIC_ID_BYTES);
+    tm_put_big_endian(to + TOPIC_ID_BYTES, (uint64_t)head->partition, 4);
+    tm_put_big_endian(to + TOPIC_ID_BYTES + 4, (uint64_t)head->high_watermark, 8);
+    return PROMISE_BYTES;
 }
 
-PyObject *tm_py_promised_ends(PyObject *module, PyObject *logs)
+PyObject *tm_py_promised_ends(PyObject *module, PyObject *heads)
 {
-    if (!PyList_Check(logs)) {
-        PyErr_SetString(PyExc_TypeError, "logs must be a list");
+    if (!PyList_Check(heads)) {
+        PyErr_SetString(PyExc_TypeError, "heads must be a list");
         return NULL;
     }
-    Py_ssize_t count = PyList_Size(logs), size = 0;
+    Py_ssize_t count = PyList_Size(heads), size = 0;
     uint8_t *data = PyMem_Malloc((size_t)count * PROMISE_BYTES + 1);
     if (!data) return PyErr_NoMemory();
-    int put = 0;
-    for (Py_ssize_t i = 0; put >= 0 && i < count; i++) {
-        put = put_promise(PyList_GetItem(logs, i), data + size);
-        if (put > 0) size += put;
+    Py_ssize_t at = 0;
+    for (; at < count; at++) {
+        tm_head *head = tm_as_head(PyList_GetItem(heads, at));
+        if (!head) break;
+        size += put_promise(head, data + size);
     }
-    PyObject *found = put < 0 ? NULL : PyBytes_FromStringAndSize((const char *)data, size);
+    PyObject *found = at < count ? NULL : PyBytes_FromStringAndSize((const char *)data, size);
     PyMem_Free(data);
     return found;
-}
-
-int tm_prepare_round_names(void)
-{
-    NAMES(TM_INTERN)
-    return 0;
 }

@@ -203,20 +203,218 @@ def read_request(
         any other request.
     """
 
-def prepare_append(file: type, batch: type, /) -> None:
-    """Give the types that ``append_run`` needs, before it is called.
+class CopiesFields:
+    """The members of ``log.disk.environment.Copies``."""
 
-    Args:
-        file: The type of a file of the operating system.
-        batch: The type of a batch in the state of a producer.
+    used: int
+    limit: int
+
+class FileFields:
+    """The members of ``log.disk.log_file.LogFile`` that native code reads."""
+
+    size: int
+    fd: int
+    dirty: bool
+    broken: bool
+    retired: bool
+    releasing: bool
+    used: bool
+
+class SegmentFields:
+    """The members of ``log.disk.segment.Segment`` that native code reads.
+
+    Attributes:
+        log_file: The file; None if it was not used yet.
     """
 
-def take_pieces(logs: list[Any], most_bytes: int, piece: type, log_bytes: int, /) -> list[Any]:
+    log_file: Any
+    table: IndexTable | None
+    first_timestamp: int | None
+    base_offset: int
+    size: int
+    end_offset: int
+    max_timestamp: int
+    named: bool
+
+class ProducerFields:
+    """The members of ``log.partition.producers.ProducerEntry`` that native code reads."""
+
+    batches: list[Any]
+    epoch: int
+    known_sequences: int
+    last_offset: int
+    last_timestamp_ms: int
+    txn_first_offset: int
+
+class IndexTable:
+    """The indexes of the active segment. Offsets are relative to the segment's base offset.
+
+    Args:
+        offsets, times: The entries in the files so far; None for none.
+
+    Attributes:
+        offsets, times: The entries, in the format of the files.
+        written_offsets, written_times: Bytes of the entries that are in the files.
+        last_relative, last_position: The last batch that was added, or -1.
+        max_timestamp, max_relative: Latest timestamp so far, and the last offset of its batch.
+        since_entry: Bytes of batches since the last entry.
+    """
+
+    offsets: bytearray
+    times: bytearray
+    last_relative: int
+    last_position: int
+    max_timestamp: int
+    max_relative: int
+    written_offsets: int
+    written_times: int
+    since_entry: int
+
+    def __init__(
+        self, offsets: bytearray | None = None, times: bytearray | None = None, /
+    ) -> None: ...
+    def add(
+        self, relative: int, position: int, size: int, max_timestamp: int, interval: int, /
+    ) -> None:
+        """Add a batch of ``size`` bytes at ``position``, whose last offset is ``relative``.
+
+        Args:
+            interval: Bytes of batches between two entries.
+
+        Raises:
+            OverflowError: The offset or the position does not fit into an entry.
+        """
+
+    def seal(self) -> None:
+        """Add final entries to both indexes: the last batch and the latest timestamp."""
+
+    def is_full(self, max_bytes: int, /) -> bool:
+        """Return whether a file of ``max_bytes`` has no space for an entry and the final one."""
+
+    def find_recent(self, relative: int, end: int, /) -> tuple[int, int] | None:
+        """Return position and size of the batch with an offset; None if it is not recent.
+
+        Args:
+            end: The end of the last batch.
+        """
+
+    def batch_start(self, position: int, /) -> int:
+        """Return a position at or before ``position`` where a batch starts."""
+
+    def recent(self) -> list[tuple[int, int]]:
+        """Return last offset and position of the recent batches, which need no scan: 512 to 1024,
+        unless there are fewer.
+        """
+
+class Head:
+    """What native code and Python share of one partition. Its chain of segments creates it.
+
+    Attributes:
+        segment: The active segment.
+        partition: The number of the partition.
+        start_offset: The first offset that can be read. It can be inside the first segment.
+        end_offset: The offset of the next record.
+        changed: Whether the files differ from what the last clean stop left.
+        is_offline: Whether the chain has failed.
+        leader_epoch: The epoch that is stamped into batches.
+        bytes_since: Bytes that were appended since the last recovery point was prepared.
+        high_watermark: All records below it are in the journal or in synced segments, and so
+            survive a power cut. Readers see nothing above it.
+        end_segment: The segment that holds the high watermark.
+        end_position: The byte position of the high watermark in ``end_segment``.
+        topic_id: The id of the topic as the journal has it; empty if it was lost.
+        new_folder: Whether the folder, or its entry in the data folder, is perhaps not synced.
+        closed: The segments that were closed and are not synced.
+        memory: Bounds the copies of all partitions.
+        copies: Copies of unsynced batches, for the journal.
+        copied: Their bytes.
+        copied_from: The offset of the first copy; -1 if a copy is missing behind it.
+        copied_limit: Most bytes of copies.
+        config: The configs of the topic.
+        segment_bytes, segment_ms, index_bytes: When a segment is closed, by its configs.
+        is_jittered: Whether the age of a segment is varied. Native code leaves such logs to Python.
+        index_interval: Bytes of log between two entries of an index.
+        producers: The idempotent producers by their ids; None if they are not loaded.
+        refused: Batches that were refused with a retriable error, by producer.
+        ended: Ended transactions whose marker is not synced.
+        settle: Releases those below an offset.
+    """
+
+    segment: Any
+    end_segment: Any
+    config: Any
+    copies: list[bytes]
+    closed: list[Any]
+    topic_id: bytes
+    memory: CopiesFields
+    producers: Mapping[int, ProducerFields] | None
+    refused: Mapping[int, Any]
+    ended: Collection[Any] | None
+    settle: Callable[[int], None] | None
+    partition: int
+    start_offset: int
+    end_offset: int
+    leader_epoch: int
+    bytes_since: int
+    high_watermark: int
+    end_position: int
+    copied: int
+    copied_from: int
+    copied_limit: int
+    segment_bytes: int
+    segment_ms: int
+    index_bytes: int
+    index_interval: int
+    changed: bool
+    is_offline: bool
+    is_jittered: bool
+    new_folder: bool
+
+    def keep(self, data: Buffer, /) -> None:
+        """Keep a copy of appended batches for the journal, if they are few enough for it."""
+
+    def drop_copies(self, from_offset: int = -1, /) -> None:
+        """Drop the copies for the journal. Those from an offset on can go there; -1 is none."""
+
+    def fits_journal(self) -> bool:
+        """Return whether the journal can take all that is unsynced, and it is not too much for it.
+
+        It can't where files or names are to be synced: those of a new folder, of a new segment or
+        of one that was closed.
+        """
+
+class TargetFields:
+    """The members of ``engine.runs.Target``.
+
+    Attributes:
+        log: The log of the partition; None if it was not looked up.
+        head: Its head.
+        config: The configs of the topic when the log was looked up.
+        limits: What they allow.
+    """
+
+    tp: Any
+    topic_id: Any
+    log: Any
+    head: Head | None
+    config: Any
+    limits: Any
+
+LOG_BYTES: int
+"""Most unsynced bytes of a partition that go to the journal."""
+STREAM_BYTES: int
+"""The same for a partition that had more, until it goes through the journal again."""
+WINDOW: int
+"""Batches that the state of a producer keeps."""
+
+def prepare_append(batch: type, /) -> None:
+    """Give the type of a batch in the state of a producer, before ``append_run`` is called."""
+
+def take_pieces(heads: list[Head], most_bytes: int, piece: type, /) -> list[Any]:
     """Return (piece, segment) for logs, or None; see ``log.rounds.take_pieces``.
 
     Args:
         piece: The type of pieces, a named tuple.
-        log_bytes: The unsynced bytes of a log that the journal takes from now on.
     """
 
 def encode_pieces(pieces: list[Any], /) -> list[Any]:
@@ -228,10 +426,10 @@ def encode_pieces(pieces: list[Any], /) -> list[Any]:
         ValueError: A topic id does not have 16 bytes.
     """
 
-def promised_ends(logs: list[Any], /) -> bytes:
+def promised_ends(heads: list[Head], /) -> bytes:
     """Return what was promised of logs; see ``log.rounds.promised_ends``."""
 
-def finish_pieces(logs: list[Any], taken: list[Any], /) -> list[tuple[bool, bool]]:
+def finish_pieces(heads: list[Head], taken: list[Any], /) -> list[tuple[bool, bool]]:
     """Raise high watermarks; see ``log.rounds.finish_pieces``."""
 
 def admit_run(
@@ -257,7 +455,6 @@ def append_run(
     targets: dict[Any, list[int]],
     results: list[Any],
     now_ms: int,
-    log_bytes: int,
     /,
 ) -> list[int]:
     """Append a run of checked batches, each log's with one system call.
@@ -267,7 +464,6 @@ def append_run(
         targets: The places in ``run`` of the batches of each target.
         results: Gets the base offset, -1, and the start of the log for each batch.
         now_ms: The time of the broker.
-        log_bytes: Unsynced bytes of a log that are copied for the journal.
 
     Returns:
         For each target, the offset behind its batches; -1 if they were not appended, because that

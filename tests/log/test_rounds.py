@@ -40,11 +40,11 @@ def added(store: LogStore, number: int, **configs: str) -> PartitionLog:
 
 def state(log: PartitionLog) -> tuple[object, ...]:
     """Return all that a round changes."""
-    sync = log._sync
+    head = log.head
     return (
         *(log.high_watermark, log.last_stable_offset, log.log_end_offset, log.stored_offset),
-        *(sync.end_segment.base_offset, sync.end_position, sync._limit, sync._from_offset),
-        *(sync._copied, b"".join(sync._copies), log.chain.env.copies.used, log.fits_journal),
+        *(head.end_segment.base_offset, head.end_position, head.copied_limit, head.copied_from),
+        *(head.copied, b"".join(head.copies), log.chain.env.copies.used, log.fits_journal),
     )
 
 
@@ -91,15 +91,15 @@ def plain(taken: Taken | None) -> object:
 
 def take_one(log: PartitionLog) -> Taken | None:
     """Take the unsynced batches of a log as ``take_pieces`` must do it."""
-    sync = log._sync
+    head = log.head
     if log.failure is not None or not log.fits_journal:
         return None
     segment, end = log.chain.active, log.log_end_offset
-    position = segment.size - sync._copied
-    batches = sync._from_offset, end, sync._copied, sync._copies
-    piece = Piece(sync._topic_id, log.tp.partition, segment.base_offset, position, *batches)
-    sync.drop_copies(end)
-    sync._limit = LOG_BYTES
+    position = segment.size - head.copied
+    batches = head.copied_from, end, head.copied, head.copies
+    piece = Piece(head.topic_id, log.tp.partition, segment.base_offset, position, *batches)
+    head.drop_copies(end)
+    head.copied_limit = LOG_BYTES
     return piece, segment
 
 
@@ -119,11 +119,11 @@ def finish_each(logs: list[PartitionLog], taken: list[Taken]) -> list[tuple[bool
     """Finish pieces as ``finish_pieces`` must do it."""
     found = []
     for log, (piece, segment) in zip(logs, taken, strict=True):
-        sync = log._sync
-        has_risen = piece.end_offset > sync.high_watermark
+        head = log.head
+        has_risen = piece.end_offset > head.high_watermark
         if has_risen:
-            sync.high_watermark = piece.end_offset
-            sync.end_segment, sync.end_position = segment, piece.position + piece.size
+            head.high_watermark = piece.end_offset
+            head.end_segment, head.end_position = segment, piece.position + piece.size
             log._producers.settle(piece.end_offset)
         found.append((has_risen, log.high_watermark < log.log_end_offset))
     return found
@@ -175,7 +175,7 @@ def test_logs_behind_the_limit_get_no_result() -> None:
     for log in logs:
         log.append(batch_of(1, size=100), now_ms=NOW)
     logs[0].withdraw_piece()
-    size = logs[1]._sync._copied
+    size = logs[1].head.copied
     taken = take_pieces(logs, size + 1)
     assert [each is not None for each in taken] == [False, True, True]
     assert logs[3].fits_journal
@@ -205,12 +205,12 @@ def test_what_was_promised_of_logs_is_encoded_for_the_extent() -> None:
     found = Extent(bytes(16), 1, 1, 1, promised_ends(logs))
     assert list(found) == [Promise(UUID(int=n + 1).bytes, n, [1, 1, 2][n]) for n in range(3)]
     assert promised_ends([]) == b""
-    logs[0]._sync._topic_id = b""  # the file with it was lost
+    logs[0].head.topic_id = b""  # the file with it was lost
     assert promised_ends(logs[:1]) == b""
-    with pytest.raises(AttributeError):
-        extension.promised_ends([object()])
+    with pytest.raises(TypeError, match="not the head of a partition"):
+        extension.promised_ends([object()])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="must be a list"):
-        extension.promised_ends((logs[0],))  # type: ignore[arg-type]
+        extension.promised_ends((logs[0].head,))  # type: ignore[arg-type]
     store.close()
 
 
@@ -219,10 +219,10 @@ def test_wrong_arguments_are_refused() -> None:
     log = added(store, 0)
     log.append(batch_of(1), now_ms=NOW)
     with pytest.raises(TypeError, match="named tuple"):
-        extension.take_pieces([log], 1000, int, 1)
+        extension.take_pieces([log.head], 1000, int)
     with pytest.raises(ValueError, match="each log has a piece"):
-        extension.finish_pieces([log], [])
-    with pytest.raises(AttributeError):
-        extension.take_pieces([object()], 1000, Piece, 1)
+        extension.finish_pieces([log.head], [])
+    with pytest.raises(TypeError, match="not the head of a partition"):
+        extension.take_pieces([object()], 1000, Piece)  # type: ignore[list-item]
     assert log.fits_journal
     store.close()

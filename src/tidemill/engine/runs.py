@@ -11,9 +11,10 @@ from uuid import UUID
 
 from tidemill.errors import TidemillError
 from tidemill.log.errors import StorageError
-from tidemill.log.format.validate import Limits
+from tidemill.log.format.validate import Limits, limits_of
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
+from tidemill.native import extension
 
 Facts: TypeAlias = tuple[int, int, int, int, int]
 """What the records of a checked batch have: their number, latest and earliest timestamp, how many
@@ -23,21 +24,28 @@ RunResult: TypeAlias = tuple[int, int, int] | TidemillError
 """Base offset, LogAppendTime or -1, and start of the log; or the error."""
 
 
-class Target:
+class Target(extension.TargetFields):
     """A partition that a client writes to, with what was found out about it.
 
     Args:
         topic_id: the id of its topic; None accepts any topic of that name.
     """
 
-    __slots__ = ("config", "limits", "log", "topic_id", "tp")
+    __slots__ = ()
+
+    tp: TopicPartition
+    topic_id: UUID | None
+    log: PartitionLog | None
+    limits: Limits | None
 
     def __init__(self, tp: TopicPartition, topic_id: UUID | None) -> None:
         self.tp = tp
         self.topic_id = topic_id
-        self.log: PartitionLog | None = None
-        self.config: object = None
-        self.limits: Limits | None = None
+
+    def find(self, log: PartitionLog) -> None:
+        """Use a log, with its present configs."""
+        self.log, self.head, self.config = log, log.head, log.config
+        self.limits = limits_of(log.config)
 
 
 RunWrite: TypeAlias = tuple[Target, memoryview, Facts]

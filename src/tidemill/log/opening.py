@@ -110,11 +110,11 @@ def _open(
             known = checkpoints.recovery_points.get(tp, 0)
             checkpoints.recovery_points[tp] = max(known, proof.end_offset)
         raise
-    if entry is not None and opened.chain.end_offset > entry.log_end_offset:
+    if entry is not None and opened.chain.head.end_offset > entry.log_end_offset:
         active = opened.chain.active
         raise active.corrupt(
-            f"the log ends at offset {opened.chain.end_offset - 1}, but at the clean stop it ended "
-            f"at {entry.log_end_offset - 1}: some of its records were not written here",
+            f"the log ends at offset {opened.chain.head.end_offset - 1}, but at the clean stop it "
+            f"ended at {entry.log_end_offset - 1}: some of its records were not written here",
             active.size,
             entry.log_end_offset,
         )

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from tidemill.log.disk.segment import Segment
 from tidemill.log.journal.entry import Piece
-from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.native import extension
 
@@ -26,7 +25,9 @@ def take_pieces(logs: list[PartitionLog], most_bytes: int) -> list[Taken | None]
     Args:
         most_bytes: logs behind the one with which the pieces have so many bytes get no result.
     """
-    pieces: list[Taken | None] = extension.take_pieces(logs, most_bytes, Piece, LOG_BYTES)
+    pieces: list[Taken | None] = extension.take_pieces(
+        [log.head for log in logs], most_bytes, Piece
+    )
     return pieces
 
 
@@ -36,9 +37,9 @@ def finish_pieces(logs: list[PartitionLog], taken: list[Taken]) -> list[tuple[bo
     Returns:
         For each log, whether its high watermark rose, and whether it has records above it.
     """
-    return extension.finish_pieces(logs, taken)
+    return extension.finish_pieces([log.head for log in logs], taken)
 
 
 def promised_ends(logs: list[PartitionLog]) -> bytes:
     """Return the end of what was promised of each log, as ``journal.extent`` stores it."""
-    return extension.promised_ends(logs)
+    return extension.promised_ends([log.head for log in logs])

@@ -255,7 +255,7 @@ class LogStore:
                 env.fs.remove_tree(folder)
                 raise
         chain = SegmentChain(env, tp, folder, [segment], 0, 0)
-        chain.changed = True
+        chain.head.changed = True
         log = PartitionLog(OpenedPartition(chain, config, 0, topic_id, new_folder=True))
         self._partitions[tp] = log
         return log

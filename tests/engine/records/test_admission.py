@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,16 +20,13 @@ NOW = 1_700_000_000_000
 LIMITS = Limits(most_bytes=100, ahead_ms=1000, behind_ms=(1 << 63) - 1, needs_keys=False)
 
 
-class FakeAppender(NamedTuple):
-    config: LogConfig
-
-
 class FakeLog:
     """A log as far as an admission looks at it."""
 
     def __init__(self) -> None:
         self.config = LogConfig()
-        self._appender = FakeAppender(self.config)
+        self.head = extension.Head()
+        self.head.config = self.config
 
 
 class World:
@@ -43,7 +40,7 @@ class World:
             tp = TopicPartition("t", number)
             log = self.logs[tp] = FakeLog()
             target = Target(TopicPartition("t", number), None)
-            target.log, target.config = cast(PartitionLog, log), log.config
+            target.log, target.head, target.config = cast(PartitionLog, log), log.head, log.config
             target.limits = limits
             self.targets.append(target)
 

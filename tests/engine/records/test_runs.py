@@ -27,7 +27,6 @@ from tidemill.log.disk.files import FileSystem, RealFile
 from tidemill.log.errors import StorageError
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
-from tidemill.log.format.validate import limits_of
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition import append
 from tidemill.log.partition.partition import PartitionLog
@@ -85,8 +84,7 @@ class World:
         log = self.store.create(TopicPartition("t", number), config, UUID(int=number + 1))
         log.chain.env.copies.open(COPIES)
         target = Target(log.tp, None)
-        target.log, target.config = log, log.config
-        target.limits = limits_of(log.config)
+        target.find(log)
         self.targets.append(target)
         return log
 
@@ -152,7 +150,7 @@ def outcome(results: Sequence[RunResult]) -> list[object]:
 
 def state(log: PartitionLog) -> dict[str, object]:
     """Return all that an append changes."""
-    segment, sync = log.segments[-1], log._sync
+    segment, head = log.segments[-1], log.head
     table = segment.open_table()
     producers = log.producers
     return {
@@ -167,12 +165,12 @@ def state(log: PartitionLog) -> dict[str, object]:
             table.max_timestamp,
             table.max_relative,
         ),
-        "last": (table.last_relative, table.last_position, table._since_entry),
-        "recent": (list(table._recent_relatives), list(table._recent_positions)),
-        "chain": (log.log_end_offset, log.chain.changed),
-        "copies": (b"".join(sync._copies), sync._copied, sync._from_offset, sync._limit),
+        "last": (table.last_relative, table.last_position, table.since_entry),
+        "recent": table.recent(),
+        "chain": (log.log_end_offset, log.chain.head.changed),
+        "copies": (b"".join(head.copies), head.copied, head.copied_from, head.copied_limit),
         "used": log.chain.env.copies.used,
-        "point": log._point.bytes_since,
+        "point": head.bytes_since,
         "producers": producers.encode(),
         "known": [(each.producer_id, each.known_sequences, each.last_offset) for each in producers],
     }
@@ -226,7 +224,7 @@ def test_a_run_leaves_what_python_leaves(
             if drop:
                 for target in world.targets:
                     assert target.log is not None
-                    target.log._sync.drop_copies(target.log.log_end_offset)
+                    target.log.head.drop_copies(target.log.log_end_offset)
         logs = [target.log for target in world.targets if target.log is not None]
         found.append((results, [state(log) for log in logs]))
         results += [world.quiet.refusals, world.quiet.awaited]
@@ -331,11 +329,11 @@ def test_what_a_full_disk_refuses_is_not_appended(world: World, taken: list[int]
     raw = cast(RealFile, log.chain.env.pool._open[segment.file])
     descriptor, before = raw._fd, state(log)
     with Path("/dev/full").open("r+b", buffering=0) as full:
-        raw._fd = full.fileno()
+        raw._fd = segment.file.fd = full.fileno()
         try:
             (result,) = world.append([(0, batch())])
         finally:
-            raw._fd = descriptor
+            raw._fd = segment.file.fd = descriptor
     assert taken == [0, 2]
     assert isinstance(result, StorageError)
     assert "No space left on device" in str(result)
@@ -344,13 +342,15 @@ def test_what_a_full_disk_refuses_is_not_appended(world: World, taken: list[int]
 
 
 def test_the_files_of_an_append_are_closed_last(world: World, taken: list[int]) -> None:
-    files = [world.add().segments[-1].file for _ in range(3)]
+    files = [world.add().segments[-1].file for _ in range(4)]
     pool = world.targets[0].log.chain.env.pool  # type: ignore[union-attr]
-    world.append([(number, batch()) for number in range(3)])
-    assert list(pool._open) == files
-    world.append([(0, batch())])
-    assert list(pool._open) == [files[1], files[2], files[0]]
-    with pool._lock:  # another thread is going through the files
-        assert outcome(world.append([(1, batch())])) == [(1, -1, 0)]
-        assert list(pool._open) == [files[1], files[2], files[0]]
-    assert taken == [2, 3]
+    world.append([(number, batch()) for number in range(4)])
+    for file in files:
+        file.datasync()
+    pool.limit = 4
+    world.append([(0, batch()), (1, batch())])
+    assert taken == [2, 4]
+    files[1].datasync()
+    another = world.add().segments[-1].file
+    assert list(pool._open) == [files[3], files[1], files[0], another]
+    assert [file.fd >= 0 for file in files] == [True, True, False, True]

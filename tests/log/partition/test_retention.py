@@ -142,7 +142,7 @@ def test_without_the_delete_policy_only_segments_below_the_start_are_removed(
     _fill(log, clock, 10)
     clock.advance(DAY)
     assert log.delete_old_segments(clock.now_ms()) == []
-    log.chain.start_offset = 5
+    log.chain.head.start_offset = 5
     gone = log.delete_old_segments(clock.now_ms())
     assert gone
     assert log.log_start_offset == 5

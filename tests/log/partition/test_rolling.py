@@ -51,7 +51,7 @@ def test_a_segment_rolls_when_its_index_is_full(partition: OnePartition) -> None
 def test_a_segment_rolls_before_relative_offsets_overflow(partition: OnePartition) -> None:
     log = partition.log()
     log.append(batch_of(), now_ms=NOW)
-    log.chain.end_offset = 0x80000000
+    log.chain.head.end_offset = 0x80000000
     log.append(batch_of(), now_ms=NOW)
     assert base_offsets(log) == [0, 0x80000000]
 

@@ -21,7 +21,7 @@ from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import parse_header
-from tidemill.log.format.validate import Checked, limits_of
+from tidemill.log.format.validate import Checked
 from tidemill.log.names import TopicPartition
 from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
@@ -123,8 +123,7 @@ class RunAppender:
             return False
         if target.topic_id is not None and log.topic_id != target.topic_id:
             return False
-        target.log, target.config = log, log.config
-        target.limits = limits_of(log.config)
+        target.find(log)
         return target.limits is not None
 
     def _append(

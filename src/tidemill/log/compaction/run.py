@@ -199,7 +199,7 @@ def compact(
             if run.aborted:
                 return
         log.first_dirty_offset = end
-        log.chain.changed = True
+        log.chain.head.changed = True
         run.passes += 1
         if end >= todo.end_offset:
             return

@@ -15,6 +15,7 @@ from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.disk.preallocation import Preallocation
 from tidemill.log.errors import StorageError
 from tidemill.log.names import TopicPartition
+from tidemill.native import extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,17 @@ class Deletion:
     start_offset: int = -1
 
 
-class Copies:
+class Copies(extension.CopiesFields):
     """Bounds the memory of unsynced batches that are kept for the journal. Closed at first.
 
     Attributes:
         closed: segments that were closed and are not synced. Recovery needs the journal until then.
     """
 
-    __slots__ = ("closed", "limit", "used")
+    __slots__ = ("closed",)
 
     def __init__(self) -> None:
         self.closed = 0
-        self.limit = 0
-        self.used = 0
 
     @property
     def is_open(self) -> bool:
@@ -81,17 +80,6 @@ class Copies:
     def open(self, limit: int) -> None:
         """Allow so many bytes; 0 ends it."""
         self.limit = limit
-
-    def take(self, size: int) -> bool:
-        """Return whether so many more bytes fit, and count them then."""
-        if self.used + size > self.limit:
-            return False
-        self.used += size
-        return True
-
-    def give(self, size: int) -> None:
-        """Return bytes."""
-        self.used -= size
 
 
 @dataclass(slots=True)

@@ -18,13 +18,12 @@ from __future__ import annotations
 import errno
 import mmap
 import struct
-from array import array
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
 from tidemill import system
 from tidemill.log.disk.files import FileSystem, storage_errors
+from tidemill.native import extension
 
 Entries = bytes | bytearray | mmap.mmap
 
@@ -32,9 +31,11 @@ OFFSET_ENTRY = 8
 TIME_ENTRY = 12
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 
+IndexTable = extension.IndexTable
+"""The indexes of the active segment in memory; see ``tidemill.native.extension.IndexTable``."""
+
 _OFFSET = struct.Struct(">ii")
 _TIME = struct.Struct(">qi")
-_RECENT = 1024
 
 
 def _count_until(entries: Entries, layout: struct.Struct, field: int, most: int) -> int:
@@ -156,104 +157,6 @@ def write_entries(fs: FileSystem, path: str, entries: bytearray, written: int) -
         finally:
             raw.close()
     return len(entries)
-
-
-class IndexTable:
-    """The indexes of the active segment.
-
-    Attributes:
-        offsets, times: the entries, in the format of the files.
-        written_offsets, written_times: bytes of the entries that are in the files.
-        last_relative, last_position: the last batch that was added, or -1.
-        max_timestamp, max_relative: latest timestamp so far, and the last offset of its batch.
-    """
-
-    __slots__ = (
-        "_recent_positions",
-        "_recent_relatives",
-        "_since_entry",
-        "last_position",
-        "last_relative",
-        "max_relative",
-        "max_timestamp",
-        "offsets",
-        "times",
-        "written_offsets",
-        "written_times",
-    )
-
-    def __init__(self, offsets: bytearray | None = None, times: bytearray | None = None) -> None:
-        self.offsets = bytearray() if offsets is None else offsets
-        self.times = bytearray() if times is None else times
-        self.written_offsets = len(self.offsets)
-        self.written_times = len(self.times)
-        last = last_offset_entry(self.offsets)
-        self.last_relative, self.last_position = (-1, -1) if last is None else last
-        latest = last_time_entry(self.times)
-        self.max_timestamp, self.max_relative = (-1, 0) if latest is None else latest
-        self._since_entry = 0
-        # All recent batches, so that readers at the tail need no scan.
-        self._recent_relatives = array("l")
-        self._recent_positions = array("l")
-
-    def add(
-        self, relative: int, position: int, size: int, max_timestamp: int, interval: int
-    ) -> None:
-        """Add a batch of ``size`` bytes at ``position``, whose last offset is ``relative``."""
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.max_relative = relative
-        if self._since_entry > interval:
-            self.offsets += _OFFSET.pack(relative, position)
-            self._add_time()
-            self._since_entry = 0
-        self._since_entry += size
-        self.last_relative = relative
-        self.last_position = position
-        recent = self._recent_relatives
-        recent.append(relative)
-        self._recent_positions.append(position)
-        if len(recent) > _RECENT:
-            del recent[: _RECENT // 2]
-            del self._recent_positions[: _RECENT // 2]
-
-    def _add_time(self) -> None:
-        latest = last_time_entry(self.times)
-        if latest is None or self.max_timestamp > latest[0]:
-            self.times += _TIME.pack(self.max_timestamp, self.max_relative)
-
-    def seal(self) -> None:
-        """Add final entries to both indexes: the last batch and the latest timestamp."""
-        if self.last_relative >= 0:
-            last = last_offset_entry(self.offsets)
-            if last is None or last[0] < self.last_relative:
-                self.offsets += _OFFSET.pack(self.last_relative, self.last_position)
-                self._since_entry = 0
-            self._add_time()
-
-    def find_recent(self, relative: int, end: int) -> tuple[int, int] | None:
-        """Return position and size of the batch with an offset; None if it is not recent."""
-        recent = self._recent_relatives
-        at = bisect_left(recent, relative)
-        if at == 0 or at == len(recent):
-            return None
-        positions = self._recent_positions
-        position = positions[at]
-        return position, (positions[at + 1] if at + 1 < len(positions) else end) - position
-
-    def batch_start(self, position: int) -> int:
-        """Return a position at or before ``position`` where a batch starts."""
-        positions = self._recent_positions
-        if positions and positions[0] <= position:
-            return positions[bisect_right(positions, position) - 1]
-        return find_position(self.offsets, position)
-
-    def is_full(self, max_bytes: int) -> bool:
-        """Return whether a file of ``max_bytes`` has no space for an entry and the final one."""
-        return (
-            len(self.offsets) + 2 * OFFSET_ENTRY > max_bytes
-            or len(self.times) + 2 * TIME_ENTRY > max_bytes
-        )
 
 
 MOST_MAPS = 256

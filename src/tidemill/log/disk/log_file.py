@@ -16,7 +16,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
 from itertools import count, islice
 
 from tidemill import system
@@ -29,6 +28,7 @@ from tidemill.log.disk.files import (
     sync_error,
 )
 from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.native import extension
 
 _AGAIN_BYTES = 1 << 20
 _CLOSED_TOGETHER = 8
@@ -70,6 +70,8 @@ class HandlePool:
                 raw = self._open_file(file)
                 file.creating = False
                 self._open[file] = raw
+                if type(raw) is RealFile:
+                    file.fd = raw.fileno()
             else:
                 self._open.move_to_end(file)
             file.pins += 1
@@ -89,8 +91,14 @@ class HandlePool:
         unused = (file for file in self._open if not file.pins and not file.dirty)
         victims = list(islice(unused, _CLOSED_TOGETHER))
         for file in victims:
-            self._open.pop(file).close()
+            self._close(file)
         return bool(victims)
+
+    def _close(self, file: LogFile) -> None:
+        file.fd = -1  # first, because another thread can append while this one closes
+        raw = self._open.pop(file, None)
+        if raw is not None:
+            raw.close()
 
     def pin_open(self, file: LogFile) -> RawFile | None:
         """Return the file's handle as ``pin`` does; None if that would have to open it."""
@@ -120,9 +128,7 @@ class HandlePool:
 
     def _close_unused(self, file: LogFile) -> None:
         if not file.pins:
-            raw = self._open.pop(file, None)
-            if raw is not None:
-                raw.close()
+            self._close(file)
 
     def rename(self, file: LogFile, path: str) -> None:
         """Rename the file. Its handle stays valid."""
@@ -141,8 +147,8 @@ class HandlePool:
     def close_all(self) -> None:
         """Close every handle."""
         with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
+            for file in list(self._open):
+                self._close(file)
 
     def fail_sync(self, error: OSError, path: str) -> StorageError:
         """Record that a sync failed; return the error to raise.
@@ -171,6 +177,7 @@ class HandlePool:
         # Prefer files without unsynced bytes. If all files are pinned, exceed the limit.
         if self._is_crowded and len(self._open) < self.limit + self.limit // 4:
             return
+        self._pass_used()
         victim = None
         for file in self._open:
             if not file.pins:
@@ -185,17 +192,21 @@ class HandlePool:
             self._is_crowded = True
             self.on_crowded()
             return
-        raw = self._open.pop(victim)
-        if victim.dirty:
-            try:
-                raw.datasync()
-            except OSError as error:
-                raise self.fail_sync(error, victim.path) from error
-            finally:
-                raw.close()
-            victim.dirty = False
-        else:
-            raw.close()
+        try:
+            if victim.dirty:
+                victim.fd = -1
+                self._open[victim].datasync()
+                victim.dirty = False
+        except OSError as error:
+            raise self.fail_sync(error, victim.path) from error
+        finally:
+            self._close(victim)
+
+    def _pass_used(self) -> None:
+        """Give the first files another turn if native code has used them, which moves none."""
+        while self._open and (file := next(iter(self._open))).used:
+            file.used = False
+            self._open.move_to_end(file)
 
     def relieve(self) -> None:
         """Sync and close the least recently used files, until an eighth of the limit is free.
@@ -204,6 +215,7 @@ class HandlePool:
         """
         try:
             with self._lock:
+                self._pass_used()
                 files = list(self._open)
             for file in files:
                 if len(self._open) <= self.limit - self.limit // 8:
@@ -234,8 +246,7 @@ class HandlePool:
                     self._close_unused(file)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class LogFile:
+class LogFile(extension.FileFields):
     """An append-only file whose handle is borrowed from a pool.
 
     Attributes:
@@ -246,18 +257,18 @@ class LogFile:
         releasing: whether the blocks behind the end are being freed. Appends wait for that.
         broken: whether a failed write could not be undone. Then nothing can be appended.
         retired: whether the file will be removed. Then an open handle would keep its space.
+        fd: the descriptor of an open file of the system, or -1. Native code appends to it.
+        used: whether native code has used the file since the pool looked at it last.
     """
 
-    _pool: HandlePool
-    path: str
-    size: int
-    _: KW_ONLY
-    creating: bool = False
-    pins: int = 0
-    dirty: bool = False
-    broken: bool = False
-    releasing: bool = False
-    retired: bool = False
+    __slots__ = ("_pool", "creating", "path", "pins")
+
+    def __init__(self, pool: HandlePool, path: str, size: int, *, creating: bool = False) -> None:
+        self._pool = pool
+        self.path = path
+        self.size = size
+        self.creating = creating
+        self.pins = 0
 
     def create(self) -> None:
         """Create an empty file. A crash can have left one with this name, which is emptied."""

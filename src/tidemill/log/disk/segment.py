@@ -7,7 +7,6 @@ decide when to roll, what can be read, or how to treat damage. Knows no producer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
 
 from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedIndex
@@ -28,12 +27,12 @@ from tidemill.log.disk.scan import BatchScanner
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer
 from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TopicPartition, file_name
+from tidemill.native import extension
 
 DEFAULT_INDEX_INTERVAL = 4096
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Segment:
+class Segment(extension.SegmentFields):
     """A segment. The last segment of a partition is active: only it is appended to.
 
     Attributes:
@@ -51,40 +50,55 @@ class Segment:
         trusted_from: position from which this process has written or verified all bytes.
         verified: start and end of a range below ``trusted_from`` that readers have verified.
         aborted: index of its aborted transactions, or None if there are none.
+        table: the index in memory, or None if it was not loaded.
     """
 
-    _env: Environment
-    folder: str
-    base_offset: int
-    size: int = 0
-    max_timestamp: int = -1
-    _: KW_ONLY
-    created_ms: int
-    end_offset: int = -1
-    dense: bool = False
-    named: bool = True
-    first_timestamp: int | None = None
-    verified: tuple[int, int] = (0, 0)
-    aborted: AbortedIndex | None = None
-    synced_size: int = field(init=False)
-    trusted_from: int = field(init=False)
-    _written_size: int = field(init=False)
-    _file: LogFile | None = None
-    _table: IndexTable | None = None
+    __slots__ = (
+        "_env",
+        "_written_size",
+        "aborted",
+        "created_ms",
+        "dense",
+        "folder",
+        "synced_size",
+        "trusted_from",
+        "verified",
+    )
 
-    def __post_init__(self) -> None:
-        if self.end_offset < 0:
-            self.end_offset = self.base_offset + MAX_RELATIVE_OFFSET + 1
-        self.synced_size = self.trusted_from = self._written_size = self.size
+    log_file: LogFile | None
+
+    def __init__(
+        self,
+        env: Environment,
+        folder: str,
+        base_offset: int,
+        size: int = 0,
+        max_timestamp: int = -1,
+        *,
+        created_ms: int,
+        end_offset: int = -1,
+        dense: bool = False,
+    ) -> None:
+        self._env = env
+        self.folder = folder
+        self.base_offset = base_offset
+        self.size = self.synced_size = self.trusted_from = self._written_size = size
+        self.max_timestamp = max_timestamp
+        self.created_ms = created_ms
+        self.end_offset = end_offset if end_offset >= 0 else base_offset + MAX_RELATIVE_OFFSET + 1
+        self.dense = dense
+        self.named = True
+        self.verified = (0, 0)
+        self.aborted: AbortedIndex | None = None
 
     @classmethod
     def create(cls, env: Environment, folder: str, base_offset: int, now_ms: int) -> Segment:
         """Create an empty segment. It is durable after the next sync of its folder."""
         segment = cls(env, folder, base_offset, created_ms=now_ms, end_offset=base_offset)
         segment.named = False
-        segment._file = LogFile(env.pool, segment.path(), 0, creating=True)
-        segment._file.create()
-        segment._table = IndexTable()
+        segment.log_file = file = LogFile(env.pool, segment.path(), 0, creating=True)
+        file.create()
+        segment.table = IndexTable()
         return segment
 
     def __repr__(self) -> str:
@@ -97,9 +111,9 @@ class Segment:
     @property
     def file(self) -> LogFile:
         """The log file. It is opened when it is used."""
-        if self._file is None:
-            self._file = LogFile(self._env.pool, self.path(), self.size)
-        return self._file
+        if self.log_file is None:
+            self.log_file = LogFile(self._env.pool, self.path(), self.size)
+        return self.log_file
 
     @property
     def unwritten_bytes(self) -> int:
@@ -131,7 +145,7 @@ class Segment:
         Raises:
             DiskFullError, StorageError: nothing was appended; see ``LogFile.append``.
         """
-        table = self._table or self.open_table()
+        table = self.table or self.open_table()
         self.file.append(data)
         position = self.size
         for size, last_offset, max_timestamp in batches:
@@ -145,35 +159,30 @@ class Segment:
 
     def open_table(self) -> IndexTable:
         """Return the index in memory; read it from its files if this process has not written it."""
-        if self._table is None:
+        if self.table is None:
             offsets, times = self._entries()
             table = IndexTable(bytearray(offsets), bytearray(times))
             if table.max_timestamp < self.max_timestamp:
                 self.rebuild_index()  # the file is outdated, so appending to it would be wrong
                 offsets, times = self._entries()
                 table = IndexTable(bytearray(offsets), bytearray(times))
-            self._table = table
+            self.table = table
             self._env.maps.drop(self.path(INDEX))
             self._env.maps.drop(self.path(TIME_INDEX))
-        return self._table
+        return self.table
 
     def use_table(self, table: IndexTable) -> None:
         """Use an index that was rebuilt."""
-        self._table = table
+        self.table = table
         self.max_timestamp = table.max_timestamp
 
     def use_file(self, file: LogFile) -> None:
         """Use a file that was opened with another name before compaction renamed it."""
-        self._file = file
-
-    @property
-    def table(self) -> IndexTable | None:
-        """The index in memory, or None if it was not loaded."""
-        return self._table
+        self.log_file = file
 
     def write_index(self, *, seal: bool) -> None:
         """Write the index entries that are not in the files yet, without a sync."""
-        table = self._table
+        table = self.table
         if table is None:
             return
         if seal:
@@ -186,7 +195,7 @@ class Segment:
     def close_index(self) -> None:
         """Seal and write the index, and drop it from memory."""
         self.write_index(seal=True)
-        self._table = None
+        self.table = None
 
     def release_allocated(self) -> None:
         """Free the blocks behind the end, if there are any. Nothing can be appended meanwhile."""
@@ -203,8 +212,8 @@ class Segment:
     def close(self) -> None:
         """Close the file's handle and drop mapped indexes."""
         self._env.preallocation.forget(self)
-        if self._file is not None:
-            self._file.close()
+        if self.log_file is not None:
+            self.log_file.close()
         for suffix in SEGMENT_SUFFIXES[1:]:
             self._env.maps.drop(self.path(suffix))
 
@@ -212,9 +221,9 @@ class Segment:
         """Use the new path of the partition's folder, which was renamed. Closes the files."""
         self.close()
         self.folder = folder
-        if self._file is not None:
-            self._file.moved(self.path())
-            self._file.retire()
+        if self.log_file is not None:
+            self.log_file.moved(self.path())
+            self.log_file.retire()
 
     def rename(self, suffix: str) -> list[str]:
         """Add a suffix (``.deleted``) to the names of all its files; return their new paths.
@@ -238,7 +247,7 @@ class Segment:
 
     def _entries(self) -> tuple[Entries, Entries]:
         """Return both indexes; rebuild them if the files are lost."""
-        table = self._table
+        table = self.table
         if table is not None:
             return table.offsets, table.times
         if not self.size:
@@ -271,7 +280,7 @@ class Segment:
         if scanner.damage is not None:
             raise self.corrupt(scanner.damage, scanner.position, scanner.next_offset)
         self.trusted_from = 0
-        self._table = table
+        self.table = table
         self.close_index()
         self._env.maps.drop(self.path(INDEX))
         self._env.maps.drop(self.path(TIME_INDEX))
@@ -309,7 +318,7 @@ class Segment:
 
         It comes from the index, which can be wrong, or be too sparse: then it can be far before.
         """
-        table = self._table
+        table = self.table
         if table is not None:
             return table.batch_start(position)
         try:

@@ -28,13 +28,14 @@ from tidemill.log.journal.entry import CRC_START, Piece, encode_entry, entry_byt
 from tidemill.log.journal.extent import Extent, ExtentFile, read_extent
 from tidemill.log.journal.notes import Notes, notes_bytes
 from tidemill.log.journal.ring import Ring, RingFile
+from tidemill.native import extension
 
 FOLDER = "journal"
 FILE_BYTES = 8 << 20
-LOG_BYTES = 256 << 10
+LOG_BYTES = extension.LOG_BYTES
 """The rule for what goes through the journal: at most this many unsynced bytes of a log. More are
 synced in the log's own file, because the journal would write them twice."""
-STREAM_BYTES = 32 << 10
+STREAM_BYTES = extension.STREAM_BYTES
 """The same for a log that had more than ``LOG_BYTES``, until it goes through the journal again. A
 log that changed between both with each round would be slow: the sync of its file also writes all
 that the journal had before."""

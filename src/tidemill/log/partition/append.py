@@ -7,12 +7,10 @@ thread appends. Knows no waiting and no protocol.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
-from tidemill.log.disk.files import RealFile
 from tidemill.log.disk.index import MAX_RELATIVE_OFFSET
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
@@ -26,7 +24,6 @@ from tidemill.log.format.validate import (
     trusted_batches,
     with_append_time,
 )
-from tidemill.log.journal.journal import STREAM_BYTES
 from tidemill.log.names import TXN_INDEX, TopicPartition
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
@@ -37,7 +34,7 @@ from tidemill.log.partition.sync import SyncState, sync_name
 from tidemill.log.steps import run_steps
 from tidemill.native import extension
 
-extension.prepare_append(RealFile, StoredBatch)
+extension.prepare_append(StoredBatch)
 
 
 def append_run(
@@ -54,7 +51,7 @@ def append_run(
         For each target, the offset behind its batches. It is -1 where ``Appender.append`` must do
         it, because it needs more than an ordinary append.
     """
-    return extension.append_run(run, targets, results, now_ms, STREAM_BYTES)
+    return extension.append_run(run, targets, results, now_ms)
 
 
 class AppendInfo(NamedTuple):
@@ -66,23 +63,35 @@ class AppendInfo(NamedTuple):
     duplicate: bool = False
 
 
-@dataclass(slots=True, eq=False, repr=False)
+def use_config(head: extension.Head, config: LogConfig) -> None:
+    """Let the configs of the topic, with which they can be replaced at any time, count."""
+    head.config = config
+    head.segment_bytes = config.segment_bytes
+    head.segment_ms = config.max_segment_ms
+    head.index_bytes = config.segment_index_bytes
+    head.index_interval = config.index_interval_bytes
+    head.is_jittered = config.segment_jitter_ms > 0
+
+
 class Appender:
     """Writes to the end of a segment chain.
 
     Attributes:
-        config: the configs of the topic. They can be replaced at any time.
-        leader_epoch: the epoch that is stamped into batches.
         refused: batches that were refused with a retriable error.
     """
 
-    _chain: SegmentChain
-    _producers: LazyProducers
-    _sync: SyncState
-    _point: RecoveryPoint
-    config: LogConfig
-    leader_epoch: int = 0
-    refused: RefusedBatches = field(default_factory=RefusedBatches)
+    __slots__ = ("_chain", "_head", "_point", "_producers", "_sync", "refused")
+
+    def __init__(
+        self, chain: SegmentChain, producers: LazyProducers, sync: SyncState, point: RecoveryPoint
+    ) -> None:
+        self._chain = chain
+        self._head = chain.head
+        self._producers = producers
+        self._sync = sync
+        self._point = point
+        self.refused = RefusedBatches()
+        self._head.refused = self.refused.first
 
     def append(
         self, records: Buffer | Checked, now_ms: int, from_client: bool, from_zero: bool
@@ -93,7 +102,7 @@ class Appender:
             raise chain.failure
         checked = self._checked(records, now_ms, from_client)
         append_time = -1
-        if from_client and self.config.message_timestamp_type == LOG_APPEND_TIME:
+        if from_client and self._head.config.message_timestamp_type == LOG_APPEND_TIME:
             append_time = now_ms
             checked = with_append_time(checked, now_ms)
         data, headers, _ = checked
@@ -102,12 +111,12 @@ class Appender:
             if repeated is not None:
                 last = repeated + headers[0].last_offset_delta
                 return AppendInfo(repeated, last, append_time, duplicate=True)
-        first = offset = chain.end_offset
+        first = offset = chain.head.end_offset
         batches = []
         position = 0
         latest = -1
         for header in headers:
-            stamp(data, position, offset, self.leader_epoch)
+            stamp(data, position, offset, self._head.leader_epoch)
             offset += header.last_offset_delta + 1
             size = header.batch_length + 12
             position += size
@@ -130,7 +139,7 @@ class Appender:
             return records
         if not from_client:
             return trusted_batches(records)
-        return run_steps(check_client_batch(records, self.config, now_ms))
+        return run_steps(check_client_batch(records, self._head.config, now_ms))
 
     def _check_producers(
         self, headers: list[BatchHeader], from_client: bool, from_zero: bool
@@ -157,10 +166,10 @@ class Appender:
         states = self._producers.states
         if not states.check_marker(marker):
             return None
-        stamped = self.config.message_timestamp_type == LOG_APPEND_TIME
+        stamped = self._head.config.message_timestamp_type == LOG_APPEND_TIME
         batch = encode_marker(marker, timestamp_ms=now_ms, log_append_time=stamped)
-        offset = chain.end_offset
-        stamp(batch, 0, offset, self.leader_epoch)
+        offset = chain.head.end_offset
+        stamp(batch, 0, offset, self._head.leader_epoch)
         size = parse_header(batch).size
         segment = self._segment_for(size, offset, now_ms, now_ms)
         index = None
@@ -196,23 +205,23 @@ class Appender:
         """Return the active segment; start a new one first if the batches do not fit."""
         segment = self._chain.segments[-1]
         if segment.size and must_roll(
-            segment, size, last_offset, latest, now_ms, self.config, self._chain.tp
+            segment, size, last_offset, latest, now_ms, self._head.config, self._chain.tp
         ):
             segment = self.roll(now_ms)
         return segment
 
     def _write(self, segment: Segment, data: Buffer, batches: list[tuple[int, int, int]]) -> None:
-        chain = self._chain
+        chain, head = self._chain, self._head
         try:
-            segment.append(data, batches, self.config.index_interval_bytes)
+            segment.append(data, batches, head.index_interval)
         except StorageError as error:
             if segment.file.broken:
                 chain.go_offline(error)
             raise
-        chain.end_offset = batches[-1][1] + 1
-        chain.changed = True
-        self._sync.keep(data)
-        self._point.bytes_since += len(data)
+        head.end_offset = batches[-1][1] + 1
+        head.changed = True
+        head.keep(data)
+        head.bytes_since += len(data)
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start a new one; return the active segment.
@@ -238,12 +247,12 @@ class Appender:
         elif old is chain.segments[0]:
             # Recovery drops what follows a lost segment, but it must find the first one.
             sync_name(chain.env, old)
-        new = Segment.create(chain.env, chain.folder, chain.end_offset, now_ms)
+        new = Segment.create(chain.env, chain.folder, chain.head.end_offset, now_ms)
         old.close_index()
         chain.closed_bytes += old.size
         self._sync.add_closed(old)
         chain.add(new)
-        self._point.pending = chain.end_offset
+        self._point.pending = chain.head.end_offset
         return new
 
     @property
@@ -253,7 +262,7 @@ class Appender:
         Of a compacted partition, it restores only the last segment.
         """
         chain = self._chain
-        return chain.env.copies.is_open and self._sync.has_topic_id and not chain.sparse
+        return chain.env.copies.is_open and chain.head.topic_id != b"" and not chain.sparse
 
     def _sync_segment(self, segment: Segment) -> None:
         if segment.size > segment.synced_size:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from operator import attrgetter
 
@@ -17,21 +16,24 @@ from tidemill.log.disk.preallocation import SEGMENT_BYTES
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
 from tidemill.log.names import DELETED, TopicPartition
+from tidemill.native import extension
 
 _BASE_OFFSET = attrgetter("base_offset")
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SegmentChain:
     """The segments of one partition in one folder.
 
+    Args:
+        start_offset: the first offset that can be read. It can be inside the first segment.
+        end_offset: the offset of the next record.
+
     Attributes:
+        head: the offsets of the log and its active segment, with all else that native code knows of
+            the partition (see ``tidemill.native.extension.Head``).
         env: what the partition shares with the others.
         folder: path of the folder with the segments' files.
         segments: oldest first; the last one is active. There is always at least one.
-        start_offset: the first offset that can be read. It can be inside the first segment.
-        end_offset: the offset of the next record.
-        changed: whether the files differ from what the last clean stop left.
         removed: whether the folder was renamed, to be deleted or set aside.
         failure: the reason why the partition is offline, or None.
         closed_bytes: bytes of the segments that were closed since the partition was opened, less
@@ -40,19 +42,45 @@ class SegmentChain:
             True from the time when the topic is configured to be compacted.
     """
 
-    env: Environment
-    tp: TopicPartition
-    folder: str
-    segments: list[Segment]
-    start_offset: int
-    end_offset: int
-    _: KW_ONLY
-    sparse: bool = False
-    closed_bytes: int = 0
-    changed: bool = False
-    removed: bool = False
-    failure: StorageError | None = None
-    _with_aborted: list[Segment] | None = None
+    __slots__ = (
+        "_with_aborted",
+        "closed_bytes",
+        "env",
+        "failure",
+        "folder",
+        "head",
+        "removed",
+        "segments",
+        "sparse",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        env: Environment,
+        tp: TopicPartition,
+        folder: str,
+        segments: list[Segment],
+        start_offset: int,
+        end_offset: int,
+        *,
+        sparse: bool = False,
+    ) -> None:
+        self.env = env
+        self.tp = tp
+        self.folder = folder
+        self.segments = segments
+        self.sparse = sparse
+        self.closed_bytes = 0
+        self.removed = False
+        self.failure: StorageError | None = None
+        self._with_aborted: list[Segment] | None = None
+        head = self.head = extension.Head()
+        head.partition = tp.partition
+        head.start_offset = start_offset
+        head.end_offset = end_offset
+        head.segment = segments[-1]
+        head.memory = env.copies
 
     @property
     def active(self) -> Segment:
@@ -105,7 +133,8 @@ class SegmentChain:
     def add(self, segment: Segment) -> None:
         """Add a new active segment."""
         self.segments.append(segment)
-        self.changed = True
+        self.head.segment = segment
+        self.head.changed = True
 
     def remove_oldest(self, delay_ms: int) -> Segment:
         """Remove the oldest segment and schedule the deletion of its files.
@@ -116,8 +145,9 @@ class SegmentChain:
         renamed = self.segments[0].rename(DELETED)
         segment = self.segments.pop(0)
         self.env.schedule_deletion(renamed, delay_ms, self.tp, self.segments[0].base_offset)
-        self.changed = True
-        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        head = self.head
+        head.changed = True
+        head.start_offset = max(head.start_offset, self.segments[0].base_offset)
         self._with_aborted = None
         return segment
 
@@ -138,12 +168,13 @@ class SegmentChain:
             raise ValueError(f"{self.tp}: the active segment can't be replaced")
         self.segments[start : start + len(old)] = new
         self._with_aborted = None
-        self.changed = True
+        self.head.changed = True
 
     def go_offline(self, error: StorageError) -> None:
         """Refuse all further use: the content of a file is uncertain."""
         if self.failure is None:
             self.failure = error
+            self.head.is_offline = True
             self.env.offline[self.tp] = error
             if self.env.on_offline is not None:
                 self.env.on_offline(self.tp, error)

@@ -6,15 +6,12 @@ snapshot; what is appended, and when it counts, is decided in ``append`` and ``p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.snapshots import load_producers
 from tidemill.log.partition.transactions import OpenTransaction
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class LazyProducers:
     """The producers and transactions of one partition.
 
@@ -24,16 +21,28 @@ class LazyProducers:
         snapshot_offset: offset of the snapshot to load; -1 if there are no producers.
     """
 
-    _chain: SegmentChain
-    loaded: ProducerStates | None
-    snapshot_offset: int
+    __slots__ = ("_chain", "loaded", "snapshot_offset")
+
+    def __init__(
+        self, chain: SegmentChain, states: ProducerStates | None, snapshot_offset: int
+    ) -> None:
+        self._chain = chain
+        self.loaded: ProducerStates | None = None
+        self.snapshot_offset = snapshot_offset
+        if states is not None:
+            self._use(states)
 
     @property
     def states(self) -> ProducerStates:
         """The producers' states; the first use reads the snapshot."""
         if self.loaded is None:
-            self.loaded = load_producers(self._chain, self.snapshot_offset)
+            return self._use(load_producers(self._chain, self.snapshot_offset))
         return self.loaded
+
+    def _use(self, states: ProducerStates) -> ProducerStates:
+        self.loaded = states
+        states.show_in(self._chain.head)
+        return states
 
     def expire(self, now_ms: int, expiry_ms: int) -> int:
         """Remove producers without an append for ``expiry_ms``; return how many were removed.
@@ -57,7 +66,7 @@ class LazyProducers:
             first = self.loaded.unstable.first_offset()
             if 0 <= first < high_watermark:
                 # The transaction's first records can be deleted already.
-                return max(first, self._chain.start_offset)
+                return max(first, self._chain.head.start_offset)
         return high_watermark
 
     @property

@@ -28,7 +28,7 @@ from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
 from tidemill.log.partition import reading
-from tidemill.log.partition.append import Appender, AppendInfo
+from tidemill.log.partition.append import Appender, AppendInfo, use_config
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.producers import ProducerStates
@@ -68,6 +68,7 @@ class PartitionLog:
     Attributes:
         topic_id: the id of the topic that it was created for; None if the file with it was lost.
         refused: batches that were refused with a retriable error.
+        head: what native code knows of the partition: its offsets, its active segment and others.
         first_dirty_offset: compaction has cleaned the log up to here. Can be outside of the log.
     """
 
@@ -79,6 +80,7 @@ class PartitionLog:
         "_sync",
         "chain",
         "first_dirty_offset",
+        "head",
         "refused",
         "topic_id",
         "tp",
@@ -86,6 +88,7 @@ class PartitionLog:
 
     def __init__(self, opened: OpenedPartition) -> None:
         chain = self.chain = opened.chain
+        self.head = chain.head
         chain.closed_bytes = -chain.active.size
         self.tp = chain.tp
         self.topic_id: UUID | None = opened.topic_id
@@ -94,7 +97,8 @@ class PartitionLog:
         topic_id = b"" if opened.topic_id is None else opened.topic_id.bytes
         self._sync = SyncState(chain, topic_id, opened.new_folder)
         self._point = RecoveryPoint(opened.recovery_point, chain, self._producers, self._sync)
-        self._appender = Appender(chain, self._producers, self._sync, self._point, opened.config)
+        self._appender = Appender(chain, self._producers, self._sync, self._point)
+        use_config(self.head, opened.config)
         self._retention = Retention(chain, self._producers, self._sync, self._appender)
         self.refused = self._appender.refused
         if opened.config.compact:
@@ -128,17 +132,17 @@ class PartitionLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read."""
-        return self.chain.start_offset
+        return self.head.start_offset
 
     @property
     def log_end_offset(self) -> int:
         """The offset of the next record."""
-        return self.chain.end_offset
+        return self.head.end_offset
 
     @property
     def high_watermark(self) -> int:
         """The offset below which all records survive a power cut. Readers see nothing above it."""
-        return self._sync.high_watermark
+        return self.head.high_watermark
 
     @property
     def stored_offset(self) -> int:
@@ -158,11 +162,12 @@ class PartitionLog:
     @property
     def config(self) -> LogConfig:
         """The configs of the topic. They can be replaced at any time."""
-        return self._appender.config
+        config: LogConfig = self.head.config
+        return config
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        self._appender.config = config
+        use_config(self.head, config)
         if config.compact and not self.chain.sparse:
             self.flush()  # after a power cut, only the last segment of a compacted log is restored
             self.chain.become_sparse()
@@ -170,11 +175,11 @@ class PartitionLog:
     @property
     def leader_epoch(self) -> int:
         """The epoch that is stamped into batches."""
-        return self._appender.leader_epoch
+        return self.head.leader_epoch
 
     @leader_epoch.setter
     def leader_epoch(self, epoch: int) -> None:
-        self._appender.leader_epoch = epoch
+        self.head.leader_epoch = epoch
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -202,14 +207,15 @@ class PartitionLog:
         chain = self.chain
         if chain.failure is not None:
             raise chain.failure
-        if not chain.start_offset <= offset <= chain.end_offset:
+        head = self.head
+        if not head.start_offset <= offset <= head.end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} of {self.tp} is out of range: it holds offsets "
-                f"{chain.start_offset} to {chain.end_offset - 1}"
+                f"{head.start_offset} to {head.end_offset - 1}"
             )
         if offset >= limit_offset:
             return None
-        return reading.find_slice(chain, self._sync, offset, max_bytes, limit_offset, min_one)
+        return reading.find_slice(chain, offset, max_bytes, limit_offset, min_one)
 
     def distance(self, offset: int) -> reading.Distance:
         """Return how far ``offset`` is behind the high watermark; see ``reading.distance``."""
@@ -320,8 +326,8 @@ class PartitionLog:
         """The offset that ``read_committed`` readers must not reach."""
         producers = self._producers
         if producers.loaded is None:
-            return self._sync.high_watermark
-        return producers.stable_offset(self._sync.high_watermark)
+            return self.head.high_watermark
+        return producers.stable_offset(self.head.high_watermark)
 
     @property
     def has_open_transactions(self) -> bool:
@@ -367,17 +373,17 @@ class PartitionLog:
 
     @property
     def fits_journal(self) -> bool:
-        """Whether the journal can take what is unsynced; see ``SyncState.fits_journal``."""
-        return self._sync.fits_journal
+        """Whether the journal can take what is unsynced; see ``Head.fits_journal``."""
+        return self.head.fits_journal()
 
     def withdraw_piece(self) -> None:
         """Note that a piece is not in the journal. None can follow before the next ticket."""
-        self._sync.drop_copies()
+        self.head.drop_copies()
 
     def finish_sync(self, ticket: SyncTicket) -> None:
         """Raise the high watermark to the end of a ticket; see ``SyncState.finish``."""
         if self._sync.finish(ticket):
-            self._producers.settle(self._sync.high_watermark)
+            self._producers.settle(self.head.high_watermark)
 
     def flush(self) -> None:
         """Sync everything; blocks.
@@ -444,12 +450,12 @@ class PartitionLog:
         """
         self.flush()
         chain = self.chain
-        if chain.changed and chain.end_offset:
+        if chain.head.changed and chain.head.end_offset:
             chain.active.write_index(seal=True)
             self._point.prepare()
             self._point.take()
-            self._producers.snapshot_offset = chain.end_offset if len(self.producers) else -1
-        chain.changed = False
+            self._producers.snapshot_offset = chain.head.end_offset if len(self.producers) else -1
+        chain.head.changed = False
 
     def close(self) -> None:
         """Close all files."""

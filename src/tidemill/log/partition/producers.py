@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidemill.log.disk.aborted_index import AbortedTransaction
@@ -29,8 +28,9 @@ from tidemill.log.format.batch import NO_SEQUENCE, SEQUENCES, BatchHeader
 from tidemill.log.format.crc import crc32c
 from tidemill.log.format.markers import Marker
 from tidemill.log.partition.transactions import OpenTransaction, UnstableTransactions
+from tidemill.native import extension
 
-WINDOW = 5
+WINDOW = extension.WINDOW
 """Batches per producer that are recognised as duplicates. Clients have at most five in flight."""
 
 _VERSION = 1
@@ -56,8 +56,7 @@ class StoredBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class ProducerEntry:
+class ProducerEntry(extension.ProducerFields):
     """One producer.
 
     Attributes:
@@ -72,15 +71,18 @@ class ProducerEntry:
         txn_first_offset: first offset of its open transaction, or -1.
     """
 
-    producer_id: int
-    epoch: int
-    last_timestamp_ms: int
-    batches: list[StoredBatch] = field(default_factory=list)
-    known_sequences: int = 0
-    last_offset: int = -1
-    coordinator_epoch: int = -1
-    control_offset: int = -1
-    txn_first_offset: int = -1
+    __slots__ = ("control_offset", "coordinator_epoch", "producer_id")
+
+    batches: list[StoredBatch]
+
+    def __init__(self, producer_id: int, epoch: int, last_timestamp_ms: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.last_timestamp_ms = last_timestamp_ms
+        self.batches = []
+        self.known_sequences = 0
+        self.last_offset = self.coordinator_epoch = self.control_offset = -1
+        self.txn_first_offset = -1
 
     @property
     def last_sequence(self) -> int:
@@ -119,6 +121,11 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def show_in(self, head: extension.Head) -> None:
+        """Show the producers, and the transactions that end with a sync, to native code."""
+        head.producers = self._entries
+        head.ended, head.settle = self.unstable.ended, self.unstable.settle
 
     def __iter__(self) -> Iterator[ProducerEntry]:
         return iter(self._entries.values())

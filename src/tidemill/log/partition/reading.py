@@ -17,7 +17,6 @@ from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer, parse_he
 from tidemill.log.format.compression import DEFAULT_LIMIT
 from tidemill.log.format.records import RawRecord, load_records, scan_records
 from tidemill.log.partition.chain import SegmentChain
-from tidemill.log.partition.sync import SyncState
 from tidemill.log.steps import Steps
 
 _WHOLE_BYTES = 65_536
@@ -26,7 +25,6 @@ _WHOLE_BYTES = 65_536
 
 def find_slice(
     chain: SegmentChain,
-    sync: SyncState,
     offset: int,
     max_bytes: int,
     limit_offset: int,
@@ -46,10 +44,10 @@ def find_slice(
         place = locate(segment, offset)
         if place is not None:
             position, size = place
-            if limit_offset >= chain.end_offset:
+            if limit_offset >= chain.head.end_offset:
                 end = segment.size
             else:
-                end = _readable_end(segments, sync, index, limit_offset)
+                end = _readable_end(chain, index, limit_offset)
             if position >= end:
                 break
             if size > HEADER_SIZE:
@@ -62,15 +60,14 @@ def find_slice(
     return empty
 
 
-def _readable_end(
-    segments: Sequence[Segment], sync: SyncState, index: int, limit_offset: int
-) -> int:
+def _readable_end(chain: SegmentChain, index: int, limit_offset: int) -> int:
     """Return the byte position in a segment where the records below ``limit_offset`` end."""
+    segments, head = chain.segments, chain.head
     segment = segments[index]
     if index + 1 < len(segments) and segments[index + 1].base_offset <= limit_offset:
         return segment.size
-    if limit_offset == sync.high_watermark and segment is sync.end_segment:
-        return sync.end_position
+    if limit_offset == head.high_watermark and segment is head.end_segment:
+        return head.end_position
     return position_before(segment, limit_offset)
 
 
@@ -224,7 +221,7 @@ class Distance(NamedTuple):
 
 def distance(chain: SegmentChain, offset: int, high_watermark: int) -> Distance:
     """Return the distance from ``offset``, or from the log's start if that is higher."""
-    offset = max(offset, chain.start_offset)
+    offset = max(offset, chain.head.start_offset)
     if offset >= high_watermark:
         return Distance(0, 0, None)
     segments = chain.segments

@@ -54,7 +54,6 @@ class RecoveryPoint:
     Attributes:
         offset: the current point.
         pending: the point that is prepared and not taken yet, or -1.
-        bytes_since: bytes that were appended since the last point was prepared.
         snapshot: offset of the last point's snapshot, or -1 if there is none to keep.
         kept_snapshot: offset of the last snapshot that is synced and whose point is in the
             checkpoint file, or -1. Set by the thread that writes the checkpoint file.
@@ -65,14 +64,13 @@ class RecoveryPoint:
     _producers: LazyProducers
     _sync: SyncState
     pending: int = -1
-    bytes_since: int = 0
     snapshot: int = -1
     kept_snapshot: int = -1
     _droppable: int = -1
     _seen_end: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seen_end = self._chain.end_offset
+        self._seen_end = self._chain.head.end_offset
 
     def advance(self) -> None:
         """Advance if that is due: the log is idle, or has grown by ``CHECKPOINT_BYTES``.
@@ -84,10 +82,10 @@ class RecoveryPoint:
                 changes.
         """
         self.take()
-        end = self._chain.end_offset
+        end = self._chain.head.end_offset
         if self.pending < 0 and end > self.offset:
             idle = end == self._seen_end
-            if idle or self.bytes_since >= CHECKPOINT_BYTES:
+            if idle or self._chain.head.bytes_since >= CHECKPOINT_BYTES:
                 self.prepare()
                 self.take()
         self._seen_end = end
@@ -96,8 +94,8 @@ class RecoveryPoint:
         """Write the index entries and the snapshot for a point at the log's end."""
         self._chain.active.write_index(seal=False)
         self.write_snapshot()
-        self.pending = self._chain.end_offset
-        self.bytes_since = 0
+        self.pending = self._chain.head.end_offset
+        self._chain.head.bytes_since = 0
 
     def write_snapshot(self) -> None:
         """Write a snapshot of the producers at the log's end."""

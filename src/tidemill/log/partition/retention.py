@@ -32,21 +32,21 @@ class Retention:
         chain = self._chain
         if chain.failure is not None:
             raise chain.failure
-        if not 0 <= offset <= self._sync.high_watermark:
+        if not 0 <= offset <= self._chain.head.high_watermark:
             raise OffsetOutOfRangeError(
                 f"can't delete records of {chain.tp} before offset {offset}: "
-                f"the high watermark is {self._sync.high_watermark}"
+                f"the high watermark is {self._chain.head.high_watermark}"
             )
-        if offset > chain.start_offset:
-            chain.start_offset = offset
-            chain.changed = True
+        if offset > chain.head.start_offset:
+            chain.head.start_offset = offset
+            chain.head.changed = True
             self._remove_oldest(max(chain.index_of(offset), 0))
-        return chain.start_offset
+        return chain.head.start_offset
 
     def delete_old(self, now_ms: int) -> list[Segment]:
         """Remove the segments that are not kept; see ``PartitionLog.delete_old_segments``."""
-        stable_offset = self._producers.stable_offset(self._sync.high_watermark)
-        count = removable_segments(self._chain, self._appender.config, stable_offset, now_ms)
+        stable_offset = self._producers.stable_offset(self._chain.head.high_watermark)
+        count = removable_segments(self._chain, self._chain.head.config, stable_offset, now_ms)
         if count < len(self._chain.segments):
             return self._remove_oldest(count) if count else []
         # Remove the closed segments first, because a new segment needs space on the disk.
@@ -74,7 +74,7 @@ class Retention:
             if segment.size > segment.synced_size:
                 segment.file.datasync()
                 segment.synced_size = segment.size
-        delay_ms = self._appender.config.file_delete_delay_ms
+        delay_ms = self._chain.head.config.file_delete_delay_ms
         removed = [chain.remove_oldest(delay_ms) for _ in range(count)]
         if removed:
             self._sync.forget(removed)
@@ -89,7 +89,7 @@ def removable_segments(
     Age and size count if ``cleanup.policy`` has 'delete'. Segments below the log's start are
     always removed. A segment is kept if it reaches above the last stable offset.
     """
-    count = max(chain.index_of(chain.start_offset), 0)
+    count = max(chain.index_of(chain.head.start_offset), 0)
     if config.delete:
         count = max(
             count,
@@ -126,5 +126,5 @@ def _above_size(chain: SegmentChain, retention_bytes: int) -> int:
 
 
 def _stable(chain: SegmentChain, stable_offset: int) -> int:
-    ends = [end for _, end in chain.closed()] + [chain.end_offset]
+    ends = [end for _, end in chain.closed()] + [chain.head.end_offset]
     return sum(1 for end in ends if end <= stable_offset)

@@ -37,7 +37,7 @@ def write_snapshot(chain: SegmentChain, states: ProducerStates) -> None:
     A complete snapshot at this offset is kept: it has the same content, and is perhaps the only one
     that is synced.
     """
-    path = snapshot_path(chain.folder, chain.end_offset)
+    path = snapshot_path(chain.folder, chain.head.end_offset)
     fs = chain.env.fs
     with storage_errors("writing", path):
         if not _is_complete(fs, path):
@@ -110,7 +110,7 @@ def load_producers(chain: SegmentChain, snapshot_offset: int) -> ProducerStates:
         states = ProducerStates()
         for segment in chain.segments:
             replay_segment(states, segment, env.clock.now_ms())
-        states.unstable.settle(chain.end_offset)
+        states.unstable.settle(chain.head.end_offset)
         env.reports.append(
             Report(chain.tp, path, f"producers read from the log, snapshot unusable: {error}")
         )

@@ -17,9 +17,8 @@ from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.preallocation import NOTHING
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
-from tidemill.log.format.batch import Buffer
 from tidemill.log.journal.entry import Piece
-from tidemill.log.journal.journal import LOG_BYTES, STREAM_BYTES
+from tidemill.log.journal.journal import LOG_BYTES
 from tidemill.log.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 
@@ -29,105 +28,51 @@ MANY_FOLDERS = 8
 """Number of new folders from which one sync of the whole file system is cheaper."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class SyncState:
-    """The synced part of one partition.
-
-    Attributes:
-        high_watermark: all records below it are in the journal or in synced segments, and so
-            survive a power cut. Readers see nothing above it.
-        stored_offset: all records below it are in synced segments.
-        end_segment: the segment that holds the high watermark.
-        end_position: the byte position of the high watermark in ``end_segment``.
+    """The synced part of one partition. The head of the chain has its high watermark.
 
     At first, all records of the chain are synced. Without a topic id, which names the topic in the
-    journal, nothing goes there. ``_new_folder`` says that the folder, or its entry in the data
-    folder, is perhaps not synced.
+    journal, nothing goes there.
+
+    Args:
+        new_folder: whether the folder, or its entry in the data folder, is perhaps not synced.
+
+    Attributes:
+        stored_offset: all records below it are in synced segments.
     """
 
-    _chain: SegmentChain
-    _topic_id: bytes
-    _new_folder: bool
-    _closed: list[Segment] = field(default_factory=list)
-    _copies: list[bytes] = field(default_factory=list)
-    _copied: int = 0
-    _limit: int = LOG_BYTES
-    _from_offset: int = field(init=False)
-    """The offset of the first copy; -1 if a copy is missing behind it."""
-    high_watermark: int = field(init=False)
-    stored_offset: int = field(init=False)
-    end_segment: Segment = field(init=False)
-    end_position: int = field(init=False)
+    __slots__ = ("_chain", "_head", "stored_offset")
 
-    def __post_init__(self) -> None:
-        chain = self._chain
-        self._from_offset = self.high_watermark = self.stored_offset = chain.end_offset
-        self.end_segment = chain.active
-        self.end_position = chain.active.size
+    def __init__(self, chain: SegmentChain, topic_id: bytes, new_folder: bool) -> None:
+        self._chain = chain
+        head = self._head = chain.head
+        head.topic_id = topic_id
+        head.new_folder = new_folder
+        head.closed = []
+        head.copied_limit = LOG_BYTES
+        head.copied_from = head.high_watermark = self.stored_offset = head.end_offset
+        head.end_segment = chain.active
+        head.end_position = chain.active.size
+        head.drop_copies(head.end_offset)
 
     def add_closed(self, segment: Segment) -> None:
         """Include a segment that was just closed in the next sync, with its indexes."""
-        self._closed.append(segment)
+        self._head.closed.append(segment)
         self._chain.env.copies.closed += 1
-        self.drop_copies()  # the journal's pieces are of one segment
+        self._head.drop_copies()  # the journal's pieces are of one segment
 
     def forget(self, segments: Iterable[Segment]) -> None:
         """Exclude segments that were removed from the chain."""
         gone = {id(segment) for segment in segments}
-        left = [each for each in self._closed if id(each) not in gone]
-        self._chain.env.copies.closed -= len(self._closed) - len(left)
-        self._closed = left
+        head = self._head
+        left = [each for each in head.closed if id(each) not in gone]
+        self._chain.env.copies.closed -= len(head.closed) - len(left)
+        head.closed = left
 
     def drop(self) -> None:
         """Drop what is to be synced: the folder was renamed, and will be removed."""
-        self.forget(self._closed)
-        self.drop_copies()
-
-    # --- the journal -----------------------------------------------------------------------------
-
-    @property
-    def has_topic_id(self) -> bool:
-        """Whether the journal can name the partition."""
-        return self._topic_id != b""
-
-    def keep(self, data: Buffer) -> None:
-        """Keep a copy of appended batches for the journal, if they are few enough for it."""
-        if self._from_offset < 0:
-            return
-        size = len(data)
-        if self._copied + size > self._limit:
-            self._limit = STREAM_BYTES
-            self.drop_copies()
-            return
-        if not self._chain.env.copies.take(size):
-            self.drop_copies()
-            return
-        self._copies.append(bytes(data))
-        self._copied += size
-
-    def drop_copies(self, from_offset: int = -1) -> None:
-        """Drop the copies for the journal. Those from an offset on can go there; -1 is none."""
-        self._chain.env.copies.give(self._copied)
-        self._copies = []
-        self._copied = 0
-        self._from_offset = from_offset
-
-    @property
-    def fits_journal(self) -> bool:
-        """Whether the journal can take all that is unsynced, and it is not too much for it.
-
-        It can't where files or names are to be synced: those of a new folder, of a new segment or
-        of one that was closed.
-        """
-        return (
-            self._copied > 0
-            and self._topic_id != b""
-            and self._from_offset >= 0
-            and self.high_watermark > 0
-            and not self._closed
-            and not self._new_folder
-            and self._chain.segments[-1].named
-        )
+        self.forget(self._head.closed)
+        self._head.drop_copies()
 
     # --- the files -------------------------------------------------------------------------------
 
@@ -139,13 +84,14 @@ class SyncState:
                 go there.
             is_awaited: a request waits for the sync. Space behind the segment would make it longer.
         """
+        head = self._head
         if not in_background:
-            self.drop_copies(self._chain.end_offset)
+            head.drop_copies(head.end_offset)
         active = self._chain.segments[-1]
-        if active.size == active.synced_size and not self._closed and not self._new_folder:
+        if active.size == active.synced_size and not head.closed and not head.new_folder:
             return None
-        first_data = self.high_watermark == 0 and self._chain.end_offset > 0
-        ticket = SyncTicket(self._chain, list(self._closed), self._new_folder, first_data)
+        first_data = head.high_watermark == 0 and head.end_offset > 0
+        ticket = SyncTicket(self._chain, list(head.closed), head.new_folder, first_data)
         if not is_awaited:  # in_background neither: only one ticket at a time allocates
             ticket.allocated = self._chain.plan_allocation()
         return ticket
@@ -165,20 +111,21 @@ class SyncState:
             index.synced(size, crc)
         if ticket.closed:
             self.forget(ticket.closed)
+        head = self._head
         if ticket.new_folder:
-            self._new_folder = False
+            head.new_folder = False
         self.stored_offset = max(self.stored_offset, ticket.end_offset)
-        if self.stored_offset == self._chain.end_offset:
-            self.drop_copies(self.stored_offset)
-        if ticket.end_offset <= self.high_watermark:
+        if self.stored_offset == head.end_offset:
+            head.drop_copies(self.stored_offset)
+        if ticket.end_offset <= head.high_watermark:
             return False
         segment, size = ticket.sizes[-1]
-        if segment is self.end_segment:
-            ticket.promised_from = self.end_position, self.high_watermark
+        if segment is head.end_segment:
+            ticket.promised_from = head.end_position, head.high_watermark
         else:
             ticket.promised_from = 0, segment.base_offset
-        self.high_watermark = ticket.end_offset
-        self.end_segment, self.end_position = segment, size
+        head.high_watermark = ticket.end_offset
+        head.end_segment, head.end_position = segment, size
         return True
 
 
@@ -216,7 +163,7 @@ class SyncTicket:
     promised_from: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.end_offset = self._chain.end_offset
+        self.end_offset = self._chain.head.end_offset
         segments = (*self.closed, self._chain.segments[-1])
         self.sizes = [(segment, segment.size) for segment in segments]
         self.new_names = not all(segment.named for segment in segments)

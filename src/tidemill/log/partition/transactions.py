@@ -35,15 +35,16 @@ class UnstableTransactions:
 
     Attributes:
         open: the first offset of each open transaction by producer id, oldest first.
+        ended: marker and first offset of those whose marker is not synced yet.
     """
 
-    __slots__ = ("_ended", "_first_offsets", "open")
+    __slots__ = ("_first_offsets", "ended", "open")
 
     def __init__(self) -> None:
         self.open: OrderedDict[int, int] = OrderedDict()
         # The first offsets of all unstable transactions. They begin in this order.
         self._first_offsets: OrderedDict[int, None] = OrderedDict()
-        self._ended: deque[tuple[int, int]] = deque()
+        self.ended: deque[tuple[int, int]] = deque()
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         """Add a transaction whose first batch was appended. Offsets must increase."""
@@ -52,11 +53,11 @@ class UnstableTransactions:
 
     def end(self, producer_id: int, marker_offset: int) -> None:
         """End a transaction. It stays unstable until its marker is synced."""
-        self._ended.append((marker_offset, self.open.pop(producer_id)))
+        self.ended.append((marker_offset, self.open.pop(producer_id)))
 
     def settle(self, high_watermark: int) -> None:
         """Drop ended transactions with a marker below the high watermark: these are synced."""
-        ended = self._ended
+        ended = self.ended
         while ended and ended[0][0] < high_watermark:
             del self._first_offsets[ended.popleft()[1]]
 

@@ -144,11 +144,11 @@ def open_stopped(
         snapshot >= 0 and file_name(snapshot, SNAPSHOT) not in names
     ):
         producers = load_producers(chain, snapshot)
-        producers.unstable.settle(chain.end_offset)
+        producers.unstable.settle(chain.head.end_offset)
     return OpenedPartition(
         chain,
         config,
-        recovery_point=chain.end_offset,
+        recovery_point=chain.head.end_offset,
         topic_id=entry.topic_id,
         producers=producers,
         snapshot_offset=snapshot,

@@ -215,7 +215,7 @@ class _Recovery:
             end,
             sparse=self.stored.is_sparse,
         )
-        chain.changed = True
+        chain.head.changed = True
         return OpenedPartition(
             chain,
             self.config,
