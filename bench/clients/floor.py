@@ -21,13 +21,10 @@ from uuid import UUID, uuid4
 
 from tidemill.kafka_codec.headers import frame_response, parse_header, peek_header
 from tidemill.kafka_codec.hot import (
-    ProducedPartition,
-    ProduceRequest,
     decode_produce,
     encode_produce,
 )
 from tidemill.kafka_codec.messages import decode_request, encode_response
-from tidemill.kafka_codec.quick import decode_quickly, encode_one
 
 PRODUCE, METADATA, VERSIONS, CREATE_TOPICS, PRODUCER_ID = 0, 3, 18, 19, 22
 VERSION_RANGES = {
@@ -117,28 +114,11 @@ class Floor:
         return b"".join(cast("list[bytes]", parts))
 
     def _produce(self, frame: memoryview, body: int, version: int) -> bytes:
-        request = decode_quickly(frame, body, version) or _decode(frame, body, version)
-        for topic in request.topics:
-            self._batches += [data for _, data in topic.partitions if data is not None]
-        first = request.topics[0]
-        if len(request.topics) == len(first.partitions) == 1:
-            index = first.partitions[0][0]
-            quick = encode_one(version, first.name, first.topic_id, index, OFFSETS)
-            if quick is not None:
-                return quick
-        return bytes(
-            encode_produce(
-                version,
-                [
-                    (
-                        each.name,
-                        each.topic_id,
-                        [ProducedPartition(index, 0, *OFFSETS) for index, _ in each.partitions],
-                    )
-                    for each in request.topics
-                ],
-            )
-        )
+        request = decode_produce(frame, body, version)
+        for _, _, partitions in request.topics:
+            self._batches += [frame[start:end] for _, start, end in partitions if start >= 0]
+        count = sum(len(topic[2]) for topic in request.topics)
+        return encode_produce(version, request.topics, [OFFSETS] * count)
 
     def _tree(self, key: int, request: Any) -> dict[str, Any]:
         if key == VERSIONS:
@@ -166,17 +146,6 @@ class Floor:
         place = {"leader_id": 1, "leader_epoch": 0, "replica_nodes": (1,), "isr_nodes": (1,)}
         partitions = [{"partition_index": index, **place} for index in range(count)]
         return {"name": name, "topic_id": topic_id, "is_internal": False, "partitions": partitions}
-
-
-def _decode(frame: memoryview, body: int, version: int) -> ProduceRequest:
-    """Decode a request that is not ordinary, for example one with more than 64 partitions."""
-    steps = decode_produce(frame, body, version)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            request: ProduceRequest = end.value
-            return request
 
 
 def main() -> None:

@@ -9,14 +9,13 @@
 
 static PyMethodDef methods[] = {
     {"walk_records", tm_py_walk_records, METH_VARARGS, NULL},
-    {"decode_produce", tm_py_decode_produce, METH_VARARGS,
-     "Decode an ordinary Produce request; return None for another one."},
+    {"read_produce", tm_py_read_produce, METH_VARARGS, "Decode a Produce request."},
+    {"encode_produced", tm_py_encode_produced, METH_VARARGS,
+     "Encode the responses to Produce requests."},
     {"check_batch", tm_py_check_batch, METH_VARARGS,
      "Check an ordinary batch of a client; return None for another one."},
     {"read_run", tm_py_read_run, METH_O,
      "Decode and check the ordinary Produce requests at the front of a list."},
-    {"read_request", tm_py_read_request, METH_O,
-     "Decode and check an ordinary Produce request; return None for another one."},
     {"prepare_append", tm_py_prepare_append, METH_O,
      "Give the type of a batch in the state of a producer."},
     {"admit_run", tm_py_admit_run, METH_VARARGS,

@@ -55,10 +55,12 @@ tm_walked tm_walk(const uint8_t *data, size_t size, size_t position, Py_ssize_t 
 PyObject *tm_py_walk_records(PyObject *module, PyObject *args);
 
 /* produce.c */
-PyObject *tm_py_decode_produce(PyObject *module, PyObject *args);
+PyObject *tm_py_read_produce(PyObject *module, PyObject *args);
 PyObject *tm_py_check_batch(PyObject *module, PyObject *args);
 PyObject *tm_py_read_run(PyObject *module, PyObject *frames);
-PyObject *tm_py_read_request(PyObject *module, PyObject *frame);
+
+/* produced.c */
+PyObject *tm_py_encode_produced(PyObject *module, PyObject *args);
 
 /* head.c, index.c */
 int tm_add_heads(PyObject *module);

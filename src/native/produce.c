@@ -1,14 +1,15 @@
-/* Decodes ordinary Produce requests, and checks ordinary batches, each in one call; or does both: for
- * a run of requests to one partition each, or for one request.
+/* Decodes Produce requests, and checks ordinary batches: of a run of requests in one call.
  *
- * The functions leave out whatever they don't take. tidemill.kafka_codec.hot and
- * tidemill.log.format.validate then look at it, and have the words for what is wrong. Sources: ProduceRequest.json of Apache Kafka 4.3; KIP-98 (the format of a batch).
+ * A run leaves out whatever is not ordinary. tidemill.log.format.validate then looks at it, and has the
+ * words for what is wrong. Sources: ProduceRequest.json of Apache Kafka 4.3, and of 3.9 for the versions
+ * 0 to 2, in which requests are refused; KIP-98 (the format of a batch); KIP-482 (tagged fields).
  */
 #include "native.h"
 
+#include <stdarg.h>
 #include <string.h>
 
-#define MOST_PARTITIONS 64
+#define MOST_ELEMENTS 5000 /* topics, partitions and tagged fields of a request */
 #define HEADER_SIZE 61
 #define CRC_START 21
 #define TRANSACTIONAL 0x10
@@ -19,8 +20,8 @@
 #define FIRST_VERSION 5 /* whose responses have the start of the log */
 #define LAST_VERSION 13
 #define RUN_BYTES (224 << 10) /* they are checked and appended in a fraction of a millisecond */
-#define WHOLE_PARTITIONS 128 /* of one request, which are appended in about a millisecond */
-#define WHOLE_BYTES (1 << 20)
+#define RUN_BATCHES 128       /* they are appended in about a millisecond */
+#define FIRST_BYTES (1 << 20) /* of the first request of a run, which can be larger */
 
 static int64_t read_i64(const uint8_t *at) { return (int64_t)tm_big_endian(at, 8); }
 static int32_t read_i32(const uint8_t *at) { return (int32_t)tm_big_endian(at, 4); }
@@ -93,57 +94,93 @@ static PyObject *facts_tuple(const Facts *from)
                          (long long)from->producer);
 }
 
-/* --- the request ------------------------------------------------------------------------------ */
+/* --- a request ---------------------------------------------------------------------------------- */
 
 typedef struct {
     const uint8_t *data;
     size_t size, at;
     int compact, ok;
-    int records; /* how many more the batches can have; 0: they are not looked at */
+    int elements;   /* how many more there can be */
+    int batches;    /* how many more there can be; their facts are found. -1: they are not looked at */
+    int records;    /* how many more those can have */
+    char why[120];  /* why the request is refused */
 } Reader;
+
+/* Refuse the request, unless it is refused already. */
+static void refuse(Reader *from, const char *format, ...)
+{
+    va_list given;
+    if (!from->ok) return;
+    from->ok = 0;
+    va_start(given, format);
+    PyOS_vsnprintf(from->why, sizeof from->why, format, given);
+    va_end(given);
+}
 
 /* Return the start of the next bytes, and go behind them; NULL if they are not there. */
 static const uint8_t *take(Reader *from, size_t count)
 {
-    if (!from->ok || count > from->size - from->at) {
-        from->ok = 0;
-        return NULL;
-    }
+    if (from->ok && count > from->size - from->at)
+        refuse(from, "the request ends in the middle of a field");
+    if (!from->ok) return NULL;
     const uint8_t *start = from->data + from->at;
     from->at += count;
     return start;
 }
 
-/* Read the length of a string, of an array or of records; -1 is null. `bytes` is for old versions. */
-static int64_t read_length(Reader *from, int bytes)
+/* Read a number of variable length (KIP-482), of 32 bits at most. */
+static uint32_t read_varint(Reader *from)
 {
-    if (!from->compact) {
-        const uint8_t *at = take(from, (size_t)bytes);
-        if (!at) return -1;
-        int64_t length = bytes == 2 ? read_i16(at) : read_i32(at);
-        if (length < -1) from->ok = 0;
-        return length;
-    }
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 35; shift += 7) {
         const uint8_t *at = take(from, 1);
-        if (!at) return -1;
+        if (!at) return 0;
         value |= (uint64_t)(*at & 0x7F) << shift;
-        if (*at < 128) {
-            if (value > (uint64_t)INT32_MAX) break;
-            return (int64_t)value - 1;
-        }
+        if (*at < 128 && value <= UINT32_MAX) return (uint32_t)value;
     }
-    from->ok = 0;
-    return -1;
+    refuse(from, "a number of variable length does not fit into 32 bits");
+    return 0;
 }
 
-/* Skip the tagged fields of a compact version, of which there must be none. */
-static void skip_no_tags(Reader *from)
+/* Read the length of a string, of an array or of records; -1 is null. `bytes` is for old versions. */
+static int64_t read_length(Reader *from, int bytes)
+{
+    if (from->compact) return (int64_t)read_varint(from) - 1;
+    const uint8_t *at = take(from, (size_t)bytes);
+    if (!at) return -1;
+    int64_t length = bytes == 2 ? read_i16(at) : read_i32(at);
+    if (length < -1) refuse(from, "invalid length %d", (int)length);
+    return length;
+}
+
+/* Count elements of an array or tagged fields. Each takes at least one byte. */
+static void count_elements(Reader *from, int64_t count)
+{
+    if (count < 0 || (uint64_t)count > from->size - from->at)
+        refuse(from, "length %lld of an array, but %llu bytes are left", (long long)count,
+               (unsigned long long)(from->size - from->at));
+    else if (count > from->elements)
+        refuse(from, "more than %d array elements in one message", MOST_ELEMENTS);
+    else from->elements -= (int)count;
+}
+
+static int64_t read_count(Reader *from)
+{
+    int64_t count = read_length(from, 4);
+    if (from->ok) count_elements(from, count);
+    return from->ok ? count : 0;
+}
+
+/* Skip the tagged fields of a compact version. */
+static void skip_tags(Reader *from)
 {
     if (!from->compact) return;
-    const uint8_t *at = take(from, 1);
-    if (at && *at) from->ok = 0;
+    uint32_t count = read_varint(from);
+    if (from->ok && count) count_elements(from, count);
+    for (; from->ok && count; count--) {
+        read_varint(from);
+        take(from, read_varint(from));
+    }
 }
 
 /* Return a string, None for null, or NULL with an error or with `ok` unset. */
@@ -156,26 +193,21 @@ static PyObject *read_text(Reader *from)
     PyObject *text = PyUnicode_DecodeUTF8((const char *)at, (Py_ssize_t)length, NULL);
     if (!text && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
         PyErr_Clear();
-        from->ok = 0;
+        refuse(from, "a name is not UTF-8");
     }
     return text;
-}
-
-/* Return the length of an array, which can't be longer than the bytes that are left. */
-static int64_t read_count(Reader *from)
-{
-    int64_t count = read_length(from, 4);
-    if (count < 0 || (uint64_t)count > from->size - from->at) from->ok = 0;
-    return from->ok ? count : 0;
 }
 
 /* Return the facts of a batch; NULL with an error, or with `ok` unset if there are none. */
 static PyObject *read_batch(Reader *from, const uint8_t *batch, int64_t length)
 {
     Facts facts;
-    from->ok = length > 0 && read_facts(batch, (size_t)length, &facts) &&
-               facts.found.records < from->records;
-    if (!from->ok) return NULL;
+    if (length <= 0 || from->batches <= 0 || !read_facts(batch, (size_t)length, &facts) ||
+        facts.found.records > from->records) {
+        refuse(from, "not an ordinary batch");
+        return NULL;
+    }
+    from->batches--;
     from->records -= facts.found.records;
     return facts_tuple(&facts);
 }
@@ -188,36 +220,31 @@ static PyObject *read_partition(Reader *from)
     Py_ssize_t start = length < 0 ? -1 : (Py_ssize_t)from->at;
     const uint8_t *batch = from->ok && length > 0 ? take(from, (size_t)length) : NULL;
     Py_ssize_t end = length < 0 ? -1 : (Py_ssize_t)from->at;
-    skip_no_tags(from);
+    skip_tags(from);
     if (!from->ok) return NULL;
     int number = (int)read_i32(index);
-    if (!from->records) return Py_BuildValue("inn", number, start, end);
+    if (from->batches < 0) return Py_BuildValue("inn", number, start, end);
     PyObject *facts = read_batch(from, batch, length);
     return facts ? Py_BuildValue("innN", number, start, end, facts) : NULL;
 }
 
-static PyObject *read_partitions(Reader *from, int *left)
+/* Return a list of what a function reads, or NULL with an error or with `ok` unset. */
+static PyObject *read_list(Reader *from, int by_id, PyObject *(*read)(Reader *from, int by_id))
 {
     int64_t count = read_count(from);
-    if (count > *left) from->ok = 0;
     PyObject *list = from->ok ? PyList_New(0) : NULL;
-    if (!list) return NULL;
-    *left -= (int)count;
-    for (; count > 0; count--) {
-        PyObject *item = read_partition(from);
-        if (!item || PyList_Append(list, item) < 0) {
-            Py_XDECREF(item);
-            break;
-        }
-        Py_DECREF(item);
+    for (; list && count > 0; count--) {
+        PyObject *item = read(from, by_id);
+        if (!item || PyList_Append(list, item) < 0) Py_CLEAR(list);
+        Py_XDECREF(item);
     }
-    if (count == 0) return list;
-    Py_DECREF(list);
-    return NULL;
+    return list;
 }
 
+static PyObject *read_one_partition(Reader *from, int Py_UNUSED(by_id)) { return read_partition(from); }
+
 /* Return one topic as (name, id, partitions). */
-static PyObject *read_topic(Reader *from, int by_id, int *left)
+static PyObject *read_topic(Reader *from, int by_id)
 {
     PyObject *name, *id = NULL, *partitions = NULL, *topic = NULL;
     if (by_id) {
@@ -228,10 +255,10 @@ static PyObject *read_topic(Reader *from, int by_id, int *left)
     } else {
         id = Py_NewRef(Py_None);
         name = read_text(from);
-        if (name == Py_None) from->ok = 0;
+        if (name == Py_None) refuse(from, "the name of a topic must not be null");
     }
-    if (name && from->ok) partitions = read_partitions(from, left);
-    if (partitions) skip_no_tags(from);
+    if (name && from->ok) partitions = read_list(from, by_id, read_one_partition);
+    if (partitions) skip_tags(from);
     if (partitions && from->ok) topic = PyTuple_Pack(3, name, id, partitions);
     Py_XDECREF(name);
     Py_XDECREF(id);
@@ -239,48 +266,36 @@ static PyObject *read_topic(Reader *from, int by_id, int *left)
     return topic;
 }
 
-static PyObject *read_topics(Reader *from, int by_id, int left)
+/* Return the topics, behind which the request ends; NULL with an error or with `ok` unset. */
+static PyObject *read_topics(Reader *from, int version)
 {
-    int64_t count = read_count(from);
-    if (count > left) from->ok = 0;
-    PyObject *list = from->ok ? PyList_New(0) : NULL;
-    if (!list) return NULL;
-    for (; count > 0; count--) {
-        PyObject *topic = read_topic(from, by_id, &left);
-        if (!topic || PyList_Append(list, topic) < 0) {
-            Py_XDECREF(topic);
-            break;
-        }
-        Py_DECREF(topic);
-    }
-    if (count == 0) return list;
-    Py_DECREF(list);
-    return NULL;
+    PyObject *topics = read_list(from, version >= 13, read_topic);
+    if (topics) skip_tags(from);
+    if (topics && from->ok && from->at != from->size)
+        refuse(from, "%llu bytes follow the request's body",
+               (unsigned long long)(from->size - from->at));
+    if (topics && !from->ok) Py_CLEAR(topics);
+    return topics;
 }
 
-PyObject *tm_py_decode_produce(PyObject *module, PyObject *args)
+PyObject *tm_py_read_produce(PyObject *module, PyObject *args)
 {
     Py_buffer frame;
     Py_ssize_t position;
     int version;
-    if (!PyArg_ParseTuple(args, "y*ni:decode_produce", &frame, &position, &version)) return NULL;
-    if (position < 0 || position > frame.len) {
-        PyBuffer_Release(&frame);
-        PyErr_SetString(PyExc_ValueError, "position out of range");
-        return NULL;
-    }
-    Reader from = {frame.buf, (size_t)frame.len, (size_t)position, version >= 9, version >= 3, 0};
+    if (!PyArg_ParseTuple(args, "y*ni:read_produce", &frame, &position, &version)) return NULL;
+    Reader from = {frame.buf, (size_t)frame.len, (size_t)position, version >= 9, 1, MOST_ELEMENTS, -1};
+    if (position < 0 || position > frame.len) refuse(&from, "position out of range");
     PyObject *topics = NULL, *result = NULL;
-    PyObject *id = from.ok ? read_text(&from) : NULL;
+    PyObject *id = version >= 3 && from.ok ? read_text(&from) : Py_NewRef(Py_None);
     const uint8_t *fixed = id ? take(&from, 6) : NULL;
-    if (fixed) topics = read_topics(&from, version >= 13, MOST_PARTITIONS);
-    if (topics) skip_no_tags(&from);
-    if (topics && from.ok && from.at == from.size)
+    if (fixed) topics = read_topics(&from, version);
+    if (topics)
         result = Py_BuildValue("OiiO", id, (int)read_i16(fixed), (int)read_i32(fixed + 2), topics);
     Py_XDECREF(id);
     Py_XDECREF(topics);
     PyBuffer_Release(&frame);
-    if (!result && !PyErr_Occurred()) Py_RETURN_NONE;
+    if (!result && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, from.why);
     return result;
 }
 
@@ -316,128 +331,75 @@ PyObject *tm_py_check_batch(PyObject *module, PyObject *args)
 
 /* --- a run of requests ------------------------------------------------------------------------ */
 
-/* One request: of one topic and one partition, without a transaction. */
+/* What the requests of a run have in common, and what more there can be. */
 typedef struct {
-    int version, acks;
-    int32_t correlation;
-    size_t key, key_end, batch, end;
-    Facts facts;
-} Request;
+    int version, acks, count;
+    int batches, records;
+    size_t bytes;
+} Run;
 
-/* Go behind a string in ASCII, as ordinary names are. */
-static void skip_name(Reader *from, int may_be_null)
+/* Go behind the client's name. One that is not ASCII is left to the decoder of headers. */
+static void skip_client(Reader *from)
 {
-    int64_t length = read_length(from, 2);
-    if (length < 0 && !may_be_null) from->ok = 0;
-    if (!from->ok || length <= 0) return;
-    const uint8_t *at = take(from, (size_t)length);
+    int64_t length = read_length(from, 2); /* of an old version in all headers */
+    const uint8_t *at = length > 0 ? take(from, (size_t)length) : NULL;
     for (int64_t i = 0; at && i < length; i++)
-        if (at[i] & 0x80) from->ok = 0;
+        if (at[i] & 0x80) refuse(from, "not for a run");
 }
 
 /* Read the header, and what comes before the topics. */
-static void read_head(Reader *from, Request *to)
+static void read_head(Reader *from, int *version, int *acks, int32_t *correlation)
 {
     const uint8_t *at = take(from, 8);
     if (!at) return;
-    to->version = read_i16(at + 2);
-    to->correlation = read_i32(at + 4);
-    if (read_i16(at) != 0 || to->version < FIRST_VERSION || to->version > LAST_VERSION) {
-        from->ok = 0;
+    *version = read_i16(at + 2);
+    *correlation = read_i32(at + 4);
+    if (read_i16(at) != 0 || *version < FIRST_VERSION || *version > LAST_VERSION) {
+        refuse(from, "not for a run");
         return;
     }
-    skip_name(from, 1); /* of the client */
-    from->compact = to->version >= 9;
-    skip_no_tags(from);
-    if (read_length(from, 2) >= 0) from->ok = 0; /* the transactional id */
+    skip_client(from);
+    from->compact = *version >= 9;
+    skip_tags(from);
+    if (read_length(from, 2) >= 0) refuse(from, "not for a run"); /* the transactional id */
     at = take(from, 6);
-    if (at) to->acks = read_i16(at);
-    if (at && to->acks != 1 && to->acks != -1) from->ok = 0;
+    if (at) *acks = read_i16(at);
+    if (at && *acks != 1 && *acks != -1) refuse(from, "not for a run");
 }
 
-static int read_request(const uint8_t *data, size_t size, Request *to)
+/* Return (correlation id, topics); NULL with an error, or without if the request is not for the run. */
+static PyObject *read_request(Run *on, const uint8_t *data, size_t size)
 {
-    Reader from = {data, size, 0, 0, 1, 0};
-    read_head(&from, to);
-    to->key = from.at;
-    if (read_count(&from) != 1) return 0;
-    if (to->version >= 13) take(&from, 16);
-    else skip_name(&from, 0);
-    if (read_count(&from) != 1 || !take(&from, 4)) return 0;
-    to->key_end = from.at;
-    int64_t length = read_length(&from, 4);
-    if (!from.ok || length <= 0) return 0;
-    to->batch = from.at;
-    const uint8_t *batch = take(&from, (size_t)length);
-    to->end = from.at;
-    for (int i = 0; i < 3; i++) skip_no_tags(&from);
-    return from.ok && from.at == size && read_facts(batch, (size_t)length, &to->facts);
-}
-
-static PyObject *request_tuple(const uint8_t *data, const Request *from)
-{
-    size_t size = from->key_end - from->key;
-    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size + 1);
-    char *to = key ? PyBytes_AsString(key) : NULL;
-    if (!to) return NULL;
-    to[0] = (char)from->version;
-    memcpy(to + 1, data + from->key, size);
-    return Py_BuildValue("NinnN", key, (int)from->correlation, (Py_ssize_t)from->batch,
-                         (Py_ssize_t)from->end, facts_tuple(&from->facts));
-}
-
-/* Append one request; return 1, 0 if it is not like the ones before, or -1 with an error. */
-static int append_request(PyObject *frame, PyObject *list, Request *first, size_t *left)
-{
-    Py_buffer view;
-    Request one = {0};
-    if (PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE) < 0) return -1;
-    int taken = (size_t)view.len <= *left && read_request(view.buf, (size_t)view.len, &one);
-    if (taken && first->version) taken = one.version == first->version && one.acks == first->acks;
-    if (taken) {
-        *first = one;
-        *left -= (size_t)view.len;
-        PyObject *item = request_tuple(view.buf, &one);
-        if (!item || PyList_Append(list, item) < 0) taken = -1;
-        Py_XDECREF(item);
-    }
-    PyBuffer_Release(&view);
-    return taken;
+    if (size > on->bytes) return NULL;
+    Reader from = {data, size, 0, 0, 1, MOST_ELEMENTS, on->batches, on->records};
+    int version = 0, acks = 0;
+    int32_t correlation = 0;
+    read_head(&from, &version, &acks, &correlation);
+    if (!from.ok || (on->count && (version != on->version || acks != on->acks))) return NULL;
+    PyObject *topics = read_topics(&from, version);
+    if (topics && from.batches == on->batches) Py_CLEAR(topics); /* there are none */
+    if (!topics) return NULL;
+    size_t left = on->count ? on->bytes : RUN_BYTES;
+    *on = (Run){version, acks, on->count + 1, from.batches, from.records, left > size ? left - size : 0};
+    return Py_BuildValue("iN", (int)correlation, topics);
 }
 
 PyObject *tm_py_read_run(PyObject *module, PyObject *frames)
 {
     Py_ssize_t count = PyList_Size(frames);
     PyObject *list = count < 0 ? NULL : PyList_New(0);
-    if (!list) return NULL;
-    Request first = {0};
-    size_t left = RUN_BYTES;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        int taken = append_request(PyList_GetItem(frames, i), list, &first, &left);
-        if (taken > 0) continue;
-        if (taken == 0) break;
-        Py_DECREF(list);
-        return NULL;
+    Run on = {0, 0, 0, RUN_BATCHES, MOST_RECORDS, FIRST_BYTES};
+    for (Py_ssize_t i = 0; list && i < count; i++) {
+        Py_buffer view;
+        if (PyObject_GetBuffer(PyList_GetItem(frames, i), &view, PyBUF_WRITABLE) < 0) {
+            Py_CLEAR(list);
+            break;
+        }
+        PyObject *request = read_request(&on, view.buf, (size_t)view.len);
+        PyBuffer_Release(&view);
+        if (request ? PyList_Append(list, request) < 0 : PyErr_Occurred() != NULL) Py_CLEAR(list);
+        Py_XDECREF(request);
+        if (!request) break;
     }
-    return Py_BuildValue("iiN", first.version, first.acks, list);
-}
-
-/* --- one request ------------------------------------------------------------------------------ */
-
-PyObject *tm_py_read_request(PyObject *module, PyObject *frame)
-{
-    Py_buffer view;
-    if (PyObject_GetBuffer(frame, &view, PyBUF_WRITABLE) < 0) return NULL;
-    Request head = {0};
-    Reader from = {view.buf, (size_t)view.len, 0, 0, view.len <= WHOLE_BYTES, MOST_RECORDS + 1};
-    PyObject *topics = NULL, *result = NULL;
-    read_head(&from, &head);
-    if (from.ok) topics = read_topics(&from, head.version >= 13, WHOLE_PARTITIONS);
-    if (topics) skip_no_tags(&from);
-    if (topics && from.ok && from.at == from.size)
-        result = Py_BuildValue("iiiO", head.version, head.acks, (int)head.correlation, topics);
-    Py_XDECREF(topics);
-    PyBuffer_Release(&view);
-    if (!result && !PyErr_Occurred()) Py_RETURN_NONE;
-    return result;
+    return list ? Py_BuildValue("iiN", on.version, on.acks, list) : NULL;
 }

@@ -149,58 +149,58 @@ def check_batch(records: Buffer, crc: int, /) -> tuple[tuple[int, ...], int, int
         records have no key; None for any other batch.
     """
 
-def decode_produce(
+def read_produce(
     frame: Buffer, position: int, version: int, /
-) -> tuple[str | None, int, int, list[tuple[str, bytes | None, list[tuple[int, int, int]]]]] | None:
-    """Decode an ordinary Produce request, whose body begins at ``position``.
+) -> tuple[str | None, int, int, list[tuple[str, bytes | None, list[tuple[int, int, int]]]]]:
+    """Decode a Produce request, whose body begins at ``position``.
 
     Returns:
         Transactional id, acks, timeout, and the topics with name, id, and (index, start, end) of
-        each partition's records, -1 for null; None for any other request.
+        each partition's records, -1 for null.
+
+    Raises:
+        ValueError: The rest of the frame is not exactly one such request.
     """
 
 def read_run(
     frames: list[memoryview], /
-) -> tuple[int, int, list[tuple[bytes, int, int, int, tuple[int, int, int, int, int]]]]:
-    """Decode and check the ordinary Produce requests at the front of a list, up to 224 KiB.
+) -> tuple[
+    int,
+    int,
+    list[
+        tuple[
+            int,
+            list[
+                tuple[str, bytes | None, list[tuple[int, int, int, tuple[int, int, int, int, int]]]]
+            ],
+        ]
+    ],
+]:
+    """Decode and check the ordinary Produce requests at the front of a list.
 
-    They have the same version and acks, one partition each, and no transaction.
+    They have the same version and acks, and no transaction; see ``kafka_codec.hot.read_run``.
 
     Args:
         frames: Requests without their lengths, in buffers that can be changed.
 
     Returns:
-        The version, acks, and for each request: the version and the bytes that name the partition;
-        the correlation id; start and end of the batch; and its number of records, latest and
-        earliest timestamp, number of records without a key, and producer id.
+        The version, acks, and for each request its correlation id and its topics, as
+        ``read_produce`` returns them. Behind the end of a batch are its number of records, latest
+        and earliest timestamp, number of records without a key, and producer id.
     """
 
-def read_request(
-    frame: Buffer, /
-) -> (
-    tuple[
-        int,
-        int,
-        int,
-        list[
-            tuple[
-                str,
-                bytes | None,
-                list[tuple[int, int, int, tuple[int, int, int, int, int]]],
-            ]
-        ],
-    ]
-    | None
-):
-    """Decode and check an ordinary Produce request to some partitions, without a transaction.
+def encode_produced(
+    version: int, requests: list[Any], results: list[Any], throttle_ms: int, /
+) -> bytes:
+    """Encode the responses to Produce requests, with lengths and headers.
 
     Args:
-        frame: A request without its length, in a buffer that can be changed.
+        requests: Correlation id and topics of each; the body alone is encoded where the id is None.
+        results: For each partition of all requests (base offset, LogAppendTime, start of the log);
+            or (error code, base offset, start of the log, message, refused records).
 
-    Returns:
-        The version, acks and correlation id, and the topics with name, id and partitions; each
-        with its index, start and end of its batch, and what ``read_run`` returns about it; None for
-        any other request.
+    Raises:
+        TypeError, ValueError: An argument is not like that.
     """
 
 class CopiesFields:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -17,15 +16,17 @@ from tests.support.effort import examples
 from tidemill.errors import ProtocolError
 from tidemill.kafka_codec.hot import (
     FetchedPartition,
-    ProducedPartition,
+    Produced,
     ProduceRequest,
+    Refusal,
     decode_produce,
     encode_fetch,
     encode_produce,
+    encode_run,
 )
 from tidemill.kafka_codec.messages import decode_request, encode_response
-from tidemill.kafka_codec.quick import decode_quickly, encode_all, encode_one
 from tidemill.kafka_codec.schema import request_type, response_type
+from tidemill.native import extension
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSIONS = range(3, 14)
@@ -34,39 +35,33 @@ TOPIC_ID = UUID(int=77)
 LONG_RECORDS = bytes(5000)
 
 
-def decoded(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """Decode a Produce request without pauses, and compare with the decoder of ordinary ones."""
-    quick = decode_quickly(frame, position, version)
-    steps = decode_produce(frame, position, version)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            request: ProduceRequest = end.value
-            assert quick in (None, request)
-            return request
-        except ProtocolError:
-            assert quick is None
-            raise
+def records_of(request: ProduceRequest) -> list[list[tuple[int, memoryview | None]]]:
+    """Return index and records of the partitions of each topic."""
+    return [
+        [(index, request.frame[start:end] if start >= 0 else None) for index, start, end in each[2]]
+        for each in request.topics
+    ]
 
 
 # --- Produce request -----------------------------------------------------------------------------
 
 
-def as_tree(version: int, request: ProduceRequest) -> dict[str, Any]:
+def as_tree(request: ProduceRequest) -> dict[str, Any]:
     return {
         "transactional_id": request.transactional_id,
         "acks": request.acks,
         "timeout": request.timeout_ms,
         "topic_data": [
-            ({"topic_id": topic.topic_id} if version >= 13 else {"name": topic.name})
+            ({"name": name} if topic_id is None else {"topic_id": UUID(bytes=topic_id)})
             | {
                 "partition_data": [
                     {"index": index, "records": None if records is None else bytes(records)}
-                    for index, records in topic.partitions
+                    for index, records in partitions
                 ]
             }
-            for topic in request.topics
+            for (name, topic_id, _), partitions in zip(
+                request.topics, records_of(request), strict=True
+            )
         ],
     }
 
@@ -78,7 +73,7 @@ def test_a_produce_request_has_the_values_that_kio_wrote(version: int, data: st.
     entity = request_type(PRODUCE, version)
     tree = data.draw(trees(entity))
     frame = memoryview(b"head" + kio_bytes(entity, tree))
-    assert as_tree(version, decoded(frame, 4, version)) == tree
+    assert as_tree(decode_produce(frame, 4, version)) == tree
     compiled = decode_request(PRODUCE, version, frame, 4)
     assert message_tree(entity, compiled) == tree
 
@@ -87,7 +82,7 @@ def test_a_produce_request_has_the_values_that_kio_wrote(version: int, data: st.
 def test_records_are_views_into_the_frame(version: int) -> None:
     entity = request_type(PRODUCE, version)
     frame = bytearray(kio_bytes(entity, full_tree(entity)))
-    records = decoded(memoryview(frame), 0, version).topics[0].partitions[0][1]
+    records = records_of(decode_produce(memoryview(frame), 0, version))[0][0][1]
     assert records is not None
     records[0] = 0xAB
     assert 0xAB in frame
@@ -100,9 +95,9 @@ def test_a_truncated_produce_request_is_refused(version: int, shape: Any) -> Non
     body = kio_bytes(entity, shape(entity))
     for cut in range(len(body)):
         with pytest.raises(ProtocolError):
-            decoded(memoryview(body[:cut]), 0, version)
+            decode_produce(memoryview(body[:cut]), 0, version)
     with pytest.raises(ProtocolError, match="follow"):
-        decoded(memoryview(body + b"\0"), 0, version)
+        decode_produce(memoryview(body + b"\0"), 0, version)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
@@ -110,7 +105,7 @@ def test_unknown_tags_of_a_produce_request_are_skipped(version: int) -> None:
     entity = request_type(PRODUCE, version)
     tree = full_tree(entity)
     body = kio_bytes(entity, tree)[:-1] + b"\1\x09\2xy"
-    assert as_tree(version, decoded(memoryview(body), 0, version)) == tree
+    assert as_tree(decode_produce(memoryview(body), 0, version)) == tree
 
 
 @pytest.mark.parametrize(
@@ -125,32 +120,60 @@ def test_unknown_tags_of_a_produce_request_are_skipped(version: int) -> None:
 )
 def test_a_produce_request_with_an_invalid_length_is_refused(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decoded(memoryview(body), 0, 7)
+        decode_produce(memoryview(body), 0, 7)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_produce_requests_of_old_clients_are_decoded(version: int) -> None:
     body = struct.pack(">hiih1sii", 1, 500, 1, 1, b"t", 1, 4) + struct.pack(">i2s", 2, b"ab")
-    request = decoded(memoryview(body), 0, version)
-    assert (request.acks, request.timeout_ms, request.topics[0].name) == (1, 500, "t")
-    assert [(i, bytes(r or b"")) for i, r in request.topics[0].partitions] == [(4, b"ab")]
+    request = decode_produce(memoryview(body), 0, version)
+    assert (request.acks, request.timeout_ms, request.topics[0][0]) == (1, 500, "t")
+    assert [(i, bytes(r or b"")) for i, r in records_of(request)[0]] == [(4, b"ab")]
 
 
 # --- Produce response ----------------------------------------------------------------------------
 
-produced = st.builds(
-    ProducedPartition,
-    partition=st.integers(0, 2**31 - 1),
+offsets = st.integers(-1, 2**62)
+appended = st.tuples(offsets, st.just(-1) | st.integers(0, 4_000_000_000_000), offsets)
+refusals = st.builds(
+    Refusal,
     error_code=st.sampled_from([0, 3, 87]),
-    base_offset=st.integers(-1, 2**62),
-    log_append_time_ms=st.just(-1) | st.integers(0, 4_000_000_000_000),
-    log_start_offset=st.integers(-1, 2**62),
-    error_message=st.none() | st.text(st.characters(codec="utf-8"), max_size=200),
-    record_errors=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.text("é x", max_size=20))),
+    base_offset=offsets,
+    log_start_offset=offsets,
+    message=st.none() | st.text(st.characters(codec="utf-8"), max_size=200),
+    records=st.lists(st.tuples(st.integers(0, 2**31 - 1), st.text("é x", max_size=20))),
 )
+produced = st.tuples(st.integers(0, 2**31 - 1), appended | refusals)
 produced_topics = st.lists(
     st.tuples(st.text("abc", max_size=9), st.uuids(), st.lists(produced, max_size=3)), max_size=3
 )
+
+
+def fields_of(index: int, result: Produced) -> dict[str, Any]:
+    """Return a result as kio has it."""
+    if not isinstance(result, Refusal):
+        base, time, start = result
+        result, code = Refusal(0, base, start), 0
+    else:
+        time, code = -1, result.error_code
+    return {
+        "index": index,
+        "error_code": code,
+        "base_offset": result.base_offset,
+        "log_append_time": time,
+        "log_start_offset": result.log_start_offset,
+        "error_message": result.message,
+        "record_errors": [
+            {"batch_index": at, "batch_index_error_message": reason}
+            for at, reason in result.records
+        ],
+    }
+
+
+def with_throttle(body: bytes, version: int) -> bytes:
+    """Return the body of a response to a request that was not throttled."""
+    end = 5 if version >= 9 else 4
+    return body[:-end] + bytes(end)
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -165,36 +188,34 @@ def test_produce_response_has_the_bytes_that_kio_writes(
             {
                 "name": name,
                 "topic_id": topic_id,
-                "partition_responses": [
-                    {
-                        "index": part.partition,
-                        "error_code": part.error_code,
-                        "base_offset": part.base_offset,
-                        "log_append_time": part.log_append_time_ms,
-                        "log_start_offset": part.log_start_offset,
-                        "error_message": part.error_message,
-                        "record_errors": [
-                            {"batch_index": index, "batch_index_error_message": reason}
-                            for index, reason in part.record_errors
-                        ],
-                    }
-                    for part in parts
-                ],
+                "partition_responses": [fields_of(*part) for part in parts],
             }
             for name, topic_id, parts in topics
         ],
     }
     expected = kio_bytes(response_type(PRODUCE, version), tree)
-    assert encode_produce(version, topics, throttle_ms) == expected
+    asked = [
+        (name, topic_id.bytes, [part[:1] for part in parts]) for name, topic_id, parts in topics
+    ]
+    results = [part[1] for *_, parts in topics for part in parts]
+    assert encode_produce(version, asked, results, throttle_ms) == expected
+    one, two = ((number, asked) for number in (1, -7))
+    head = b"\0" if version >= 9 else b""
+    responses = [struct.pack(">i", each[0]) + head for each in (one, two)]
+    assert encode_run(version, [one, two], 2 * results) == b"".join(
+        struct.pack(">i", len(each + body)) + each + body
+        for each, body in zip(responses, 2 * [with_throttle(expected, version)], strict=True)
+    )
     assert encode_response(PRODUCE, version, tree) == expected
 
 
 def test_produce_responses_of_old_clients() -> None:
-    topics = [("t", None, [ProducedPartition(4, 35, -1, -1)])]
+    topics = [("t", None, [(4,)])]
+    results: list[Produced] = [Refusal(35)]
     v0 = struct.pack(">ih1siihq", 1, 1, b"t", 1, 4, 35, -1)
-    assert encode_produce(0, topics) == v0
-    assert encode_produce(1, topics) == v0 + struct.pack(">i", 0)
-    assert encode_produce(2, topics) == v0 + struct.pack(">qi", -1, 0)
+    assert encode_produce(0, topics, results) == v0
+    assert encode_produce(1, topics, results) == v0 + struct.pack(">i", 0)
+    assert encode_produce(2, topics, results) == v0 + struct.pack(">qi", -1, 0)
 
 
 # --- Fetch response ------------------------------------------------------------------------------
@@ -265,60 +286,36 @@ def test_empty_partition_carries_no_null_records() -> None:
     assert body.endswith(b"\1" + b"\0" * 3)
 
 
-# --- ordinary requests ---------------------------------------------------------------------------
+# --- wrong arguments -----------------------------------------------------------------------------
 
 
-def ordinary_body(version: int) -> bytes:
-    partitions = [{"index": each, "records": bytes(each)} for each in (7, 0)]
-    key = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "a"}
-    tree = {
-        "transactional_id": None,
-        "acks": -1,
-        "timeout": 30_000,
-        "topic_data": [{**key, "partition_data": partitions}],
-    }
-    return kio_bytes(request_type(PRODUCE, version), tree)
-
-
-@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_ordinary_produce_requests_are_decoded_in_one_call(version: int) -> None:
-    body = ordinary_body(version)
-    assert decode_quickly(memoryview(body), 0, version) == decoded(memoryview(body), 0, version)
-
-
-@settings(max_examples=examples(150))
-@given(data=st.data())
-def test_changed_requests_mean_the_same_to_both_decoders(data: st.DataObject) -> None:
-    version = data.draw(st.sampled_from([3, 8, 9, 12, 13]))
-    body = bytearray(ordinary_body(version))
-    for _ in range(data.draw(st.integers(1, 3))):
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    del body[data.draw(st.integers(1, len(body))) :]
-    with suppress(ProtocolError):
-        decoded(memoryview(body), 0, version)
-
-
-@pytest.mark.parametrize("version", range(14))
-@pytest.mark.parametrize("name", ["a", "Z" * 249])
-def test_the_short_response_has_the_bytes_of_the_long_one(version: int, name: str) -> None:
-    for offsets in ((5, -1, 0), (1 << 62, 1_700_000_000_000, 7)):
-        produced = ProducedPartition(3, 0, *offsets)
-        body = encode_produce(version, [(name, TOPIC_ID, [produced])])
-        assert encode_one(version, name, TOPIC_ID, 3, offsets) == (body if version >= 5 else None)
-
-
-@pytest.mark.parametrize("version", range(14))
-@pytest.mark.parametrize("counts", [[], [0], [1], [12], [3, 0, 1], [200, 130]])
-def test_the_short_response_to_many_partitions_has_the_bytes_of_the_long_one(
-    version: int, counts: list[int]
+@pytest.mark.parametrize(
+    ("requests", "results", "why"),
+    [
+        ([(None, [("t", None, [(0,)])])], [], "out of range"),
+        ([(None, [("t", None, [(0,)])])], [(1, 2, 3)] * 2, "each partition has a result"),
+        ([(None, [("t", None, [(0,)])])], [(1, 2)], "not a partition and its result"),
+        ([(None, [("t", None, [0])])], [(1, 2, 3)], "not a partition and its result"),
+        ([(None, [("t", None, ((0,),))])], [(1, 2, 3)], "not a topic"),
+        ([(None, ())], [], "topics must be a list"),
+        ([7], [], "not a request"),
+        ([(None, [("t", b"short", [])])], [], "16 bytes"),
+        ([(None, [("t", bytes(16), [(0,)])])], [Refusal(1, records=[3])], "not a refused record"),  # type: ignore[list-item]
+    ],
+)
+def test_a_response_of_wrong_arguments_is_not_encoded(
+    requests: list[Any], results: list[Any], why: str
 ) -> None:
-    offsets = [(1 << 40 | number, number - 1, number % 7) for number in range(sum(counts))]
-    following = iter(offsets)
-    asked, produced = [], []
-    for number, count in enumerate(counts):
-        name, topic_id = "n" * (1 + 200 * number), UUID(int=number)
-        asked.append((name, topic_id.bytes, list(range(5, 5 + count))))
-        of_topic = [ProducedPartition(5 + n, 0, *next(following)) for n in range(count)]
-        produced.append((name, topic_id, of_topic))
-    body = encode_produce(version, produced)
-    assert encode_all(version, asked, offsets) == (body if version >= 5 else None)
+    with pytest.raises((TypeError, ValueError, IndexError), match=why):
+        extension.encode_produced(13, requests, results, 0)
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_tagged_fields_without_end_are_refused(version: int) -> None:
+    entity = request_type(PRODUCE, version)
+    body = kio_bytes(entity, full_tree(entity))[:-1]
+    for tags, why in ((b"\xff\xff\xff\xff\x0f", "length"), (b"\x01\x09\x7f", "middle")):
+        with pytest.raises(ProtocolError, match=why):
+            decode_produce(memoryview(body + tags), 0, version)
+    with pytest.raises(ProtocolError, match="more than 5000"):
+        decode_produce(memoryview(body + b"\x89\x27" + b"\0" * 10_002), 0, version)

@@ -96,7 +96,7 @@ class World:
             times = header.max_timestamp, header.base_timestamp
             facts = (header.record_count, *times, 0, header.producer_id)
             run.append((self.targets[partition], memoryview(bytearray(data)), facts))
-        return self.appender.append(run, Durability.SYNCED)[0]
+        return self.appender.append(run, Durability.SYNCED, range(1, len(run) + 1))[0]
 
 
 def batch(

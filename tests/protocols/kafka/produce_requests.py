@@ -17,8 +17,8 @@ from tidemill.engine.engine import Engine
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka_codec.headers import parse_header as parse_request_header
 from tidemill.kafka_codec.headers import peek_header
-from tidemill.kafka_codec.hot import decode_produce
-from tidemill.kafka_codec.quick import BatchFacts
+from tidemill.kafka_codec.hot import BatchFacts
+from tidemill.kafka_codec.messages import decode_request
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
@@ -140,13 +140,14 @@ def by_python(
         if key != 0 or not 5 <= version <= 13:
             return None
         client, position = parse_request_header(frame, key, version)
-        asked = run_steps(decode_produce(memoryview(frame), position, version))
+        asked = decode_request(key, version, frame, position)
         if asked.acks not in (1, -1) or asked.transactional_id is not None or not client.isascii():
             return None
         topics: list[tuple[str | bytes, list[tuple[int, bytes]]]] = []
-        for topic in asked.topics:
-            batches = [(index, bytes(records or b"")) for index, records in topic.partitions]
-            topics.append((topic.name if topic.topic_id is None else topic.topic_id.bytes, batches))
+        for topic in asked.topic_data:
+            batches = [(each.index, bytes(each.records or b"")) for each in topic.partition_data]
+            known = (topic.topic_id or UUID(int=0)).bytes if version >= 13 else topic.name
+            topics.append((known, batches))
             for _, data in batches:
                 checked = run_steps(check_client_batch(data, LogConfig(), NOW_MS))
                 header = parse_header(data)

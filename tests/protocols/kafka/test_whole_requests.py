@@ -25,13 +25,14 @@ from tests.protocols.kafka.produce_requests import (
 )
 from tidemill.engine.records.records import Records
 from tidemill.errors import TidemillError
-from tidemill.kafka_codec.quick import CheckedTopic, read_request
+from tidemill.kafka_codec.hot import RunTopic, read_run
 from tidemill.log.format.batch import stamp_max_timestamp
 
 
-def read(frame: bytes) -> tuple[int, int, int, list[CheckedTopic]] | None:
+def read(frame: bytes) -> tuple[int, int, int, list[RunTopic]] | None:
     """Return what the native decoder finds in a request with its length."""
-    return read_request(memoryview(bytearray(frame[4:])))
+    version, acks, requests = read_run([memoryview(bytearray(frame[4:]))])
+    return (version, acks, *requests[0]) if requests else None
 
 
 # --- the native decoder, and what Python says ----------------------------------------------------

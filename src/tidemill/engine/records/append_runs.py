@@ -1,4 +1,4 @@
-"""Append a run of ordinary batches: those that a client sent together, each to one partition.
+"""Append a run of ordinary batches: those that a client sent together.
 
 What many requests have in common is done once for all of them: the partition is looked up
 once for a connection, the batches of a partition are written with one system call, and the run
@@ -10,7 +10,8 @@ wrong. Knows logs and the flusher, and no protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
 from tidemill.clock import Clock
@@ -57,11 +58,12 @@ class RunAppender:
         self._appender = appender
 
     def append(
-        self, run: list[RunWrite], durability: Durability, whole: bool = False
+        self, run: list[RunWrite], durability: Durability, ends: Sequence[int]
     ) -> tuple[list[RunResult], PendingRun | None]:
-        """Append the batches at the front of a run; the rest are for ``append``.
+        """Append the batches of the requests at the front of a run; the rest are for ``append``.
 
-        With ``whole``, all of them are appended or none.
+        Args:
+            ends: the number of batches up to the end of each request.
 
         Returns:
             A result per batch that was appended or failed, in order. With ``Durability.SYNCED``
@@ -69,8 +71,11 @@ class RunAppender:
         """
         now_ms = self._clock.now_ms()
         count, of_target, size = self._admitted(run, now_ms)
-        if not count or (whole and count < len(run)):
+        requests = bisect_right(ends, count)
+        if not requests:
             return [], None
+        if count > ends[requests - 1]:  # not all batches of the next request can be appended
+            count, of_target, size = self._admitted(run[: ends[requests - 1]], now_ms)
         results: list[RunResult] = [(0, 0, 0)] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
         ends = append_run(run, of_target, results, now_ms)
@@ -89,7 +94,7 @@ class RunAppender:
         if pending is not None and awaited:
             pending.remaining = len(awaited)
             self._flusher.call_when_each_is_durable(awaited)
-        self._flusher.appended(size if whole else size // count)
+        self._flusher.appended(size // requests)
         return results, pending if awaited else None
 
     def _admitted(

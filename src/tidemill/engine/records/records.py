@@ -98,13 +98,13 @@ class Records(Part):
 
     @asks(Question(Operation.WRITE, TOPIC))
     def append_run(
-        self, run: list[RunWrite], durability: Durability, *, whole: bool = False
+        self, run: list[RunWrite], durability: Durability, ends: Sequence[int]
     ) -> tuple[list[RunResult], PendingRun | None]:
         """Append checked ordinary batches; see ``RunAppender.append``. Only if ``takes_runs``.
 
         Args:
             durability: when they count as appended.
-            whole: append nothing if not all of them are ordinary for their topics.
+            ends: the number of batches up to the end of each request, which is appended as a whole.
 
         Returns:
             A result per batch at the front of the run that was appended or failed, and what they
@@ -115,7 +115,7 @@ class Records(Part):
             or self._access.allows_all(Operation.WRITE, TOPIC, (each[0].tp.topic for each in run))
         ):
             return [], None
-        return self._runs.append(run, durability, whole)
+        return self._runs.append(run, durability, ends)
 
     @asks()
     def hold_ms(self, partitions: Iterable[tuple[str, int]]) -> int:

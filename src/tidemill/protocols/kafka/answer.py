@@ -79,15 +79,8 @@ def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer
         TidemillError: the handler refuses in a way that the API has no code for.
     """
     if api.decode is not None:
-        if api.decode_quickly is not None:
-            quick = api.decode_quickly(view, body, ctx.api_version)
-            if quick is not None:
-                return _answered(ctx, api.handler(ctx, quick))
-        try:
-            next(api.decode(view, body, ctx.api_version))
-        except StopIteration as end:
-            return _answered(ctx, api.handler(ctx, end.value))
-        return None
+        request = api.decode(view, body, ctx.api_version)
+        return None if api.is_wide(request) else _answered(ctx, api.handler(ctx, request))
     if len(view) <= SMALL_BYTES:
         request = decode_request(ctx.api_key, ctx.api_version, view, body)
         return _answered(ctx, api.handler(ctx, request))
@@ -108,7 +101,7 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     assert api.decode is not None
     ctx.exclusive = True
     # What a client has produced is appended, although it may be gone.
-    request = await ctx.turns.turns.run(api.decode(view, body, ctx.api_version))
+    request = api.decode(view, body, ctx.api_version)
     return await _complete(_answered(ctx, api.handler(ctx, request)))
 
 

@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -268,11 +268,8 @@ class RequestContext:
 
 
 Handler: TypeAlias = Callable[[RequestContext, Any], Reply | Later | Awaitable[Reply]]
-Decoder: TypeAlias = Callable[[memoryview, int, int], Generator[None, None, Any]]
-"""(frame, position of the body, version) -> a generator that yields after every few elements, and
-returns the request."""
-QuickDecoder: TypeAlias = Callable[[memoryview, int, int], Any]
-"""(frame, position of the body, version) -> the request; None if ``Decoder`` must decode it."""
+Decoder: TypeAlias = Callable[[memoryview, int, int], Any]
+"""(frame, position of the body, version) -> the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +286,8 @@ class Api:
     """Whether it may start while earlier requests of its kind are unanswered (Produce)."""
     decode: Decoder | None = dataclass_field(default=None)
     """A decoder written by hand; None: the codec's."""
-    decode_quickly: QuickDecoder | None = dataclass_field(default=None)
-    """A decoder that is tried before ``decode``, which it needs."""
+    is_wide: Callable[[Any], bool] = dataclass_field(default=lambda _: False)
+    """Whether such a request has so many elements that its handler makes pauses."""
 
     @property
     def may_wait(self) -> bool:
@@ -307,7 +304,7 @@ def handles(
     cancellable: bool = False,
     pipelined: bool = False,
     decode: Decoder | None = None,
-    decode_quickly: QuickDecoder | None = None,
+    is_wide: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of ``api_key``.
 
@@ -322,7 +319,7 @@ def handles(
             raise ValueError(f"API {api_key} has no line in VERSIONS")
         name, oldest, newest = VERSIONS[api_key]
         REGISTRY[api_key] = Api(
-            api_key, name, oldest, newest, handler, cancellable, pipelined, decode, decode_quickly
+            api_key, name, oldest, newest, handler, cancellable, pipelined, decode, is_wide
         )
         return handler
 

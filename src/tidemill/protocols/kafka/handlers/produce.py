@@ -19,14 +19,13 @@ from tidemill.engine.api import (
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka_codec.declared import PRODUCE
 from tidemill.kafka_codec.hot import (
-    ProducedPartition,
+    Produced,
     ProduceRequest,
     ProduceTopic,
+    Refusal,
     decode_produce,
     encode_produce,
-    encode_produce_in_steps,
 )
-from tidemill.kafka_codec.quick import decode_quickly, encode_one
 from tidemill.log.errors import BadRecordsError, InvalidRecordError
 from tidemill.protocols.kafka.apis import Later, Reply, RequestContext, handles
 from tidemill.protocols.kafka.error_codes import (
@@ -36,11 +35,9 @@ from tidemill.protocols.kafka.error_codes import (
 )
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 
-_Asked: TypeAlias = list[tuple[ProduceTopic, list[tuple[int, WriteResult | None]]]]
-"""Per topic, in request order: (partition, its result if it has an error already, else None)."""
-
 _Results: TypeAlias = list[WriteResult] | Awaitable[list[WriteResult]]
-_Produced: TypeAlias = tuple[str, UUID | None, list[ProducedPartition]]
+_Refused: TypeAlias = list[WriteResult | None]
+"""Per partition, in request order: its result if it has an error before the append, else None."""
 PARTITIONS_TOGETHER = 64
 """Partitions that a request writes to in one piece."""
 
@@ -54,76 +51,74 @@ WRITING_ADDS_SINCE = 12
 """A transactional write adds its partition to the transaction by itself (TransactionVersion V2)."""
 
 
-@handles(PRODUCE, pipelined=True, decode=decode_produce, decode_quickly=decode_quickly)
+def _is_wide(request: ProduceRequest) -> bool:
+    return sum(len(topic[2]) + 1 for topic in request.topics) > PARTITIONS_TOGETHER
+
+
+@handles(PRODUCE, pipelined=True, decode=decode_produce, is_wide=_is_wide)
 def handle_produce(
     ctx: RequestContext, request: ProduceRequest
 ) -> Reply | Later | Awaitable[Reply]:
     """Append during the call. The answer comes later where it must wait for the disk."""
     refusal = _refusal(ctx, request)
     if refusal is not None:
-        return _answer(ctx, request, *_refuse_all(request, refusal))
+        return _answer(ctx, request, _refuse_all(request.topics, refusal))
     if ctx.exclusive:
         return _in_parts(ctx, request)
-    asked, writes = _plan(ctx, request)
+    refused, writes = _plan(ctx, request, request.topics)
     try:
         results = _append(ctx, request, writes)
     except TidemillError as error:
-        return _answer(ctx, request, *_refuse_all(request, error))
+        return _answer(ctx, request, _refuse_all(request.topics, error))
     _hold(ctx, writes)
     if isinstance(results, list):
-        return _answer(ctx, request, asked, results)
+        return _answer(ctx, request, _merged(refused, results))
     if isinstance(results, PendingWrites):
-        return Later(results.call_when_done, lambda written: _answer(ctx, request, asked, written))
-    return _answer_later(ctx, request, asked, results)
+        return Later(
+            results.call_when_done,
+            lambda written: _answer(ctx, request, _merged(refused, written)),
+        )
+    return _answer_later(ctx, request, refused, results)
 
 
-def _parts(request: ProduceRequest) -> Iterator[ProduceRequest]:
-    """Cut a request to many partitions into parts."""
+def _parts(topics: Sequence[ProduceTopic]) -> Iterator[list[ProduceTopic]]:
+    """Cut the topics of a request to many partitions into parts."""
     part: list[ProduceTopic] = []
     left = PARTITIONS_TOGETHER
-    for topic in request.topics:
-        # A topic without partitions is answered, too.
-        for start in range(0, len(topic.partitions), PARTITIONS_TOGETHER) or (0,):
-            taken = topic.partitions[start : start + PARTITIONS_TOGETHER]
+    for name, topic_id, partitions in topics:
+        for start in range(0, len(partitions), PARTITIONS_TOGETHER):
+            taken = partitions[start : start + PARTITIONS_TOGETHER]
             if part and len(taken) > left:
-                yield request._replace(topics=part)
+                yield part
                 part, left = [], PARTITIONS_TOGETHER
-            part.append(topic._replace(partitions=taken))
-            left -= max(len(taken), 1)
+            part.append((name, topic_id, taken))
+            left -= len(taken)
     if part:
-        yield request._replace(topics=part)
+        yield part
 
 
 async def _in_parts(ctx: RequestContext, request: ProduceRequest) -> Reply:
     """Append one part after the other, so that other connections are served in between."""
-    appended: list[tuple[ProduceRequest, _Asked, _Results]] = []
-    for part in _parts(request):
+    appended: list[tuple[list[ProduceTopic], _Refused, _Results]] = []
+    for part in _parts(request.topics):
         await ctx.turns.turns.pause_if_due()
-        asked, writes = _plan(ctx, part)
+        refused, writes = _plan(ctx, request, part)
         try:
-            appended.append((part, asked, _append(ctx, part, writes)))
+            appended.append((part, refused, _append(ctx, request, writes)))
             _hold(ctx, writes)
         except TidemillError as error:
-            appended.append((part, *_refuse_all(part, error)))
-    topics: list[_Produced] = []
+            appended.append((part, [], _refuse_all(part, error)))
+    produced: list[Produced] = []
     left = MAX_RECORD_ERRORS // max(len(appended), 1)
-    for part, asked, results in appended:
+    for part, refused, results in appended:
         if not isinstance(results, list):
             try:
                 results = await results
             except TidemillError as error:
-                asked, results = _refuse_all(part, error)
-        for name, topic_id, partitions in _produced_topics(ctx.api_version, asked, results, left):
-            if topics and topics[-1][:2] == (name, topic_id):  # it was cut
-                topics[-1][2].extend(partitions)
-            else:
-                topics.append((name, topic_id, partitions))
+                refused, results = [], _refuse_all(part, error)
+        produced += _produced(ctx, _merged(refused, results), left)
         await ctx.turns.turns.pause_if_due()
-    if request.acks == 0:
-        return _encode(ctx, request, topics)
-    return await ctx.turns.turns.run(
-        encode_produce_in_steps(ctx.api_version, topics, ctx.throttle_ms)
-    )
+    return _encode(ctx, request, produced)
 
 
 def _append(
@@ -165,123 +160,93 @@ def _refusal(ctx: RequestContext, request: ProduceRequest) -> TidemillError | No
     return None
 
 
-def _refuse_all(request: ProduceRequest, error: TidemillError) -> tuple[_Asked, list[WriteResult]]:
-    refused = WriteResult(error=error)
-    return [(t, [(index, refused) for index, _ in t.partitions]) for t in request.topics], []
+def _refuse_all(topics: Sequence[ProduceTopic], error: TidemillError) -> list[WriteResult]:
+    return [WriteResult(error=error)] * sum(len(topic[2]) for topic in topics)
 
 
-def _plan(ctx: RequestContext, request: ProduceRequest) -> tuple[_Asked, list[PartitionWrite]]:
-    asked: _Asked = []
+def _plan(
+    ctx: RequestContext, request: ProduceRequest, topics: Sequence[ProduceTopic]
+) -> tuple[_Refused, list[PartitionWrite]]:
+    refused: _Refused = []
     writes: list[PartitionWrite] = []
-    for topic in request.topics:
-        name = topic.name
-        parts: list[tuple[int, WriteResult | None]] = []
-        asked.append((topic, parts))
-        if topic.topic_id is not None:
+    frame = request.frame
+    for name, topic_id, partitions in topics:
+        if topic_id is not None:
             try:
-                name = ctx.door.topics.by_id(topic.topic_id).name
+                name = ctx.door.topics.by_id(UUID(bytes=topic_id)).name
             except TidemillError as error:
-                refused = WriteResult(error=error)
-                parts += [(index, refused) for index, _ in topic.partitions]
+                refused += [WriteResult(error=error)] * len(partitions)
                 continue
-        for index, records in topic.partitions:
-            if records:
-                parts.append((index, None))
-                writes.append(PartitionWrite(name, index, records))
+        for index, start, end in partitions:
+            if start < end:
+                refused.append(None)
+                writes.append(PartitionWrite(name, index, frame[start:end]))
             else:
                 empty = InvalidRecordError("a Produce request must hold one record batch")
-                parts.append((index, WriteResult(error=empty)))
-    return asked, writes
+                refused.append(WriteResult(error=empty))
+    return refused, writes
+
+
+def _merged(refused: _Refused, results: list[WriteResult]) -> list[WriteResult]:
+    """Return a result per partition, in request order; all ``results`` if none was refused."""
+    if len(results) >= len(refused):
+        return results
+    following = iter(results)
+    return [each or next(following) for each in refused]
 
 
 async def _answer_later(
     ctx: RequestContext,
     request: ProduceRequest,
-    asked: _Asked,
+    refused: _Refused,
     work: Awaitable[list[WriteResult]],
 ) -> Reply:
     try:
         results = await work
     except TidemillError as error:
-        return _answer(ctx, request, *_refuse_all(request, error))
-    return _answer(ctx, request, asked, results)
+        return _answer(ctx, request, _refuse_all(request.topics, error))
+    return _answer(ctx, request, _merged(refused, results))
 
 
-def _answer(
-    ctx: RequestContext, request: ProduceRequest, asked: _Asked, results: list[WriteResult]
-) -> Reply:
+def _answer(ctx: RequestContext, request: ProduceRequest, results: list[WriteResult]) -> Reply:
+    return _encode(ctx, request, _produced(ctx, results, MAX_RECORD_ERRORS))
+
+
+def _produced(ctx: RequestContext, results: list[WriteResult], left: int) -> list[Produced]:
+    """Return the results as the response has them, with at most ``left`` single records."""
+    produced: list[Produced] = []
+    for result in results:
+        if result.error is None:
+            appended = result.base_offset, result.log_append_time_ms, result.log_start_offset
+            produced.append(appended)
+        else:
+            refused = refusal_of(ctx.api_version, result.error, left)
+            left -= len(refused.records)
+            produced.append(refused)
+    return produced
+
+
+def _encode(ctx: RequestContext, request: ProduceRequest, produced: list[Produced]) -> Reply:
     """Return the response. With acks=0 there is none, and an error closes the connection.
 
     Apache Kafka does the same.
     """
-    is_short = len(asked) == len(results) == 1 and results[0].error is None
-    if is_short and request.acks and not ctx.throttle_ms:
-        (topic, parts), result = asked[0], results[0]
-        if len(parts) == 1:
-            offsets = result.base_offset, result.log_append_time_ms, result.log_start_offset
-            index, _ = parts[0]
-            quick = encode_one(ctx.api_version, topic.name, topic.topic_id, index, offsets)
-            if quick is not None:
-                return quick
-    return _encode(ctx, request, _produced_topics(ctx.api_version, asked, results))
-
-
-def encode_result(
-    version: int, name: str, topic_id: UUID | None, partition: int, result: WriteResult
-) -> bytes:
-    """Encode the body of the response to a request with one partition."""
-    produced = produced_partition(version, partition, result)
-    return encode_produce(version, [(name, topic_id, [produced])], 0)
-
-
-def _produced_topics(
-    version: int, asked: _Asked, results: list[WriteResult], left: int = MAX_RECORD_ERRORS
-) -> list[_Produced]:
-    """Return the results as the response has them, with at most ``left`` single records."""
-    following = iter(results)
-    topics = []
-    for topic, parts in asked:
-        partitions = []
-        for index, refused in parts:
-            produced = produced_partition(version, index, refused or next(following), left)
-            left -= len(produced.record_errors)
-            partitions.append(produced)
-        topics.append((topic.name, topic.topic_id, partitions))
-    return topics
-
-
-def _encode(ctx: RequestContext, request: ProduceRequest, topics: list[_Produced]) -> Reply:
     if request.acks != 0:
-        return encode_produce(ctx.api_version, topics, ctx.throttle_ms)
-    for name, _, partitions in topics:
-        for produced in partitions:
-            if produced.error_code:
+        return encode_produce(ctx.api_version, request.topics, produced, ctx.throttle_ms)
+    following = iter(produced)
+    for name, _, partitions in request.topics:
+        for index, _, _ in partitions:
+            result = next(following)
+            if isinstance(result, Refusal):
                 raise ProtocolError(
-                    f"produce with acks=0 to {name or 'a topic id'}-{produced.partition} failed: "
-                    f"{produced.error_message}"
+                    f"produce with acks=0 to {name or 'a topic id'}-{index} failed: "
+                    f"{result.message}"
                 )
     return None
 
 
-def produced_partition(
-    version: int, index: int, result: WriteResult, left: int = MAX_RECORD_ERRORS
-) -> ProducedPartition:
-    """Return a result as the response has it, with at most ``left`` single records."""
-    if result.error is None:
-        return ProducedPartition(
-            index, 0, result.base_offset, result.log_append_time_ms, result.log_start_offset
-        )
-    return ProducedPartition(
-        index,
-        transaction_code(result.error, PRODUCE, version),
-        result.base_offset,
-        -1,
-        result.log_start_offset,
-        error_message(result.error),
-        _record_errors(result.error, left),
-    )
-
-
-def _record_errors(error: TidemillError, left: int) -> Sequence[tuple[int, str]]:
-    """Return the records for which a batch was refused, at most ``left`` of them."""
-    return error.bad_records[:left] if isinstance(error, BadRecordsError) else ()
+def refusal_of(version: int, error: TidemillError, left: int = MAX_RECORD_ERRORS) -> Refusal:
+    """Return an error as the response has it, with at most ``left`` single records."""
+    code = transaction_code(error, PRODUCE, version)
+    records = error.bad_records[:left] if isinstance(error, BadRecordsError) else ()
+    return Refusal(code, message=error_message(error), records=records)
