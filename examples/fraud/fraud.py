@@ -26,7 +26,7 @@ from pathlib import Path
 
 import reference
 import rules
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from desk import Desk
 from payments import SCENARIOS, generate
@@ -82,8 +82,11 @@ def chargebacks_of(bank):
 
 def create_topics(servers):
     admin = AdminClient({"bootstrap.servers": servers})
-    for created in admin.create_topics([NewTopic(*each) for each in TOPICS.items()]).values():
-        created.result(30)
+    for topic, created in admin.create_topics([NewTopic(*it) for it in TOPICS.items()]).items():
+        try:
+            created.result(30)
+        except KafkaException as error:
+            sys.exit(f"error: {topic}: {error.args[0].str()}. Use a broker without these topics.")
 
 
 def keep_cards(banks, folder, servers, start):

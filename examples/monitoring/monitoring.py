@@ -26,7 +26,7 @@ from pathlib import Path
 
 import expected
 import watch
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from service import INSTANCES, START_MS, Minute, Service
 from timeline import draw
@@ -223,8 +223,12 @@ class Processes:
 def prepare(service, servers, people, path, folder, rules, master):
     """Create the topics, the bridge and the alerts, and start what works on them."""
     admin = AdminClient({"bootstrap.servers": servers})
-    for created in admin.create_topics([NewTopic(name, 1) for name in TOPICS]).values():
-        created.result(30)  # one partition keeps the order in which things were sent
+    # One partition keeps the order in which things were sent.
+    for topic, created in admin.create_topics([NewTopic(each, 1) for each in TOPICS]).items():
+        try:
+            created.result(30)
+        except KafkaException as error:
+            sys.exit(f"error: {topic}: {error.args[0].str()}. Use a broker without these topics.")
     producer = Producer({"bootstrap.servers": servers})
     for hour, requests in service.usual().items():
         producer.produce("usual", json.dumps({"hour": hour, "requests": requests}), hour)
