@@ -106,6 +106,25 @@ def test_a_user_without_rights_is_refused_by_the_broker(guarded: Guarded) -> Non
         assert guarded.client.get("/topics", **cast(Any, login)).json()["topics"] == []
 
 
+@pytest.mark.parametrize("kind", ["basic", "bearer"])
+def test_a_query_has_the_rights_of_its_user(guarded: Guarded, kind: str) -> None:
+    pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
+
+    def rows(user: tuple[str, str]) -> httpx.Response:
+        login: Any = {"auth": user} if kind == "basic" else {"headers": guarded.bearer(user[0])}
+        body = {"statement": "SELECT count(*) > 0 FROM t"}
+        return guarded.client.post("/sql", content=json.dumps(body), **_typed(login))
+
+    assert guarded.client.post("/topics/t", json=RECORD, auth=ADMIN).status_code in (200, 201)
+    assert rows(ADMIN).json()["rows"] == [[True]]
+    assert rows(ALICE).status_code in (403, 404)
+
+
+def _typed(login: dict[str, Any]) -> dict[str, Any]:
+    kind = {"content-type": "application/json"}
+    return {**login, "headers": {**login.get("headers", {}), **kind}}
+
+
 @pytest.mark.parametrize(
     "authorization",
     [

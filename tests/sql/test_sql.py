@@ -320,8 +320,19 @@ def test_a_statement_can_be_cancelled(connection: Connection) -> None:
 
 def test_memory_is_bounded(topics: Topics) -> None:
     connection = sql.connect(topics.servers, memory="50MB")
-    with pytest.raises(SqlError, match=r"(?i)out of memory"):
+    with pytest.raises(SqlError, match=r"(?i)out of memory") as raised:
         connection.execute("SELECT list(range) FROM range(100000000)").fetchall()
+    assert "--memory" in raised.value.hint
+
+
+def test_a_statement_that_needs_more_memory_writes_no_files(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    connection = sql.connect(topics.servers, memory="30MB")
+    with pytest.raises(SqlError, match=r"(?i)out of memory"):
+        connection.execute("SELECT * FROM range(10000000) ORDER BY hash(range)").fetchall()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_reading_too_much_is_refused_before_it_begins(topics: Topics, table: str) -> None:
@@ -534,3 +545,9 @@ def test_a_connection_that_only_reads_refuses_to_write(topics: Topics, table: st
     connection = sql.connect(topics.servers, read_only=True)
     with pytest.raises(StatementRefusedError, match="only queries"):
         connection.execute(f"INSERT INTO {table} SELECT 1 AS n")
+
+
+def test_a_long_statement_prints_no_progress(topics: Topics) -> None:
+    with sql.connect(topics.servers) as connection:
+        shown = one(connection, "SELECT current_setting('enable_progress_bar')")
+    assert shown is False

@@ -22,6 +22,7 @@ from tidemill.gateway.metrics import get_metrics
 from tidemill.gateway.openapi import get_document, get_page, get_root
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.posting import post
+from tidemill.gateway.queries import post_sql
 from tidemill.gateway.reading import get_partition
 from tidemill.gateway.server import Listener
 from tidemill.gateway.users import Users
@@ -39,6 +40,7 @@ ROUTES = [
     Route("/openapi.json", get_document),
     Route("/metrics", get_metrics),
     Route("/topics", get_topics),
+    Route("/sql", post_sql, methods=["POST"]),
     Route("/topics/{topic}/partitions/{partition}", get_partition),
     Mount("/api", routes=[Route("/{rest:path}", api, methods=METHODS)]),
     Route("/groups", get_groups),

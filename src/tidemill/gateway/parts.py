@@ -17,6 +17,7 @@ from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
 from tidemill.gateway.metrics import MetricsPage
+from tidemill.gateway.queries import Queries
 from tidemill.gateway.reading import Pool
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.gateway.topics import Catalog
@@ -45,6 +46,7 @@ class Parts:
         transactions: Knows what is open, and ends it.
         tables: What workers publish: statuses and definitions.
         stores: Event stores that pages look into.
+        queries: Runs queries of SQL.
     """
 
     kafka: Kafka
@@ -65,6 +67,7 @@ class Parts:
     transactions: Transactions
     tables: Tables
     stores: Stores
+    queries: Queries
 
     @classmethod
     def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
@@ -97,11 +100,13 @@ class Parts:
             transactions=Transactions(kafka),
             tables=Tables(kafka),
             stores=Stores(kafka),
+            queries=Queries(kafka, settings, None if beside is None else beside.queries),
         )
 
     def stop(self) -> None:
-        """End answers that wait for new records. All others are completed."""
+        """End answers that wait for new records, and queries. All others are completed."""
         self.hub.stop()
+        self.queries.stop()
 
     async def close(self) -> None:
         """End what runs. Records under way get a few seconds."""

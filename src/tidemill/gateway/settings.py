@@ -121,6 +121,25 @@ class GatewaySettings(Section):
         "it. The login is that of the request, or the gateway's own.",
     )
 
+    sql_queries: int = Field(
+        2, ge=0, le=1000, description="Most queries of SQL at the same time; 0: none is allowed."
+    )
+    sql_seconds: int = Field(
+        30, ge=1, le=3600, description="Time limit of a query of SQL in seconds."
+    )
+    sql_memory: str = Field(
+        "512MB", pattern=r"^\d+ ?[KMG]B$", description="Memory limit of DuckDB for a query of SQL."
+    )
+    sql_rows: int = Field(
+        10_000, ge=1, le=1_000_000, description="Most rows of a result of SQL. Others are cut off."
+    )
+    sql_read_bytes: int = Field(
+        1_073_741_824,
+        ge=1,
+        le=LONG,
+        description="Most bytes that a query of SQL can read from topics.",
+    )
+
     def schemes(self) -> frozenset[str]:
         """Return the schemes of ``logins`` in lower case."""
         return frozenset(each.strip().lower() for each in self.logins.split(",") if each.strip())

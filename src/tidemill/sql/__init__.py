@@ -49,6 +49,7 @@ def connect(
     schemas: Mapping[str, str] | None = None,
     files: str | Path | None = None,
     read_only: bool = False,
+    views: bool = True,
 ) -> Connection:
     """Return a connection on which statements can be run.
 
@@ -64,6 +65,7 @@ def connect(
         files: the only folder in which statements can use files: ``COPY t TO 'x.parquet'``. Without
             it, none can.
         read_only: whether only queries run, and not INSERT and COPY.
+        views: whether statements can read the materialized views of this machine.
 
     Raises:
         TidemillError: the packages of the extra are not installed.
@@ -85,4 +87,5 @@ def connect(
         schemas=schemas,
         files=files,
         read_only=read_only,
+        views=views,
     )

@@ -51,8 +51,11 @@ def open_database(
     if files is not None:
         folder = str(files).replace("'", "''")
         ask(database, f"SET allowed_directories = ['{folder}']")
+    if at is None:
+        ask(database, "SET temp_directory = ''")  # or it spills into the folder of the caller
     ask(database, "SET enable_external_access = false")
     ask(database, "SET TimeZone = 'UTC'")
+    ask(database, "SET enable_progress_bar = false")  # it would be on stdout, amid the rows
     return database
 
 

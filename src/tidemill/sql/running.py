@@ -22,6 +22,7 @@ from tidemill.sql.topics import Scan
 BATCH_ROWS = 10_000
 """Rows of a record batch of a result."""
 _ENDED = "the statement was cancelled, or took longer than its time limit"
+_MEMORY_HINT = "Read less, or raise the memory limit: --memory, or connect(memory=...)."
 _ENDED_HINT = "Read less, or raise the limit."
 
 
@@ -111,5 +112,6 @@ class Running:
         if self.cancelled.is_set() or isinstance(error, duckdb.InterruptException):
             return QueryEndedError(_ENDED, hint=_ENDED_HINT)
         if isinstance(error, (duckdb.Error, pa.ArrowException)):
-            return SqlError(message(error))
+            is_short = isinstance(error, duckdb.OutOfMemoryException)
+            return SqlError(message(error), hint=_MEMORY_HINT if is_short else None)
         return error

@@ -88,6 +88,7 @@ class Connection:
             A topic without one is sampled.
         files: the only folder in which statements can use files, as in ``COPY``; None for none.
         read_only: whether only queries run.
+        views: whether statements can read the materialized views of this machine.
 
     Attributes:
         max_bytes: the most that the next statement can read; None for no limit.
@@ -104,12 +105,13 @@ class Connection:
         schemas: Mapping[str, str] | None = None,
         files: str | Path | None = None,
         read_only: bool = False,
+        views: bool = True,
     ) -> None:
         self._kafka = kafka
         self._topics = Topics(kafka)
         self._memory, self._threads = memory, threads
         self._files = None if files is None else Path(files).absolute()
-        self._read_only = read_only
+        self._read_only, self._views = read_only, views
         self._timeout_s = timeout_s
         self.max_bytes = max_bytes
         self._given = dict(schemas or {})
@@ -362,7 +364,7 @@ class Connection:
         names = self._topics.names()
         others = {table for table in used.tables if table.removesuffix(LATEST) not in names}
         found: dict[str, Any] = {}
-        if others and VIEWS in names:
+        if others and self._views and VIEWS in names:
             from tidemill.sql.views import reading
 
             found = reading.find(self._kafka, others)

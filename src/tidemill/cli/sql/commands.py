@@ -6,7 +6,7 @@ import contextlib
 import enum
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, Yes
 from tidemill.errors import TidemillError
+from tidemill.sql.plain import plain
 
 if TYPE_CHECKING:
     from tidemill.sql.following import Follower
@@ -241,7 +242,7 @@ def _table(cursor: Cursor) -> None:
 def _json_lines(cursor: Cursor) -> None:
     names = [str(each[0]) for each in cursor.description or ()]
     for row in cursor:
-        output.emit_json({n: _plain(v) for n, v in zip(names, row, strict=True)})
+        output.emit_json({n: plain(v) for n, v in zip(names, row, strict=True)})
 
 
 def _csv(cursor: Cursor) -> None:
@@ -253,29 +254,12 @@ def _csv(cursor: Cursor) -> None:
     writer.writerows([_text(value) for value in row] for row in rows)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has, as the one nearest to it."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if value - value == 0 else str(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    return str(value)
-
-
 def _text(value: Any) -> str:
-    plain = _plain(value)
-    if isinstance(plain, (dict, list)):
+    found = plain(value)
+    if isinstance(found, (dict, list)):
         import json
 
-        return json.dumps(plain, ensure_ascii=False)
+        return json.dumps(found, ensure_ascii=False)
     if isinstance(value, (datetime, timedelta)):
         return str(value)
-    return "" if plain is None else str(plain)
+    return "" if found is None else str(found)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemill.errors import SettingsError
-from tidemill.gateway.console import alerts, groups, overview, queues, topics, transactions
+from tidemill.gateway.console import alerts, groups, overview, queues, sql, topics, transactions
 from tidemill.gateway.console.contract import Check, Page
 from tidemill.gateway.console.messages import pages as messages
 from tidemill.gateway.console.workers import definitions, pipelines, stores
@@ -22,6 +22,7 @@ PAGES: Sequence[Page] = [
     messages.LIST,
     messages.DETAIL,
     messages.PRODUCE,
+    sql.PAGE,
     groups.GROUPS,
     groups.GROUP,
     groups.SHARES,

@@ -1,0 +1,240 @@
+"""``POST /sql``: queries over topics, each in a process that can be killed, as the caller's user.
+
+A process that takes too long, or whose client has gone, is killed. Must not know: SQL, pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidemill.confluent.clients import Kafka
+from tidemill.extras import problem_of
+from tidemill.gateway import guard
+from tidemill.gateway.errors import HttpError, busy, invalid
+from tidemill.gateway.following import disconnected
+from tidemill.gateway.parameters import Parameters
+from tidemill.gateway.settings import GatewaySettings
+from tidemill.sql.process import Order
+
+_START_S = 15.0
+"""How long a process can take besides the time limit of its query."""
+_MOST_BYTES = 16 << 20
+_MOST_STATEMENT = 1 << 20
+_STATUSES: Mapping[str, tuple[int, str]] = {
+    "UnknownTableError": (404, "unknown_topic"),
+    "TooMuchToReadError": (413, "too_much_to_read"),
+    "QueryEndedError": (504, "query_timeout"),
+    "StatementRefusedError": (400, "statement_refused"),
+    "SqlError": (400, "invalid_statement"),
+    "NotAllowedError": (403, "forbidden"),
+    "UnreachableError": (503, "unavailable"),
+}
+"""Status and code by the class of the error; the first class that fits counts."""
+
+
+@dataclass
+class Result:
+    """The rows of a query.
+
+    Attributes:
+        columns: their names and types.
+        truncated: whether there are more rows than a result can have.
+    """
+
+    columns: Sequence[Mapping[str, str]] = ()
+    rows: list[list[Any]] = field(default_factory=list)
+    truncated: bool = False
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+class Queries:
+    """Runs queries with the Kafka properties of one user.
+
+    Args:
+        beside: those of other users, with which these share the limit.
+    """
+
+    def __init__(
+        self, kafka: Kafka, settings: GatewaySettings, beside: Queries | None = None
+    ) -> None:
+        self._kafka, self._settings = kafka, settings
+        self._running: set[asyncio.subprocess.Process] = beside._running if beside else set()
+        self._own: set[asyncio.subprocess.Process] = set()
+        self._starting = 0
+
+    async def run(
+        self,
+        statement: str,
+        parameters: Sequence[Any] = (),
+        gone: Callable[[], Awaitable[None]] | None = None,
+        take: Callable[[int], None] = lambda size: None,
+    ) -> Result:
+        """Run a query.
+
+        Args:
+            gone: returns when the result is of no use any more.
+            take: takes memory for the rows.
+
+        Raises:
+            HttpError: it is refused, fails, or takes too long; too many are running (503).
+        """
+        if (problem := problem_of("sql")) is not None:
+            raise HttpError(501, "not_installed", problem[0], hint=problem[1])
+        if len(self._running) + self._starting >= self._settings.sql_queries:
+            if not self._settings.sql_queries:
+                raise HttpError(403, "forbidden", "SQL is off: gateway.sql_queries is 0")
+            raise busy("too many queries are running")
+        self._starting += 1
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tidemill.sql.process"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                limit=2 * _MOST_BYTES,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": ""},
+            )
+            self._running.add(process)
+            self._own.add(process)
+        finally:
+            self._starting -= 1
+        try:
+            return await self._result(process, self._order(statement, parameters), gone, take)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            self._running.discard(process)
+            self._own.discard(process)
+
+    def stop(self) -> None:
+        """Kill what runs."""
+        for process in self._own:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    def _order(self, statement: str, parameters: Sequence[Any]) -> Order:
+        settings, given = self._settings, dict(self._kafka.properties)
+        token = getattr(given.pop("oauth_cb", None), "token", "")
+        return Order(
+            servers=self._kafka.servers,
+            statement=statement,
+            parameters=list(parameters),
+            properties={name: str(value) for name, value in given.items()},
+            token=token,
+            memory=settings.sql_memory,
+            timeout_s=settings.sql_seconds,
+            most_rows=settings.sql_rows,
+            most_bytes=_MOST_BYTES,
+            max_bytes=settings.sql_read_bytes,
+        )
+
+    async def _result(
+        self,
+        process: asyncio.subprocess.Process,
+        order: Order,
+        gone: Callable[[], Awaitable[None]] | None,
+        take: Callable[[int], None],
+    ) -> Result:
+        reading = asyncio.ensure_future(_read(process, order, take))
+        waits = {reading}
+        if gone is not None:
+            waits.add(asyncio.ensure_future(gone()))  # type: ignore[arg-type]
+        try:
+            await asyncio.wait(
+                waits,
+                timeout=order.timeout_s + _START_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if reading.done():
+                return reading.result()
+            raise HttpError(504, "query_timeout", "the query took too long, and was ended")
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _read(
+    process: asyncio.subprocess.Process, order: Order, take: Callable[[int], None]
+) -> Result:
+    """Give a process its order, and return what it writes."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the exit code says more
+        process.stdin.write(order.encode())
+        await process.stdin.drain()
+        process.stdin.close()
+    result, has_ended = Result(), False
+    async for line in process.stdout:
+        take(len(line))
+        found = orjson.loads(line)
+        if isinstance(found, list):
+            result.rows.append(found)
+        elif "error" in found:
+            known = (_STATUSES[each] for each in found["kinds"] if each in _STATUSES)
+            status, code = next(known, (502, "refused"))
+            raise HttpError(status, code, found["error"], hint=found["hint"])
+        elif "columns" in found:
+            result.columns = found["columns"]
+        else:
+            has_ended, result.truncated = True, found["truncated"]
+            result.notes, result.warnings = found["notes"], found["warnings"]
+    if not has_ended:
+        exit_code = await process.wait()
+        raise HttpError(
+            500,
+            "query_failed",
+            f"the process of the query has ended with code {exit_code}",
+            hint="It may have taken more memory or processor time than is allowed.",
+        )
+    return result
+
+
+async def post_sql(request: Request) -> Response:
+    """Run the query in the body of a request, and return its rows."""
+    parts = request.app.parts
+    Parameters(request).end()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "text/plain"):
+        raise HttpError(
+            415,
+            "unsupported_media_type",
+            f"Content-Type {kind[:100]!r} is not supported",
+            hint="Use text/plain for a statement, or application/json.",
+        )
+    with parts.budget.taken() as take:
+        most, seconds = _MOST_STATEMENT, parts.settings.slow_client_seconds
+        body = await guard.read_body(request, most, seconds, take, "1 MiB for a statement")
+        statement, parameters = _statement(body, kind)
+        result = await parts.queries.run(statement, parameters, lambda: disconnected(request), take)
+        content = orjson.dumps(result)
+    headers = {"cache-control": "no-store"}
+    return Response(content, headers=headers, media_type="application/json")
+
+
+def _statement(body: bytes, kind: str) -> tuple[str, list[Any]]:
+    try:
+        if kind == "text/plain":
+            return body.decode(), []
+        found = orjson.loads(body)
+    except ValueError as error:
+        raise invalid(f"the body is not {'JSON' if 'json' in kind else 'UTF-8'}") from error
+    given = found if isinstance(found, dict) else {}
+    statement, parameters = given.get("statement"), given.get("parameters", [])
+    is_known = given.keys() <= {"statement", "parameters"}
+    if not isinstance(statement, str) or not isinstance(parameters, list) or not is_known:
+        raise invalid("malformed query", hint='Write {"statement": "SELECT …", "parameters": […]}.')
+    return statement, parameters
