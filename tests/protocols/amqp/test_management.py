@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,6 +19,7 @@ from tidemill.engine.queues.api import (
 )
 from tidemill.errors import TidemillError
 from tidemill.protocols.amqp.management import answer, change, is_change
+from tidemill.state.routing.errors import UnknownQueueError
 from tidemill.state.security.types import Permission, TopicPermission
 
 ORDERS = QueueDescription(
@@ -44,8 +46,13 @@ ORDERS = QueueDescription(
 class Door:
     """The part of ``door.queues`` that questions are about."""
 
-    def queues(self) -> list[QueueDescription]:
-        return [ORDERS]
+    def names(self) -> list[str]:
+        return ["orders", "deleted meanwhile"]
+
+    def describe(self, queue: str) -> QueueDescription:
+        if queue != ORDERS.name:
+            raise UnknownQueueError(queue)
+        return ORDERS
 
     def exchanges(self) -> list[tuple[str, ExchangeSpec]]:
         return [("amq.fanout", ExchangeSpec("fanout"))]
@@ -58,9 +65,8 @@ class Door:
 
 
 def asked(question: bytes) -> dict[str, Any]:
-    return cast(
-        "dict[str, Any]", json.loads(answer(cast(Queues, Door()), cast(Security, Door()), question))
-    )
+    work = answer(cast(Queues, Door()), cast(Security, Door()), question)
+    return cast("dict[str, Any]", json.loads(asyncio.run(work)))
 
 
 def test_queues_are_listed_with_their_consumers_and_arguments() -> None:

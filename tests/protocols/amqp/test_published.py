@@ -14,6 +14,7 @@ from tidemill.engine.errors import AuthorizationError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import decode_records
 from tidemill.protocols.amqp import management, published
+from tidemill.protocols.amqp.channels.publishing import MOST_ANSWERS
 from tidemill.protocols.amqp.published import TOPIC, StatePublisher
 from tidemill.state.catalog.types import NewTopic
 
@@ -163,6 +164,36 @@ async def test_many_facts_leave_the_loop_to_others(
     await publisher.publish()
     task.cancel()
     assert turns >= 3
+
+
+async def test_a_long_list_of_queues_leaves_the_loop_to_others(broker: Broker) -> None:
+    client = await broker.client().open()
+    for number in range(100):
+        await client.tell(1, "queue.declare", queue=f"q{number:03}")
+    work = management.answer(client.session.queues, client.session.security, b'{"list": "queues"}')
+    turns, said = 0, b""
+    while not said:
+        try:
+            work.send(None)
+            turns += 1
+        except StopIteration as end:
+            said = end.value
+    assert turns == 3
+    found = json.loads(said)["result"]
+    assert [each["name"] for each in found] == [f"q{number:03}" for number in range(100)]
+
+
+async def test_a_channel_has_few_answers_on_their_way(broker: Broker) -> None:
+    client = await broker.client_with_queue()
+    await client.tell(1, "basic.consume", queue=REPLY_TO, no_ack=True, consumer_tag="a")
+    client.heard()
+    data = (1 << 9).to_bytes(2, "big") + bytes([len(REPLY_TO)]) + REPLY_TO.encode()
+    for _ in range(1000):
+        client.publish(1, "", management.KEY, b'{"list": "queues"}', data)
+    await client.settle()
+    bodies = [frame.value for name, frame in client.heard() if name == "contentbody"]
+    assert len(bodies) == 1000
+    assert bodies.count(management.TOO_MANY) == 1000 - MOST_ANSWERS
 
 
 # --- closing -------------------------------------------------------------------------------------

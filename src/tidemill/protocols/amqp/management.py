@@ -12,15 +12,18 @@ cluster. Knows no socket.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tidemill.engine.authorize import CLUSTER, Operation
 from tidemill.errors import TidemillError
+from tidemill.state.routing.errors import UnknownQueueError
 from tidemill.state.security.machine import LONGEST_NAME
 from tidemill.state.security.types import Permission, TopicPermission
 
@@ -29,6 +32,9 @@ if TYPE_CHECKING:
     from tidemill.engine.door import Queues, Security
     from tidemill.protocols.amqp.connections import Connections
 
+_SLICE = 32
+"""Elements of a list between two turns of the event loop."""
+TOO_MANY = json.dumps({"error": "too many questions are being answered"}).encode()
 CLOSED = "closed by an administrator"
 LONGEST_REASON = 200
 """Bytes of a reason. A reply text has at most 255, with the name of its code."""
@@ -110,8 +116,8 @@ def _text_fields(asked: dict[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items()}
 
 
-def answer(queues: Queues, security: Security, question: bytes) -> bytes:
-    """Return the answer to a question, as JSON."""
+async def answer(queues: Queues, security: Security, question: bytes) -> bytes:
+    """Return the answer to a question, as JSON. Others run between parts of a long list."""
     try:
         asked = json.loads(question)
         subject = asked.get("list") if isinstance(asked, dict) else None
@@ -123,7 +129,7 @@ def answer(queues: Queues, security: Security, question: bytes) -> bytes:
                 "error": f"invalid question: expected an object with list = {' or '.join(_ANSWERS)}"
             }
         else:
-            said = {"result": found(queues)}
+            return await _listed(found(queues))
     except (ValueError, RecursionError) as error:
         said = {"error": f"the question is not JSON: {error}"}
     except TidemillError as error:
@@ -131,19 +137,32 @@ def answer(queues: Queues, security: Security, question: bytes) -> bytes:
     return json.dumps(said, default=plain).encode()
 
 
-def _queues(queues: Queues) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(each) for each in queues.queues()]
+async def _listed(found: Iterator[dict[str, Any]]) -> bytes:
+    parts: list[str] = []
+    for each in found:
+        parts.append(json.dumps(each, default=plain))
+        if len(parts) % _SLICE == 0:
+            await asyncio.sleep(0)
+    return f'{{"result": [{", ".join(parts)}]}}'.encode()
 
 
-def _exchanges(queues: Queues) -> list[dict[str, Any]]:
-    return [{"name": name, **dataclasses.asdict(spec)} for name, spec in queues.exchanges()]
+def _queues(queues: Queues) -> Iterator[dict[str, Any]]:
+    for name in sorted(queues.names()):
+        with contextlib.suppress(UnknownQueueError):  # it was deleted meanwhile
+            yield dataclasses.asdict(queues.describe(name))
 
 
-def _bindings(queues: Queues) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(each) for each in queues.bindings()]
+def _exchanges(queues: Queues) -> Iterator[dict[str, Any]]:
+    for name, spec in queues.exchanges():
+        yield {"name": name, **dataclasses.asdict(spec)}
 
 
-_ANSWERS: dict[str, Callable[[Queues], list[dict[str, Any]]]] = {
+def _bindings(queues: Queues) -> Iterator[dict[str, Any]]:
+    for each in queues.bindings():
+        yield dataclasses.asdict(each)
+
+
+_ANSWERS: dict[str, Callable[[Queues], Iterator[dict[str, Any]]]] = {
     "queues": _queues,
     "exchanges": _exchanges,
     "bindings": _bindings,

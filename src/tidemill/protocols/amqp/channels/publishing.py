@@ -24,6 +24,8 @@ from tidemill.protocols.amqp.messages import Published, read
 from tidemill.protocols.amqp.wire import Wire
 
 NO_ROUTE = 312
+MOST_ANSWERS = 8
+"""Questions of a channel that are answered at the same time."""
 
 
 class Publishing:
@@ -41,7 +43,7 @@ class Publishing:
         self._publisher: Publisher | None = None
         self._unsettled = 0
         self._drained: asyncio.Future[None] | None = None
-        self._changes: set[asyncio.Future[bytes]] = set()
+        self._answers: set[asyncio.Future[bytes]] = set()
         self.confirms: Confirms | None = None
         self.observer: OnSettled | None = None
         self._tally = wire.shared.tally
@@ -190,20 +192,23 @@ class Publishing:
             return False
         key = management.KEY.encode()
         if management.is_closing(question):
-            said = management.close(
+            closed = management.close(
                 self._wire.shared.connections, self._wire.access, self._wire.user, question
             )
-            return target.deliver_reply("", key, NONE, said)
+            return target.deliver_reply("", key, NONE, closed)
+        if len(self._answers) >= MOST_ANSWERS:
+            return target.deliver_reply("", key, NONE, management.TOO_MANY)
         if management.is_change(question):
-            change = asyncio.ensure_future(management.change(self._wire.security, question))
-            self._changes.add(change)
-            change.add_done_callback(self._changes.discard)
-            change.add_done_callback(
-                lambda done: done.cancelled() or target.deliver_reply("", key, NONE, done.result())
-            )
-            return True
-        said = management.answer(self._wire.queues, self._wire.security, question)
-        return target.deliver_reply("", key, NONE, said)
+            work = management.change(self._wire.security, question)
+        else:
+            work = management.answer(self._wire.queues, self._wire.security, question)
+        said = asyncio.ensure_future(work)
+        self._answers.add(said)
+        said.add_done_callback(self._answers.discard)
+        said.add_done_callback(
+            lambda done: done.cancelled() or target.deliver_reply("", key, NONE, done.result())
+        )
+        return True
 
     def _return(self, head: PublishHead, properties: bytes, body: bytes) -> None:
         route = hot.route(head.exchange.encode("utf-8", "surrogateescape"), head.key)
