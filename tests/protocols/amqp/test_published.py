@@ -113,6 +113,17 @@ async def test_what_is_old_is_published_again_and_what_is_before_it_deleted(
     assert "queue/q" in dict(records(broker, log.log_start_offset))
 
 
+async def test_with_many_facts_rounds_are_rare(broker: Broker, publisher: StatePublisher) -> None:
+    await publisher.publish()
+    assert publisher.pause_s == published.LOOK_S
+    client = await broker.client().open()
+    for number in range(500):
+        client.say(1, "queue.declare", queue=f"q{number}", nowait=True)
+    await client.settle()
+    await publisher.publish()
+    assert 0.5 < publisher.pause_s < 0.6
+
+
 async def test_a_round_is_bounded_and_the_next_one_has_the_rest(
     broker: Broker, publisher: StatePublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
