@@ -90,7 +90,8 @@ class MetricCondition:
             if self._past[gone][-1][0] < now_ms - window_ms:
                 del self._past[gone]
         for labels, value in found.items():
-            if not math.isfinite(value):
+            is_new = labels not in self._past
+            if not math.isfinite(value) or (is_new and len(self._past) >= 2 * MOST_SERIES):
                 continue
             past = self._past.setdefault(labels, deque())
             # Each sample has the value, and the growth since the first one.

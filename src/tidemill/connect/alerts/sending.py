@@ -124,7 +124,7 @@ class Outgoing:
         message["To"] = ", ".join(self._receiver.to)
         message["Message-ID"] = f"<{due.notice.id}@tidemill>"
         message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no answer by a machine
-        message.set_content(plain_text(due, self._url))
+        message.set_content(plain_text(due, self._url), cte="quoted-printable")
         return message
 
     # --- commands -----------------------------------------------------------------------------
