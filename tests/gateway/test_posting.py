@@ -11,11 +11,15 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka.admin import NewPartitions
+from starlette.types import Message, Receive, Scope, Send
 
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
+from tests.support.spans import PARENT, TRACE_ID, recorded, trace_of
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
+from tidemill.gateway.metrics import TRACE, Measured
+from tidemill.metrics.registry import Registry
 
 Record = tuple[int, int, bytes | None, bytes | None, list[Any]]
 
@@ -273,3 +277,45 @@ class TestIdempotencyKey:
             )
         assert again.json() == first.json()
         assert len(stored(kafka, topic)) == 1
+
+
+def test_records_keep_the_trace_of_their_request(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    trace = {"traceparent": PARENT, "tracestate": "a=b"}
+    kept = [("traceparent", PARENT.encode()), ("tracestate", b"a=b")]
+    own = {"value": 2, "headers": {"traceparent": "its own"}, "partition": 0}
+    records = {"records": [{"value": 1, "partition": 0}, own]}
+    assert http.post(f"/topics/{topic}", json=records, headers=trace).status_code == 200
+    raw = {**trace, "content-type": "text/plain"}
+    http.post(f"/topics/{topic}", content=b"3", params={"partition": 0}, headers=raw)
+    lines = {**trace, "content-type": "application/x-ndjson"}
+    http.post(f"/topics/{topic}", content=b'{"value":4,"partition":0}\n', headers=lines)
+    broken = {"traceparent": "00-nonsense"}
+    http.post(f"/topics/{topic}", json={"value": 5, "partition": 0}, headers=broken)
+    headers = [each[4] for each in stored(kafka, topic)]
+    assert headers == [kept, [("traceparent", b"its own")], kept, kept, []]
+
+
+async def test_a_request_is_a_span_whose_context_is_passed_on() -> None:
+    seen: list[dict[str, str]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope[TRACE])
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+
+    async def receive() -> Message:
+        raise NotImplementedError
+
+    async def send(message: Message) -> None:
+        pass
+
+    headers = [(b"host", b"x"), (b"traceparent", PARENT.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/topics/t", "headers": headers}
+    with recorded() as spans:
+        await Measured(app, Registry(), "topics")(scope, receive, send)
+    made = spans()["POST topics"]
+    assert trace_of(made) == TRACE_ID
+    assert seen[0]["traceparent"][36:52] == f"{made.context.span_id:016x}"
+    assert made.attributes["http.response.status_code"] == 201
+    assert made.attributes["url.path"] == "/topics/t"

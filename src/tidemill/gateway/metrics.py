@@ -22,6 +22,7 @@ from tidemill.metrics import text
 from tidemill.metrics.definition import gauge, histogram
 from tidemill.metrics.published import Published, merged
 from tidemill.metrics.registry import Family, Registry
+from tidemill.tracing import context_in, span
 
 REQUEST_SECONDS = histogram(
     "tidemill_http_request_seconds",
@@ -31,6 +32,9 @@ REQUEST_SECONDS = histogram(
 )
 OPEN = gauge("tidemill_http_requests_open", "Requests that are being answered.", "listener")
 
+TRACE = "tidemill.trace"
+"""The key of a request's scope that has its context, to pass on."""
+_TRACE = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 WORKER = "gateway"
 KEPT_S = 2.0
@@ -55,19 +59,32 @@ class Measured:
             return
         began = time.perf_counter()
         method = scope["method"] if scope["method"] in METHODS else "other"
+        path = scope["path"]
+        # Pairs of bytes; names are in lower case.
+        given = [pair for pair in scope["headers"] if pair[0] in _TRACE]
+        parent = context_in((name.decode(), value) for name, value in given) if given else {}
+        with span(
+            f"{method} {self._listener}",
+            "server",
+            parent,
+            http__request__method=method,
+            url__path=path,
+        ) as traced:
+            scope[TRACE] = traced.context
 
-        async def send_measured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                labels = self._listener, method, str(message["status"])
-                taken = time.perf_counter() - began
-                self._registry.histogram(REQUEST_SECONDS, *labels).observe(taken)
-            await send(message)
+            async def send_measured(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    labels = self._listener, method, str(message["status"])
+                    taken = time.perf_counter() - began
+                    self._registry.histogram(REQUEST_SECONDS, *labels).observe(taken)
+                    traced.set("http.response.status_code", message["status"])
+                await send(message)
 
-        self._open.value += 1
-        try:
-            await self._app(scope, receive, send_measured)
-        finally:
-            self._open.value -= 1
+            self._open.value += 1
+            try:
+                await self._app(scope, receive, send_measured)
+            finally:
+                self._open.value -= 1
 
 
 class MetricsPage:

@@ -20,10 +20,12 @@ from tidemill.gateway import guard
 from tidemill.gateway.dedup import Stored
 from tidemill.gateway.errors import HttpError, from_error, invalid
 from tidemill.gateway.idempotency import HEADER, parse_key
+from tidemill.gateway.metrics import TRACE
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.topics import Topic
 from tidemill.record_json import InputRecord, from_document, from_line
+from tidemill.tracing import Context, with_context
 
 RECORDS = 10_000
 """The most records in a list."""
@@ -46,7 +48,8 @@ async def post(request: Request) -> Response:
     topic = await parts.catalog.topic(request.path_params["topic"])
     if topic.name.startswith("__"):
         raise HttpError(403, "internal_topic", f"topic {topic.name} is internal: only read it")
-    writing = _Writing(parts, topic, parse_key(request.headers.get(HEADER)))
+    context = request.scope.get(TRACE, {})
+    writing = _Writing(parts, topic, parse_key(request.headers.get(HEADER)), context)
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
         raise HttpError(
@@ -111,11 +114,13 @@ class _Writing:
 
     Attributes:
         key: Its ``Idempotency-Key``.
+        context: The trace that it belongs to, for the headers of its records.
     """
 
     parts: Parts
     topic: Topic
     key: str | None
+    context: Context
 
     async def one(self, record: InputRecord) -> Response:
         """Store a record; return the answer."""
@@ -166,6 +171,8 @@ class _Writing:
             HttpError: it can't be stored, or too much is under way (503).
         """
         self._check(record)
+        if self.context:
+            record.headers = with_context(record.headers, self.context)
         if key is None:
             return self.parts.writer.send(self.topic.name, record)
         return asyncio.ensure_future(self._keyed(record, key))

@@ -15,6 +15,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.effort import chosen_seed, rounds
 from tests.support.processes import ServerProcess, poll_until
 from tests.support.receiver import Receiver, Request
+from tidemill.confluent.clients import Kafka
+from tidemill.connect.alerts.model import Alert, Group
+from tidemill.connect.alerts.store import read_alerts
 
 KILLS = rounds("ALERT_KILLS", 15, 60)
 SERIES = ("a", "b", "c", "d")
@@ -123,13 +126,18 @@ def test_no_notice_is_lost_and_ids_are_stable(tmp_path: Path, group_by: str) -> 
             wanted = {name for name, value in last.items() if value}
 
             def settled() -> bool:
+                """Return whether the worker knows the last values, and has nothing to send."""
                 worker.check()
-                return believed(list(accepted)).keys() == wanted
+                found = read_alerts(Kafka(broker.bootstrap)).values()
+                firing = {a.labels["group"] for a in found if isinstance(a, Alert) and a.is_firing}
+                groups = [each for each in found if isinstance(each, Group)]
+                told = {name for each in groups for name in each.told}
+                waiting = any(each.notice is not None for each in groups)
+                return firing == wanted and len(told) == len(wanted) and not waiting
 
             try:
-                poll_until(settled, 120, "the receiver knows what fires", 0.5)
-                time.sleep(2)  # nothing else comes
-                assert settled()
+                poll_until(settled, 120, "all is sent", 0.5)
+                assert believed(list(accepted)).keys() == wanted
             except (TimeoutError, AssertionError) as error:
                 raise AssertionError(f"{error}: {worker.log.read_text()[-4000:]}") from None
         finally:

@@ -172,6 +172,21 @@ def test_a_notice_keeps_its_id_over_failures_and_restarts() -> None:
     assert len({each.notice.id for each in driver.sent}) == 2
 
 
+def test_the_end_names_the_occurrence_that_the_receiver_knows() -> None:
+    driver = Driver([rule()], [receiver()])
+    driver.measure({"a": 11})
+    (first,) = driver.turn(answers=False)
+    for value in (9, 11, 9):  # it ends, and fires and ends again, before the first notice arrives
+        driver.wait(10)
+        driver.measure({"a": value})
+    assert driver.said() == [["a firing"]]
+    driver.wait(60)
+    assert driver.said() == [["a resolved"]]
+    (ended,) = driver.sent[-1].notice.copies()
+    assert ended.fired_ms == first.notice.copies()[0].fired_ms
+    assert ended.resolved_ms == driver.now_ms - 60_000
+
+
 def test_a_notice_that_can_not_be_delivered_is_replaced_by_the_present_state() -> None:
     driver = Driver([rule()], [receiver()])
     driver.measure({"a": 11})

@@ -14,21 +14,26 @@ from tests.connect.alerts.driving import rule as make_rule
 from tests.support.effort import rounds
 
 GROUPS = st.sampled_from(["a", "b", "c"])
-INTERVAL_S, REPEAT_S, FOR_S = 20, 300, 30
+INTERVAL_S, REPEAT_S = 20, 300
 
 
 class Alerts(RuleBasedStateMachine):
     """The model: since when each group is over the limit, and what the receiver believes."""
 
-    @initialize(by=st.sampled_from([[], ["..."], ["group"]]), wait=st.sampled_from([0, 10]))
-    def begin(self, by: list[str], wait: int) -> None:
+    @initialize(
+        by=st.sampled_from([[], ["..."], ["group"]]),
+        wait=st.sampled_from([0, 10]),
+        for_s=st.sampled_from([0, 30]),
+    )
+    def begin(self, by: list[str], wait: int, for_s: int) -> None:
         options: dict[str, Any] = {
             "group_by": by,
             "group_wait_s": wait,
             "group_interval_s": INTERVAL_S,
         }
         receiver = make_receiver(**options, repeat_interval_s=REPEAT_S)
-        self.driver = Driver([make_rule(for_s=FOR_S)], [receiver])
+        self.driver = Driver([make_rule(for_s=for_s)], [receiver])
+        self.for_s = for_s
         self.over: dict[str, int] = {}
         self.fires: dict[str, int] = {}
         self.silences: dict[str, tuple[str, int]] = {}
@@ -49,7 +54,7 @@ class Alerts(RuleBasedStateMachine):
                 self.fires.pop(group, None)
             else:
                 since = self.over.setdefault(group, now_ms)
-                if now_ms - since >= 1000 * FOR_S:
+                if now_ms - since >= 1000 * self.for_s:
                     self.fires.setdefault(group, now_ms)
 
     @rule(seconds=st.sampled_from([1, 5, 10, 30, 100, 400]))
@@ -113,8 +118,8 @@ class Alerts(RuleBasedStateMachine):
                 if alert.is_firing:
                     self.believed[group] = alert.fired_ms
                 else:
-                    assert group in self.believed  # no end of what it does not know
-                    del self.believed[group]
+                    # No end of what it does not know.
+                    assert self.believed.pop(group) == alert.fired_ms
         self.seen = len(self.driver.sent)
 
     @invariant()

@@ -236,7 +236,7 @@ async def test_a_mail_has_the_texts_and_a_stable_id(monkeypatch: pytest.MonkeyPa
     assert message["Subject"] == "[FIRING:1] lag"
     assert message["Auto-Submitted"] == "auto-generated"
     assert message["Bcc"] is None
-    body = message.get_content()  # type: ignore[attr-defined]
+    body = message.get_content()
     assert "lag: FIRING since 2023-11-14T22:13:20.000Z, value 61" in body
     assert "Ä" in body
 
@@ -291,7 +291,9 @@ async def test_a_command_gets_the_body_as_its_input(tmp_path: Path) -> None:
 )
 async def test_a_command_that_fails_says_why(command: list[str], problem: str) -> None:
     timeout_s = 0.2 if "sleep" in command[-1] or command[0] == "sleep" else 20
-    big = due(**{f"label{number}": "x" * 200 for number in range(1000)})
+    big = due(
+        "firing", 1_700_000_000_000, **{f"label{number}": "x" * 200 for number in range(1000)}
+    )
     receiver = {"kind": "command", "command": command, "timeout_s": timeout_s}
     said = await send(receiver, big)
     assert problem in said

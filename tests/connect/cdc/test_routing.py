@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.spans import PARENT
 from tidemill.connect.cdc.contract import Change, Column, Row, Table
 from tidemill.connect.cdc.definition import Outbox, parse
 from tidemill.connect.cdc.errors import DefinitionError
@@ -177,6 +178,28 @@ def test_an_outbox_row_is_an_event_of_its_aggregate() -> None:
     assert router.route(Change(OUTBOX, "d", event_row, None, 5, {})) is None
     with pytest.raises(DefinitionError, match="has no column payload"):
         router.route(Change(OUTBOX, "c", None, {k: 1 for k in event_row if k != "payload"}, 5, {}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [
+        ({"traceparent": PARENT}, [("traceparent", PARENT.encode())]),
+        (
+            {"tracingspancontext": f"#Java\ntraceparent={PARENT}\ntracestate=a=b\nother\n"},
+            [("traceparent", PARENT.encode()), ("tracestate", b"a=b")],
+        ),
+        ({"tracingspancontext": None, "traceparent": None}, []),
+        ({"traceparent": "nonsense", "tracestate": "a=b"}, []),
+        ({"traceparent": 7, "tracingspancontext": b"\xff=" * 100}, []),
+    ],
+)
+def test_an_event_of_the_outbox_keeps_the_trace_of_its_row(
+    columns: dict[str, Any], kept: list[tuple[str, bytes]]
+) -> None:
+    row = {"id": "e1", "aggregatetype": "Order", "aggregateid": 7, "payload": "{}", **columns}
+    event = OutboxRouter(Outbox(table="outbox")).route(Change(OUTBOX, "c", None, row, 5, {}))
+    assert event is not None
+    assert event.headers == [("id", b"e1"), *kept]
 
 
 def test_transactions_are_counted_across_a_restart() -> None:

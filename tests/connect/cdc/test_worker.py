@@ -15,6 +15,7 @@ from tests.connect.conftest import (
     table_of,
 )
 from tests.support.logged import logged
+from tests.support.spans import recorded
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_to_end
 from tidemill.connect.cdc import worker as module
@@ -38,8 +39,9 @@ def test_a_table_becomes_a_topic_once_across_restarts(
         database.execute("UPDATE t SET note = 'changed' WHERE id = 3")
         _wait_for(worker, kafka, topic, 26)
     database.execute("DELETE FROM t WHERE id = 4")  # while no worker runs
-    with RunningWorker(definition, kafka) as worker:
+    with recorded() as spans, RunningWorker(definition, kafka) as worker:
         _wait_for(worker, kafka, topic, 28)
+        worker.wait(lambda: f"capture {name}" in spans(), "the span of the batch has ended")
     records = records_of(kafka, topic)
     assert [value and value["op"] for _, value in records] == ["r"] * 25 + ["u", "d", None]
     assert records[25][1] is not None

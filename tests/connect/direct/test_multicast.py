@@ -19,6 +19,7 @@ from tests.direct.multicast.conftest import mold as mold
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import examples
 from tests.support.ports import reserve_port
+from tests.support.spans import recorded
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
 from tidemill.direct.multicast import (
@@ -95,12 +96,14 @@ def test_records_arrive_with_key_value_headers_and_time(stream: Stream) -> None:
     stream.define()
     stream.running.start()
     stream.running.wait_for_phase("running")
-    with stream.receiver(Receiver(sequence=1)) as receiver:
+    with recorded() as spans, stream.receiver(Receiver(sequence=1)) as receiver:
         stream.producer.produce(
             stream.running.topic, b"v", b"k", timestamp=1_700_000_000_123, headers=[("h", b"x")]
         )
         stream.send(b"", None)
         found = records(receiver, lambda found: len(found) == 3)
+        (made,) = spans()
+    assert made.startswith("bridge ")
     assert found[0] == Record(b"k", b"v", 1_700_000_000_123, (("h", b"x"),))
     assert [each.value for each in found[1:]] == [b"", None]
 

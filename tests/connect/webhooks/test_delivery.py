@@ -20,6 +20,7 @@ from tests.connect.webhooks.conftest import SECRET, Shop
 from tests.support.certificates import self_signed
 from tests.support.ports import reserve_port
 from tests.support.receiver import Receiver, Reply, Request
+from tests.support.spans import PARENT, TRACE_ID, recorded, trace_of
 from tidemill.confluent.reading import read_to_end
 from tidemill.connect.webhooks.signatures import Verifier, new_key_pair, new_secret
 from tidemill.connect.webhooks.topics import dead_letters_topic
@@ -439,3 +440,25 @@ def test_a_large_record_is_delivered_or_becomes_a_dead_letter(shop: Shop) -> Non
         ((_, value),) = read_to_end(shop.kafka, "tests", dead_letters_topic(shop.name))
         assert value == large
         assert receiver.requests[0].body == large
+
+
+def test_a_request_continues_the_trace_of_its_record(shop: Shop, receiver: Receiver) -> None:
+    shop.define(receiver.url)
+    with recorded() as spans:
+        shop.start()
+        shop.send({"number": 1}, "k", headers=[("traceparent", PARENT.encode())])
+        shop.wait(lambda: receiver.requests, "it arrives")
+        shop.wait(lambda: f"webhook {shop.name}" in spans(), "the span has ended")
+        made = spans()[f"webhook {shop.name}"]
+    shop.stop()
+    assert trace_of(made) == TRACE_ID
+    assert made.attributes["http.response.status_code"] == 200
+    assert receiver.requests[0].headers["traceparent"][36:52] == f"{made.context.span_id:016x}"
+    shop.start()  # without OpenTelemetry, what the record has is passed on
+    headers = [("traceparent", PARENT.encode()), ("tracestate", b"a=b")]
+    shop.send({"number": 2}, "k", headers=headers)
+    shop.send({"number": 3}, "k", headers=[("traceparent", b"nonsense")])
+    shop.wait(lambda: len(receiver.requests) == 3, "they arrive")
+    assert receiver.requests[1].headers["traceparent"] == PARENT
+    assert receiver.requests[1].headers["tracestate"] == "a=b"
+    assert "traceparent" not in receiver.requests[2].headers

@@ -26,7 +26,7 @@ def alert(kafka: Kafka, http: httpx.Client) -> Iterator[Alert]:
     )
     rules = {"lag": {"source": "m", "measure": "value", "series": 1, "error": "", "hint": ""}}
     receivers = {"ops": {"kind": "webhook", "waiting": 1, "error": "status 503"}}
-    group = Group("ops", {"alertname": "lag"}, {made.id: made.active_ms}, now_ms)
+    group = Group("ops", {"alertname": "lag"}, {made.id: made.fired_ms}, now_ms)
     records: dict[str, Stored | None] = {
         f"alert/{made.id}": made,
         f"group/{group.id}": group,

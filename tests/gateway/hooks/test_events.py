@@ -16,6 +16,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.spans import PARENT
 from tidemill.gateway.errors import DeliveryIdError, EventError
 from tidemill.gateway.hooks.cloudevents import MAX_EVENTS, allowed
 from tidemill.gateway.hooks.hook import Challenge, Hook
@@ -320,3 +321,18 @@ def test_slack_gets_its_challenge_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert accept({"type": "url_verification", "challenge": "abc"}) == Challenge("abc")
     others: list[Any] = [{"type": "url_verification", "challenge": 1}, {"type": "x"}, [], "x"]
     assert all(isinstance(accept(each), list) for each in others)
+
+
+@pytest.mark.parametrize("form", ["raw", "cloudevents"])
+def test_a_record_keeps_the_trace_of_its_delivery(form: str) -> None:
+    body = json.dumps({**EVENT, "data": {}}).encode()
+    sent = {"content-type": "application/cloudevents+json" if form != "raw" else "text/plain"}
+    delivery = Delivery("POST", "/", sent, body, trace={"traceparent": PARENT})
+    found = hook(format=form).accept(delivery, 0)
+    assert isinstance(found, list)
+    assert ("traceparent", PARENT.encode()) in found[0].headers
+    mapped = hook(format=form, headers={"traceparent": "header:content-type"})
+    found = mapped.accept(delivery, 0)
+    assert isinstance(found, list)
+    kept = [value for name, value in found[0].headers if name == "traceparent"]
+    assert kept == [sent["content-type"].encode()]

@@ -79,7 +79,7 @@ class Desk:
             "silences": alert.muted_by,
             "acknowledged": vars(acked) if is_acked else None,
             "receivers": alert.receivers,
-            "sent_to": sorted(self._told.get((id_, alert.active_ms), [])),
+            "sent_to": sorted(self._told.get((id_, alert.fired_ms), [])),
         }
 
     def silences(self) -> list[dict[str, Any]]:

@@ -277,17 +277,17 @@ class Alerting:
         loud = {name: each for name, each in firing.items() if not each.muted_by}
         ended = [
             name
-            for name, active_ms in group.told.items()
-            if name not in firing or firing[name].active_ms != active_ms
+            for name, fired_ms in group.told.items()
+            if name not in firing or firing[name].fired_ms != fired_ms
         ]
         told = {name: at for name, at in group.told.items() if name not in ended}
-        new = [each for name, each in loud.items() if told.get(name) != each.active_ms]
+        new = [each for name, each in loud.items() if told.get(name) != each.fired_ms]
         due_ms = self._due(receiver, group, loud, new, bool(ended), now_ms)
         if due_ms > now_ms:
             if ended and not receiver.send_resolved:
                 return replace(group, told=told), now_ms
             return None, due_ms
-        told |= {name: each.active_ms for name, each in loud.items()}
+        told |= {name: each.fired_ms for name, each in loud.items()}
         copies = self._copies(receiver, loud, {name: group.told[name] for name in ended})
         if not copies:
             return replace(group, told=told), now_ms
@@ -330,21 +330,14 @@ class Alerting:
     ) -> list[Alert]:
         """Return copies of the alerts that fire, and of those that have ended."""
         copies = sorted(loud.values(), key=lambda each: (each.fired_ms, each.id))
-        for name, active_ms in ended.items() if receiver.send_resolved else ():
+        for name, fired_ms in ended.items() if receiver.send_resolved else ():
             alert = self.alerts.get(name)
             if alert is None or alert.is_firing:
                 continue
-            if alert.state == "pending":  # of the next occurrence
-                alert = replace(alert, resolved_ms=alert.active_ms)
-            copies.append(
-                replace(
-                    alert,
-                    state="resolved",
-                    active_ms=active_ms,
-                    fired_ms=alert.fired_ms or active_ms,
-                    muted_by=[],
-                )
-            )
+            # It is possibly of another occurrence, which the receiver does not know.
+            ended_ms = alert.resolved_ms or alert.active_ms
+            made = replace(alert, state="resolved", fired_ms=fired_ms, resolved_ms=ended_ms)
+            copies.append(replace(made, muted_by=[]))
         return copies
 
     def is_acked(self, name: str) -> bool:

@@ -75,7 +75,7 @@ class Alert(Stored):
     Attributes:
         rule: the name of the rule.
         labels: all labels, with ``alertname``.
-        active_ms: since when the condition holds: it identifies this occurrence.
+        active_ms: since when the condition holds.
         fired_ms: since when it fires, or has fired; 0 while it is pending.
         resolved_ms: since when it does not hold any more; 0 before.
         muted_by: ids of the silences that hold its notices back.
@@ -127,7 +127,7 @@ class Notice(Stored):
         id: the same at each attempt, also of later processes.
         alerts: copies of the alerts as they were, those that fire first.
         more: how many alerts are left out of ``alerts``.
-        told: what the receiver knows to fire after it: occurrences by the ids of alerts.
+        told: what the receiver knows to fire after it, as for a group.
         next_ms: when the next attempt is due.
     """
 
@@ -160,7 +160,7 @@ class Group(Stored):
 
     Attributes:
         labels: the labels that they have in common, by ``group_by``.
-        told: what the receiver knows to fire: occurrences (``active_ms``) by the ids of alerts.
+        told: what the receiver knows to fire: by the ids of alerts, since when (``fired_ms``).
         sent_ms: when the last notice was delivered; 0: none was since nothing fired.
         notice: what is to be delivered.
     """

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from tidemill import tracing
 from tidemill.connect.base.secrets import Secret, resolve
 from tidemill.connect.cdc.contract import Change, Row, Table
 from tidemill.connect.cdc.definition import Definition, Outbox, TableRules
@@ -38,6 +39,9 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+
+_SPAN_CONTEXT = "tracingspancontext"
+_SPAN_LINES = 20
 
 Condition = Callable[[Row], bool]
 
@@ -210,6 +214,21 @@ class Event:
     headers: list[tuple[str, bytes]]
 
 
+def _trace_of(row: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Return the context of a trace in a row, as headers.
+
+    It is in the columns traceparent and tracestate, or in that of Debezium's router,
+    tracingspancontext, which has properties of Java.
+    """
+    texts = [(name, row.get(name)) for name in (tracing.TRACEPARENT, tracing.TRACESTATE)]
+    properties = row.get(_SPAN_CONTEXT)
+    if isinstance(properties, str):
+        lines = (line.partition("=") for line in properties.splitlines()[:_SPAN_LINES])
+        texts += [(name.strip(), value) for name, _, value in lines]
+    given = [(name, value) for name, value in texts if isinstance(value, str)]
+    return [(name, text.encode()) for name, text in tracing.context_in(given).items()]
+
+
 class OutboxRouter:
     """Turns inserted rows of one table into events, by their aggregate type.
 
@@ -243,6 +262,7 @@ class OutboxRouter:
         kind = _text(row.get(outbox.event_type))
         if kind is not None:
             headers.append(("eventType", kind))
+        headers += _trace_of(row)
         topic = topic_name(outbox.topic_prefix, str(row[outbox.aggregate_type]))
         return Event(
             topic,

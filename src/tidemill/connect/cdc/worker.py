@@ -15,6 +15,7 @@ from typing import Protocol
 
 import structlog
 
+from tidemill import tracing
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_table, read_to_end
 from tidemill.connect.base.errors import ProducerFencedError
@@ -263,7 +264,7 @@ class Worker:
             due = now >= heartbeat  # an idle worker learns here that it is fenced
             noted = batch is not None and bool(batch.notes or batch.resync)
             if (writer.pending and (batch is None or full)) or stepped or due or noted:
-                writer.commit()
+                self._commit(writer)
                 if self.state.position is not None:
                     source.confirm(self.state.position)
                 heartbeat = now + self._definition.heartbeat_s
@@ -275,6 +276,15 @@ class Worker:
             if now >= look:
                 self._look_for_left_out(source)
                 look = now + LEFT_OUT_S
+
+    def _commit(self, writer: Writer) -> None:
+        """Commit what is open; if these are changes, as a span."""
+        if not writer.pending:
+            writer.commit()
+            return
+        name, count = f"capture {self._definition.name}", writer.pending
+        with tracing.span(name, "producer", {}, messaging__batch__message_count=count):
+            writer.commit()
 
 
 def _take(batch: Batch, writer: Writer, snapshots: Snapshots) -> None:

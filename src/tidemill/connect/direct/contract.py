@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tidemill import tracing
 from tidemill.confluent.clients import Kafka
 from tidemill.settings.section import Section
 
@@ -34,6 +36,11 @@ class Place:
     def client(self) -> str:
         """The client id of its Kafka clients."""
         return f"tidemill-bridge-{self.name}"
+
+    def span(self, messages: int | None = None) -> AbstractContextManager[tracing.Span]:
+        """Make a span of one batch, with the number of its messages if it is known."""
+        count = {} if messages is None else {"messaging__batch__message_count": messages}
+        return tracing.span(f"bridge {self.name}", "producer", {}, **count)
 
 
 @dataclass(slots=True)

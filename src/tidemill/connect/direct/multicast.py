@@ -183,13 +183,20 @@ class MulticastBridge(Bridge):
                 raise BridgeError(
                     f"can't read topic {self._place.topic}: {error.args[0].str()}"
                 ) from error
-            for message in found:
-                offset = int(message.offset() or 0)
-                await self._send_holes(messages, sender, offset + 1)
-                self._gather(messages, sender, message)
-            self._flush(messages, sender)
+            if found:
+                with self._place.span(len(found)):
+                    await self._send_all(messages, sender, found)
             # The markers at the end of what is committed are holes, too.
             await self._send_holes(messages, sender, follower.positions[partition] + 1)
+
+    async def _send_all(
+        self, messages: LogMessages, sender: Sender, found: Sequence[Message]
+    ) -> None:
+        for message in found:
+            offset = int(message.offset() or 0)
+            await self._send_holes(messages, sender, offset + 1)
+            self._gather(messages, sender, message)
+        self._flush(messages, sender)
 
     def _gather(self, messages: LogMessages, sender: Sender, message: Message) -> None:
         """Add a record to the next packet, and send that if it is full."""

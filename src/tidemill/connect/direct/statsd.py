@@ -196,7 +196,8 @@ class StatsdBridge(Bridge):
                 self._postponed += 1  # the series continue, and nothing is lost
             else:
                 # What was taken out of the aggregator is written, or it is lost.
-                await to_its_end(self._flush(writer, end_ms))
+                with self._place.span():
+                    await to_its_end(self._flush(writer, end_ms))
             end_ms = (max(now_ms, end_ms) // interval_ms + 1) * interval_ms
 
     async def _end(self, writer: Writer) -> None:

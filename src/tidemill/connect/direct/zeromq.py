@@ -310,7 +310,9 @@ class _Live:
             described = self._identity.still(self._topic_id, stop, asked)
             if described is None:
                 return
-            self._publish(blocks)
+            if blocks:
+                with self._place.span(len(found)):
+                    self._publish(blocks)
             if new := set(described.partitions) - set(self._published.ends):
                 self._published.ends.update(dict.fromkeys(new, 0))
                 follower.add({(self._place.topic, number): 0 for number in new})

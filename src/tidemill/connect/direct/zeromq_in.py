@@ -154,9 +154,11 @@ class ZeroMqInBridge(Bridge):
     async def _write(self, writer: Writer) -> None:
         """Write what was received. If this is cancelled, the rest stays in memory."""
         now_ms = time.time_ns() // 1_000_000
-        while self._pending:
-            await writer.put(self._place.topic, *self._pending[0], now_ms)
-            self._pending.popleft()
+        if self._pending:
+            with self._place.span(len(self._pending)):
+                while self._pending:
+                    await writer.put(self._place.topic, *self._pending[0], now_ms)
+                    self._pending.popleft()
         writer.poll()
 
     def _rows(self, frames: list[bytes]) -> Sequence[tuple[bytes | None, bytes]]:

@@ -34,6 +34,7 @@ from tidemill.connect.webhooks.topics import (
     attempts_topic,
 )
 from tidemill.errors import TidemillError
+from tidemill.tracing import context_in, span
 
 TICK_S = 0.05
 FIGURES_EVERY = 4
@@ -279,7 +280,15 @@ class Run:
         assert sender is not None
         message = messages.message(delivery)
         at_ms = now_ms()
-        answer = await sender.post(messages.headers(message, at_ms // 1000), message.body)
+        first, *others = delivery.events
+        parent = context_in(first.headers) if first.headers and not others else {}
+        with span(f"webhook {self._webhook.name}", "client", parent) as traced:
+            headers = {**traced.context, **messages.headers(message, at_ms // 1000)}
+            answer = await sender.post(headers, message.body)
+            if answer.status is None:
+                traced.fail(answer.error)
+            else:
+                traced.set("http.response.status_code", answer.status)
         longest = int(1000 * self._webhook.max_retry_after_s)
         wait_ms = retry_after_ms(answer.retry_after, now_ms(), longest)
         verdict = judge(answer.status, asks_to_wait=wait_ms is not None)

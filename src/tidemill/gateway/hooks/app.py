@@ -27,6 +27,7 @@ from tidemill.gateway.hooks.hook import Challenge, Hook
 from tidemill.gateway.hooks.mapping import Delivery
 from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry
 from tidemill.gateway.hooks.writer import Writer
+from tidemill.gateway.metrics import TRACE
 from tidemill.gateway.server import Listener
 
 DUPLICATE = "webhook-duplicate"
@@ -138,7 +139,8 @@ class HooksApp:
             query = request.scope["query_string"].decode("latin-1")
             raw = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
             url = self._section.public_url.rstrip("/") + raw
-            delivery = Delivery(request.method, url, headers, body, parameters, query)
+            trace = request.scope.get(TRACE, {})
+            delivery = Delivery(request.method, url, headers, body, parameters, query, trace)
             return await self._store(hook, delivery)
 
     async def _store(self, hook: Hook, delivery: Delivery) -> Response:

@@ -12,6 +12,7 @@ from tidemill.gateway.hooks.cloudevents import read_events
 from tidemill.gateway.hooks.mapping import Delivery, Record, encode, selector
 from tidemill.gateway.hooks.settings import HookEntry
 from tidemill.gateway.hooks.verifiers import make_verifier
+from tidemill.tracing import TRACEPARENT
 
 MAX_ID = 512
 """Bytes of a delivery id. It is kept in memory."""
@@ -41,6 +42,7 @@ class Hook:
         self._verifier = make_verifier(entry)
         self._key = selector(entry.key_from) if entry.key_from else None
         self._headers = [(name, selector(text)) for name, text in entry.headers.items()]
+        self._mapped = frozenset(entry.headers)
         self._parameters = [each.strip("{}") for each in entry.path.split("/")[1:]]
 
     def parameters(self, segments: list[str]) -> dict[str, str] | None:
@@ -68,6 +70,8 @@ class Hook:
         key = None if self._key is None else self._key(delivery)
         mapped = [(name, take(delivery)) for name, take in self._headers]
         headers = tuple((name, encode(text)) for name, text in mapped if text is not None)
+        if TRACEPARENT not in self._mapped:
+            headers += tuple((name, encode(text)) for name, text in delivery.trace.items())
         if self.entry.format == "cloudevents":
             return [
                 Record(

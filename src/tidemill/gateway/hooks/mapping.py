@@ -30,6 +30,7 @@ class Delivery:
         body: the bytes as they arrived.
         path: the parameters of the path.
         query: the query as it arrived, without the question mark.
+        trace: the context of its trace, for the headers of records.
     """
 
     method: str
@@ -38,6 +39,7 @@ class Delivery:
     body: bytes = field(repr=False)
     path: Mapping[str, str] = field(default_factory=dict)
     query: str = ""
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def json(self) -> Any:

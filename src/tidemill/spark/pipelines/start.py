@@ -9,8 +9,10 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tidemill import tracing
 from tidemill.spark.base import pyspark_private
 from tidemill.spark.base.session import DEFAULTS
 from tidemill.spark.pipelines.checkpoint import Checkpoint, Fingerprint
@@ -113,6 +115,7 @@ class Started:
             if not new:
                 newest = which
             new.append(self._read(report.json()))
+            trace_batch(new[-1])
         self._last = newest
         return new[::-1]
 
@@ -134,6 +137,20 @@ class Started:
             self._query.stop()
         finally:
             self._writer.close()
+
+
+def trace_batch(report: Mapping[str, Any]) -> None:
+    """Make a span of the batch that a report is about."""
+    with contextlib.suppress(KeyError, ValueError, TypeError):  # a report of another form
+        began = datetime.fromisoformat(str(report["timestamp"]))
+        start_ns = round(began.timestamp() * 1000) * 1_000_000
+        tracing.record(
+            f"batch {report['name']}",
+            start_ns,
+            start_ns + int(report["batchDuration"]) * 1_000_000,
+            tidemill__batch_id=int(report["batchId"]),
+            messaging__batch__message_count=int(report["numInputRows"]),
+        )
 
 
 def start(built: Built, run: Run) -> Started:
