@@ -136,5 +136,5 @@ class Alerts(RuleBasedStateMachine):
 
 TestAlerts = Alerts.TestCase
 TestAlerts.settings = settings(
-    max_examples=rounds("ALERT_EXAMPLES", 25, 2000), stateful_step_count=30, deadline=None
+    max_examples=rounds("ALERT_EXAMPLES", 15, 2000), stateful_step_count=30, deadline=None
 )
