@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.gateway.console.test_workers import fill_with_workers
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
@@ -42,6 +43,11 @@ PARAMETERS: dict[str, str] = {
     "produce": "?topic=orders",
     "group": "?name=billing",
     "queue": "?name=jobs",
+    "pipeline": "?name=flights",
+    "source": "?name=shop",
+    "bridge": "?name=statsd",
+    "webhook": "?name=billing",
+    "event-store": "?name=accounts&stream=account-1",
 }
 """Pages that are about one thing. Others that need a parameter may answer 400 and 404."""
 
@@ -79,6 +85,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Kafka]
             value = "<b>hostile</b> \u202e" if number else b"\xff\xfe"
             producer.produce("orders-dead-letters", value, headers=letter)
         assert producer.flush(30) == 0
+        fill_with_workers(kafka, folder)
         config = kafka.config("tests", group_id="billing", auto_offset_reset="earliest")
         consumer: Consumer = kafka.make(Consumer, config)
         consumer.subscribe(["orders"])

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,11 @@ from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.board import Board, BoardWriter, create_topic
 from tidemill.connect.cdc.topics import SOURCES
+from tidemill.connect.direct.topics import BRIDGES
 from tidemill.connect.webhooks.topics import WEBHOOKS, attempts_topic
 from tidemill.errors import TidemillError
+from tidemill.eventstore.events import NewEvent
+from tidemill.eventstore.store import Store
 from tidemill.gateway.cluster import tables
 from tidemill.gateway.cluster.tables import Tables
 from tidemill.gateway.console.workers import definitions, pipelines
@@ -290,6 +294,41 @@ def listed(http: httpx.Client, kind: Any, q: str) -> int:
     assert twin.status_code == 200, twin.text
     assert http.get(f"/console/{kind.noun}s", params={"q": q}).status_code == 200
     return int(twin.json()["list"]["found"])
+
+
+def fill_with_workers(kafka: Kafka, folder: Path) -> None:
+    """Write what workers of each kind publish, and an event store, for the tour of the browser."""
+    with StatusTopic({"bootstrap.servers": kafka.servers}) as statuses:
+        statuses.create([])
+        wrong = replace(DELAYS, query="wrong", state="failed", error="division\nhint: repair it")
+        for status in (DELAYS, wrong):
+            statuses.publish(replace(status, updated="2099-01-01T00:00:00Z"))
+    captured = {f"public.t{number}": f"shop.public.t{number}" for number in range(9)}
+    define(kafka, SOURCES, "shop", {"phase": "running", "tables": captured}, kind="postgres")
+    error = {"phase": "failed", "error": "no answer from db:5432", "hint": "Is it running?"}
+    define(kafka, SOURCES, "crm", error, kind="mysql")
+    counts = {"phase": "running", "received": 10**9, "details": {"port": 8125}}
+    define(kafka, BRIDGES, "statsd", counts, kind="statsd", topic="metrics")
+    define(
+        kafka, WEBHOOKS, "billing", {"phase": "running", "lag": 3}, topic="orders", url="http://x"
+    )
+    kafka.create_topics("tests", {attempts_topic("billing"): (1, {})})
+    producer = kafka.producer("tests")
+    for number in range(20):
+        attempt = {
+            "id": f"msg_{number}",
+            "records": [[0, number]],
+            "status": 503,
+            "outcome": "retry",
+        }
+        producer.produce(attempts_topic("billing"), json.dumps(attempt))
+    assert producer.flush(30) == 0
+    with Store(kafka, "accounts", folder=folder) as store:
+        for number in range(30):
+            data = json.dumps({"note": "x" * 20 * number}).encode()
+            store.append(
+                "account-1", [NewEvent("noted", data, metadata=b"{}", tags=frozenset("ab"))]
+            )
 
 
 async def test_in_read_only_mode_nothing_is_ordered() -> None:

@@ -17,7 +17,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Partition, messages_to_end
 from tidemill.errors import TidemillError
 
-KEPT_S = 1.0
+KEPT_S = 0.5
 """How long a table is shown again."""
 MOST_BYTES = 64 << 20
 """Largest table."""
