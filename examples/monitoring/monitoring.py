@@ -96,7 +96,7 @@ class Sender:
     def end(self):
         """Send a minute of the next day. Time passes only with events: it ends all windows."""
         last = self.sent[-1].at + 24 * 60 * MINUTE_MS
-        lines = ((last, "ERROR", "the end"),)
+        lines = ((last, "INFO", "served 0 requests"),)
         self._send([Minute(last, name, (("requests", "c", 0.0),), lines) for name in INSTANCES])
         self._flush()
 
