@@ -88,15 +88,17 @@ class World:
         self.targets.append(target)
         return log
 
-    def append(self, batches: Sequence[tuple[int, bytes]]) -> list[RunResult]:
-        """Append a run of (partition, batch)."""
+    def append(
+        self, batches: Sequence[tuple[int, bytes]], ends: Sequence[int] = ()
+    ) -> list[RunResult]:
+        """Append a run of (partition, batch), of requests with one batch or with these ends."""
         run: list[RunWrite] = []
         for partition, data in batches:
             header = parse_header(data)
             times = header.max_timestamp, header.base_timestamp
             facts = (header.record_count, *times, 0, header.producer_id)
             run.append((self.targets[partition], memoryview(bytearray(data)), facts))
-        return self.appender.append(run, Durability.SYNCED, range(1, len(run) + 1))[0]
+        return self.appender.append(run, Durability.SYNCED, ends or range(1, len(run) + 1))[0]
 
 
 def batch(
@@ -354,3 +356,14 @@ def test_the_files_of_an_append_are_closed_last(world: World, taken: list[int]) 
     another = world.add().segments[-1].file
     assert list(pool._open) == [files[3], files[1], files[0], another]
     assert [file.fd >= 0 for file in files] == [True, True, False, True]
+
+
+def test_a_request_is_appended_as_a_whole_or_left_with_all_behind_it(world: World) -> None:
+    logs = [world.add() for _ in range(2)]
+    late = batch(at=NOW + 3_700_000)  # too far ahead for its topic
+    run = [(0, batch()), (1, batch()), (0, batch()), (1, late), (0, batch()), (1, batch())]
+    assert outcome(world.append(run, [2, 4, 6])) == [(0, -1, 0), (0, -1, 0)]
+    assert [log.log_end_offset for log in logs] == [1, 1]
+    assert world.append(run[2:], [2, 4]) == []
+    assert [log.log_end_offset for log in logs] == [1, 1]
+    assert outcome(world.append(run[4:], [2])) == [(1, -1, 0), (1, -1, 0)]
