@@ -93,7 +93,7 @@ class Parts:
             hub=Hub(kafka, catalog),
             registry=registry,
             metrics=MetricsPage(kafka, registry),
-            watch=Watch(kafka),
+            watch=Watch(kafka, None if beside is None else beside.watch.history),
             amqp=amqp,
             amqp_state=AmqpState(kafka, kafka if beside is None else beside.kafka),
             alerts=KeptAlerts(kafka),

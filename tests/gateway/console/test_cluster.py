@@ -52,8 +52,12 @@ async def test_a_snapshot_has_topics_groups_members_and_lag(kafka: Kafka, topic:
     assert found.readers[topic] == (group.name,)
     assert found.problems == ()
     assert await watch.snapshot() is found  # it is fresh
+    kafka.create_topics("tests", {f"{topic}-later": (1, {})})
+    producer.produce(f"{topic}-later", b"x")
+    producer.flush(30)
     watch.expire()
-    assert (await watch.snapshot()).at_ms >= found.at_ms
+    later = (await watch.snapshot()).topics[f"{topic}-later"]
+    assert (later.records, later.starts) == (1, (0,))  # also of a topic that is new
     await watch.close()
     consumer.close()
 
@@ -63,7 +67,7 @@ async def test_a_lost_connection_is_made_again(kafka: Kafka, topic: str) -> None
     assert topic in cluster.snapshot().topics
     for connection in cluster._brokers._connections.values():
         connection._socket.shutdown(socket.SHUT_RDWR)  # as a broker closes one that is idle
-    assert topic in cluster.snapshot(with_starts=False).topics
+    assert topic in cluster.snapshot(whole=False).topics
     cluster.close()
 
 

@@ -60,17 +60,18 @@ class Cluster:
         config |= {"bootstrap.servers": kafka.servers}
         self._brokers = Brokers(connection_settings(config, "tidemill-console"), {})
         self._starts: dict[tuple[str, int], int] = {}
+        self._sizes: dict[tuple[str, int], int] = {}
 
     def close(self) -> None:
         """Close the connections."""
         self._brokers.close()
 
-    def snapshot(self, *, with_starts: bool = True) -> Snapshot:
+    def snapshot(self, *, whole: bool = True) -> Snapshot:
         """Return a new snapshot.
 
         Args:
-            with_starts: Whether the first offsets are asked for again, or those of the last
-                snapshot are taken.
+            whole: Whether first offsets and sizes on disk are asked for again. If not, they are
+                those of the last snapshot, unless there are new partitions.
 
         Raises:
             UnreachableError: no broker answers.
@@ -86,11 +87,14 @@ class Cluster:
         round_ = _Round({each.node_id: Address(each.host, each.port) for each in metadata.brokers})
         topics = _known(metadata, round_)
         ends = self._offsets(round_, topics, _LATEST)
-        if with_starts or not self._starts:
+        places = (
+            (topic.name, each.partition_index) for topic in topics for each in topic.partitions
+        )
+        if whole or not all(place in self._starts for place in places):
             self._starts = self._offsets(round_, topics, _EARLIEST)
-        sizes = self._sizes(round_)
+            self._sizes = self._ask_sizes(round_)
         found = {
-            each.name: _topic(each, self._starts, ends, sizes)
+            each.name: _topic(each, self._starts, ends, self._sizes)
             for each in sorted(topics, key=lambda each: str(each.name))
         }
         groups = self._groups(round_)
@@ -168,7 +172,7 @@ class Cluster:
                         found[topic.name, each.partition_index] = each.offset
         return found
 
-    def _sizes(self, round_: _Round) -> dict[tuple[str, int], int]:
+    def _ask_sizes(self, round_: _Round) -> dict[tuple[str, int], int]:
         """Return the bytes on disk of the largest replica of each partition."""
         trees = {node: {"topics": None} for node in round_.addresses}
         found: dict[tuple[str, int], int] = {}

@@ -5,10 +5,12 @@ Must not know: how it was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Offsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and partition."""
 
@@ -141,3 +143,11 @@ class Snapshot:
     """By topic, records written per second since the snapshot before; empty without one."""
     read_rates: Mapping[str, float] = field(default_factory=dict)
     """By group, records that it has committed per second."""
+    _made: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what a page makes of this snapshot; it is made at the first call for a name."""
+        if name not in self._made:
+            self._made[name] = make()
+        found: T = self._made[name]
+        return found

@@ -20,26 +20,32 @@ from tidemill.gateway.cluster.state import GroupState, Snapshot
 
 FRESH_S = 5.0
 """A snapshot that is older is asked for again when it is looked at."""
-STALE_S = 30.0
+STALE_S = 10.0
 """A snapshot that is older is not shown: the page waits for a new one."""
-_STARTS_S = 60.0
-"""How often the first offsets of partitions are asked for."""
+_WHOLE_S = 20.0
+"""How often first offsets and sizes on disk are asked for: they change slowly."""
 
 log = structlog.get_logger("tidemill.gateway")
 
 
 class Watch:
-    """The snapshot of a cluster, as one user sees it."""
+    """The snapshot of a cluster, as one user sees it.
 
-    def __init__(self, kafka: Kafka) -> None:
+    Args:
+        history: The history of another one, which sees all of the cluster. By default, it has its
+            own.
+    """
+
+    def __init__(self, kafka: Kafka, history: History | None = None) -> None:
         self._kafka = kafka
         self._cluster: Cluster | None = None
         self._latest: Snapshot | None = None
-        self._latest_s = self._starts_s = 0.0
+        self._latest_s = self._whole_s = 0.0
         self._is_expired = False
         self._asking: asyncio.Task[Snapshot] | None = None
         self._sampling: asyncio.Task[None] | None = None
-        self.history = History()
+        self._has_own = history is None
+        self.history = history or History()
 
     async def snapshot(self) -> Snapshot:
         """Return the snapshot: a recent one, or a new one if that is too old.
@@ -84,17 +90,18 @@ class Watch:
         if self._cluster is None:
             self._cluster = Cluster(self._kafka)
         began = time.monotonic()
-        with_starts = began - self._starts_s > _STARTS_S
-        found = await asyncio.to_thread(self._new, self._cluster, with_starts)
-        if with_starts:
-            self._starts_s = began
+        whole = began - self._whole_s > _WHOLE_S
+        found = await asyncio.to_thread(self._new, self._cluster, whole)
+        if whole:
+            self._whole_s = began
         self._latest, self._latest_s = found, time.monotonic()
-        self.history.take(self._latest)
+        if self._has_own:
+            self.history.take(self._latest)
         return self._latest
 
-    def _new(self, cluster: Cluster, with_starts: bool) -> Snapshot:
+    def _new(self, cluster: Cluster, whole: bool) -> Snapshot:
         """Return a new snapshot with what follows from it. It runs in a thread."""
-        return self._with_lags(self._with_rates(cluster.snapshot(with_starts=with_starts)))
+        return self._with_lags(self._with_rates(cluster.snapshot(whole=whole)))
 
     def _with_rates(self, found: Snapshot) -> Snapshot:
         """Add what was written and read since the snapshot before, unless that is too old."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -188,6 +189,7 @@ class Page:
     belongs_to: str = ""
 
 
+@lru_cache(10_000)
 def address(page: str, /, **parameters: object) -> str:
     """Return the URL of a page. Parameters that are None or empty are left out."""
     given = {name: str(each) for name, each in parameters.items() if each not in (None, "")}

@@ -134,6 +134,10 @@ async def _group(view: View) -> tuple[Snapshot, GroupState]:
     name = view.needed("name")
     snapshot = await view.snapshot()
     group = snapshot.groups.get(name)
+    if group is None:  # created a moment ago, perhaps
+        view.parts.watch.expire()
+        snapshot = await view.again()
+        group = snapshot.groups.get(name)
     if group is None:
         raise HttpError(404, "unknown_group", f"group {name[:200]} does not exist")
     return snapshot, group

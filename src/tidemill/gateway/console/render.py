@@ -69,6 +69,11 @@ def moment(time_ms: float | None) -> str:
     return found.isoformat(" ", precision).replace("+00:00", "")
 
 
+def clock(time_ms: float | None) -> str:
+    """Return the hour and the minute of a time in UTC."""
+    return moment(time_ms)[11:16] or NONE
+
+
 def ago(time_ms: float | None, now_ms: float | None = None) -> str:
     """Return how long ago a time was."""
     if time_ms is None:
@@ -125,7 +130,13 @@ class Renderer:
             auto_reload=False,
         )
         self._environment.filters.update(
-            number=number, size=size, duration=duration, moment=moment, ago=ago, points=points
+            number=number,
+            size=size,
+            duration=duration,
+            moment=moment,
+            clock=clock,
+            ago=ago,
+            points=points,
         )
         self._environment.globals.update(address=address, plural=plural)
         # Blocks are also rendered alone, where what their template imports is not there.

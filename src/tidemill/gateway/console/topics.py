@@ -65,17 +65,8 @@ async def list_(view: View) -> Data:
     snapshot = await view.snapshot()
     with_internal = view.text("internal") == "1"
     rows = [
-        Row(
-            each.name,
-            each.is_internal,
-            each.partitions,
-            each.records,
-            each.bytes,
-            snapshot.rates.get(each.name, 0.0),
-            len(snapshot.readers.get(each.name, ())),
-            max(snapshot.lags.get(each.name, {}).values(), default=None),
-        )
-        for each in snapshot.topics.values()
+        each
+        for each in snapshot.once("topics", lambda: _rows(snapshot))
         if with_internal or not each.is_internal
     ]
     columns = {
@@ -91,8 +82,26 @@ async def list_(view: View) -> Data:
     return {
         "topics": found,
         "with_internal": with_internal,
-        "hidden": sum(each.is_internal for each in snapshot.topics.values()),
+        "hidden": snapshot.once(
+            "hidden topics", lambda: sum(each.is_internal for each in snapshot.topics.values())
+        ),
     }
+
+
+def _rows(snapshot: Snapshot) -> list[Row]:
+    return [
+        Row(
+            each.name,
+            each.is_internal,
+            each.partitions,
+            each.records,
+            each.bytes,
+            snapshot.rates.get(each.name, 0.0),
+            len(snapshot.readers.get(each.name, ())),
+            max(snapshot.lags.get(each.name, {}).values(), default=None),
+        )
+        for each in snapshot.topics.values()
+    ]
 
 
 async def create(view: View, form: Form) -> Done:

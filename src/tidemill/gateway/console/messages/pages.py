@@ -231,7 +231,7 @@ async def detail(view: View) -> Data:
         "origin": sending.origin_of(headers),
         "is_masked": mask.is_needed,
         "before": address("message", **place, offset=offset - 1) if offset else "",
-        "after": address("message", **place, offset=offset + 1),
+        "after": address("message", **place, offset=offset + 1, or_later=1),
         "command": shlex.join([*words, "--from", str(offset), "--count", "1"]),
     }
 

@@ -53,7 +53,7 @@ def origin_of(headers: Headers) -> str:
 
 
 async def read(view: View) -> Message:
-    """Return the record that the URL names.
+    """Return the record that the URL names; with ``or_later``, the next one if it is not there.
 
     Raises:
         HttpError: it does not exist (404).
@@ -64,10 +64,13 @@ async def read(view: View) -> Message:
     offset = parameters.number("offset", 0, 2**63 - 1)
     if partition is None or offset is None:
         raise invalid("the partition and the offset of a record are needed")
-    return await _read(view, topic, partition, offset)
+    or_later = view.text("or_later") == "1"
+    return await _read(view, topic, partition, offset, or_later=or_later)
 
 
-async def _read(view: View, topic: Topic, partition: int, offset: int) -> Message:
+async def _read(
+    view: View, topic: Topic, partition: int, offset: int, *, or_later: bool = False
+) -> Message:
     missing = HttpError(
         404,
         "unknown_record",
@@ -81,7 +84,7 @@ async def _read(view: View, topic: Topic, partition: int, offset: int) -> Messag
         found = await view.parts.pool.read((topic.name, partition), offset, 1, 1)
     except OutOfRangeError:
         raise missing from None
-    if not found.records or found.records[0].offset() != offset:
+    if not found.records or (found.records[0].offset() != offset and not or_later):
         raise missing
     return found.records[0]
 
@@ -172,7 +175,7 @@ async def send(view: View, form: Form) -> Done:
 
 def _key(form: Form) -> bytes | None:
     text = form.get("key", "")
-    return text.encode() if text or form.get("has_key") else None
+    return text.encode() if text else None
 
 
 def _value(form: Form) -> bytes | None:
