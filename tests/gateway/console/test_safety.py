@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.app import topics
+from tidemill.gateway.console import app as app_module
 from tidemill.gateway.console import sessions as sessions_module
 from tidemill.gateway.console.sessions import Session, Sessions
 from tidemill.gateway.console.settings import ConsoleSettings
@@ -149,3 +150,33 @@ def test_sessions_are_bounded_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sessions.of(request(made[3].id)).user == ""
     assert sessions.of(request("<script>")).id != "<script>"
     assert not sessions.is_valid(made[1], sessions.token(made[2]))
+
+
+async def test_a_console_that_is_read_only_runs_no_action() -> None:
+    async with console(schemes="basic", read_only=True) as http:
+        form = await http.get("/console/login")
+        fields = {"csrf": token_in(form.text), "name": "ada", "password": "x:y"}
+        await http.post("/console/login", data=fields)
+        form = await http.get("/console/login")
+        fields = {"csrf": token_in(form.text), "action": "create", "name": "t"}
+        answer = await http.post("/console/topics", data=fields)
+        assert answer.status_code == 403
+        assert "read-only" in answer.text
+
+
+async def test_pages_that_move_and_fields_of_forms_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with console(schemes="basic") as http:
+        form = await http.get("/console/login")
+        body = f"csrf={token_in(form.text)}" + "&a=1" * 30_000
+        kind = {"content-type": "application/x-www-form-urlencoded"}
+        answer = await http.post("/console/login", content=body, headers=kind)
+        assert answer.status_code == 400
+        answer = await http.post("/console/login", content=b"\xff", headers=kind)
+        assert answer.status_code == 400
+        answer = await http.post("/console/login", json={})
+        assert answer.status_code == 415
+    monkeypatch.setattr(app_module, "MOST_LIVE", 0)
+    async with console() as http:
+        assert (await http.get("/console/overview.live")).status_code == 503
