@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,6 +162,26 @@ def test_a_wrong_login_is_401_and_says_nothing_else(guarded: Guarded) -> None:
 def test_the_documentation_needs_no_login(guarded: Guarded) -> None:
     for path in ("/", "/docs", "/openapi.json"):
         assert guarded.client.get(path, follow_redirects=False).status_code < 400
+
+
+def test_the_console_shows_what_the_user_may_see(guarded: Guarded) -> None:
+    base = str(guarded.client.base_url)
+    seen = {}
+    for user in (ADMIN, ALICE):
+        with httpx.Client(base_url=base, timeout=60, trust_env=False) as browser:
+            refused = browser.get("/console/topics")
+            assert refused.headers["location"] == "/console/login?next=%2Fconsole%2Ftopics"
+            form = browser.get(refused.headers["location"])
+            token = re.search(r'name="csrf" value="(\w+)"', form.text)
+            assert token is not None
+            fields = {"csrf": token[1], "name": user[0], "password": user[1]}
+            done = browser.post(refused.headers["location"], data=fields)
+            assert done.headers["location"] == "/console/topics", done.text
+            found = browser.get("/console/topics.json").json()["topics"]["rows"]
+            seen[user[0]] = {each["name"] for each in found}
+            assert user[0] in browser.get("/console/topics").text
+    assert "t" in seen["admin"]
+    assert seen["alice"] == set()
 
 
 # --- without a broker ----------------------------------------------------------------------------
