@@ -39,12 +39,14 @@ class Views:
         self.rated = defaultdict(list)  # user: (time, item)
         self.beside = defaultdict(lambda: defaultdict(dict))  # item: day: {other: count}
         self.weeks = defaultdict(dict)  # end of a week: {item: count}
+        self.size = 0  # greater than each item
         self.broken = broken
         self.lock = threading.Lock()
         self.arrays, self.sums = {}, {}  # made of the dictionaries when they are asked for
 
     def take(self, topic, row):
         """Take a row of a topic."""
+        self.size = max(self.size, row["item"] + 1, row.get("other", 0) + 1)
         if topic == "ratings":
             bisect.insort(self.rated[row["user"]], (row["at"], row["item"]))
         elif topic == "movies":
@@ -94,12 +96,12 @@ class Views:
         """Return how often each item was rated beside this one, in the days until ``at``."""
         days, others, counts = self.array(item)
         known = numpy.searchsorted(days, self.today(at), side="right")
-        return numpy.bincount(others[:known], counts[:known], max(self.titles) + 1)
+        return numpy.bincount(others[:known], counts[:known], self.size)
 
     def totals(self, today):
         """Return in how many pairs each item was, in the days until today."""
         if today not in self.sums:
-            sums = numpy.zeros(max(self.titles) + 1)
+            sums = numpy.zeros(self.size)
             for item in self.beside:
                 days, _, counts = self.array(item)
                 sums[item] = counts[: numpy.searchsorted(days, today, side="right")].sum()
@@ -162,7 +164,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
         query = dict(urllib.parse.parse_qsl(url.query))
         try:
             status, body = 200, self.answer(url.path.strip("/").split("/"), query)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, OverflowError) as error:
             status, body = 404, {"error": f"not found: {error}"}
         kind = "text/html" if isinstance(body, bytes) else "application/json"
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -173,7 +175,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def answer(self, path, query):
-        at, most = int(query.get("at", time.time())), min(int(query.get("n", 10)), 100)
+        at = int(query.get("at", time.time()))
+        most = max(1, min(int(query.get("n", 10)), 100))
         with self.views.lock:
             if path == ["positions"]:
                 return dict(self.follower.positions)

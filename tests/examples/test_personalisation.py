@@ -62,6 +62,15 @@ def test_what_happens_later_changes_no_answer() -> None:
         assert then.recommend(user, at, 10) == now.recommend(user, at, 10)
 
 
+def test_a_follower_answers_whatever_the_topics_and_a_request_say() -> None:
+    views = load("personalisation", "follower").Views()
+    assert views.recommend(1, 900_000_000, 10) == []
+    views.take("ratings", {"user": 1, "item": 5000, "at": 1})  # no title, and in no pair
+    views.take("trending", {"until": 900_028_800, "item": 7, "count": 2})
+    assert views.recommend(1, 900_030_000, 10) == [7]
+    assert views.recommend(2**40, 900_030_000, 10) == [7]
+
+
 @pytest.mark.nightly
 @pytest.mark.spark
 def test_a_run_checks_itself_and_survives_a_kill_of_its_pipeline(tmp_path: Path) -> None:
