@@ -47,7 +47,7 @@ def section(run: Run) -> Section:
     with (
         tempfile.TemporaryDirectory(prefix="console-", dir=run.options.folder) as folder,
         BrokerProcess(Path(folder), fresh=True) as broker,
-        _gateway(run, broker.bootstrap) as (port, gateway),
+        _gateway(run, broker) as (port, gateway),
     ):
         run.say("console: topics, groups and queues")
         _fill(broker)
@@ -76,9 +76,11 @@ def section(run: Run) -> Section:
 
 
 @contextlib.contextmanager
-def _gateway(run: Run, servers: str) -> Iterator[tuple[int, int]]:
+def _gateway(run: Run, broker: BrokerProcess) -> Iterator[tuple[int, int]]:
     port = reserve_port()
-    command = [sys.executable, "-m", "tidemill", "gateway", "--port", str(port), "-b", servers]
+    serve = [sys.executable, "-m", "tidemill", "gateway", "--port", str(port)]
+    queues = f"--set=gateway.amqp_url=amqp://127.0.0.1:{broker.amqp_port}/"
+    command = [*serve, "-b", broker.bootstrap, queues]
     process = ServerProcess(
         "gateway", command, run.options.folder / "console-gateway.log", cwd=programs.ROOT
     )
@@ -124,9 +126,12 @@ def _pages(http: httpx.Client) -> list[str]:
         "offset": 0,
     }
     urls = [f"/console/{page.address}" for page in PAGES]
+    names = {"/console/group": "group-007", "/console/queue": "queue-0007"}
     found = []
-    for url in [*urls, "/console/messages.json"]:
-        only = {"topic": place["topic"]} if "messages" in url else place
+    for url in [*urls, "/console/messages.json", "/api/queues", "/api/overview"]:
+        only = {**place, "name": names.get(url, place["name"])}
+        if "messages" in url or "/api/" in url:
+            only = {"topic": place["topic"]}
         answer = http.get(url, params=only)
         if answer.status_code == 200:
             found.append(answer.url.raw_path.decode())
