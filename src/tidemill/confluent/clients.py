@@ -128,13 +128,16 @@ class Kafka:
             hint="Check the address, and that the broker runs.",
         )
 
-    def list_topics(self, client: str) -> set[str]:
+    def list_topics(self, client: str, admin: AdminClient | None = None) -> set[str]:
         """Return the names of all topics.
+
+        Args:
+            admin: the client to ask with; by default a new one.
 
         Raises:
             UnreachableError: no broker answers.
         """
-        admin = self.admin(client)  # a client that is collected gets no answers
+        admin = admin or self.admin(client)  # a client that is collected gets no answers
         try:
             return set(admin.list_topics(timeout=REQUEST_S).topics)
         except KafkaException as error:
@@ -256,26 +259,38 @@ class Kafka:
         return self._list_offsets(client, partitions, specs.latest(), committed, admin)
 
     def start_offsets(
-        self, client: str, partitions: Iterable[tuple[str, int]]
+        self,
+        client: str,
+        partitions: Iterable[tuple[str, int]],
+        admin: AdminClient | None = None,
     ) -> dict[tuple[str, int], int]:
-        """Return the first offset that each partition still has, with the errors of the end."""
+        """Return the first offset that each partition still has, with the errors of the end.
+
+        Args:
+            admin: the client to ask with; by default a new one.
+        """
         specs: Any = OffsetSpec
-        return self._list_offsets(client, partitions, specs.earliest())
+        return self._list_offsets(client, partitions, specs.earliest(), admin=admin)
 
     def offsets_since(
-        self, client: str, partitions: Iterable[tuple[str, int]], time_ms: int
+        self,
+        client: str,
+        partitions: Iterable[tuple[str, int]],
+        time_ms: int,
+        admin: AdminClient | None = None,
     ) -> dict[tuple[str, int], int]:
         """Return the first offset with a timestamp from a time on, or -1, of each partition.
 
         Args:
             time_ms: milliseconds since the epoch.
+            admin: the client to ask with; by default a new one.
 
         Raises:
             TidemillError: a partition does not exist.
             UnreachableError: no broker answers.
         """
         specs: Any = OffsetSpec
-        return self._list_offsets(client, partitions, specs.for_timestamp(time_ms))
+        return self._list_offsets(client, partitions, specs.for_timestamp(time_ms), admin=admin)
 
     def _list_offsets(
         self,

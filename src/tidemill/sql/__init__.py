@@ -6,6 +6,7 @@ duckdb is the extra ``sql``. Must not know: the broker's inside, Spark, commands
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,12 @@ __all__ = [
 
 apilevel, threadsafety, paramstyle = "2.0", 1, "qmark"
 """As in PEP 249."""
+
+
+@functools.cache
+def _problem() -> tuple[str, str] | None:
+    """Return what is wrong with the packages. To look takes tens of ms."""
+    return problem_of("sql")
 
 
 def connect(
@@ -71,7 +78,7 @@ def connect(
         TidemillError: the packages of the extra are not installed.
         SqlError: a schema is malformed.
     """
-    if (problem := problem_of("sql")) is not None:
+    if (problem := _problem()) is not None:
         raise TidemillError(problem[0], hint=problem[1])
     from tidemill.confluent.clients import Kafka
     from tidemill.frames import BOOTSTRAP_VARIABLE, DEFAULT_SERVERS

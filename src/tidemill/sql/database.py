@@ -20,6 +20,8 @@ from tidemill.sql.statement import Node
 
 LATEST = "$latest"
 _KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
+FOR_LATEST = frozenset({"_key", "_partition", "_offset", "_timestamp", "_value"})
+"""Columns of records that decide which one of a key is the latest."""
 _INTEGERS = {"_offset": "({})::BIGINT", "_partition": "({})::BIGINT", "_timestamp": "epoch_ms({})"}
 
 
@@ -133,7 +135,7 @@ def value_of(database: duckdb.DuckDBPyConnection, node: Node, column: str) -> in
 
 
 def views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
-    """Yield the statements that make the tables of a topic."""
+    """Yield the statements that make the tables of a topic: ``$latest`` needs ``FOR_LATEST``."""
     if columns.shape.captured:
         fields = [
             f"CASE WHEN op = 'd' THEN before.{quoted(f.name)} ELSE after.{quoted(f.name)} END "
@@ -148,6 +150,8 @@ def views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
         body = f"SELECT * FROM {scan}"
         there = "_value IS NOT NULL"
     yield f"CREATE OR REPLACE TEMP VIEW {quoted(topic)} AS {body}"
+    if not FOR_LATEST.issubset(columns.record):
+        return
     # In a partition the last record counts, as in compaction. A key is in several partitions only
     # if the topic got more of them, or a producer chose them: then the time decides.
     last = (

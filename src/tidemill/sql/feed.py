@@ -14,12 +14,10 @@ import pyarrow as pa
 
 from tidemill.reading.ranges import OffsetRange, limit_offsets
 from tidemill.sql.columns import Columns, Misfits, Shape
-from tidemill.sql.database import LATEST, ask, quoted, views
+from tidemill.sql.database import FOR_LATEST, LATEST, ask, quoted, views
 from tidemill.sql.incremental import Plan
 from tidemill.sql.topics import Extent, Topics
 
-FOR_LATEST = frozenset({"_key", "_partition", "_offset", "_timestamp", "_value"})
-"""Columns that a topic's table always has: they decide which record of a key is the latest."""
 BATCH = 100_000
 _SOURCE = "__source"
 
@@ -55,9 +53,10 @@ class Feed:
         self._database = database
         self._cancelled = cancelled
         self._source = plan.source
-        wanted = None if plan.used.all_columns else frozenset(plan.used.names) | FOR_LATEST
 
         def columns(topic: str) -> Columns:
+            record = FOR_LATEST if topic in plan.tables else {"_partition"}
+            wanted = None if plan.used.all_columns else frozenset(plan.used.names) | record
             self.extents[topic] = topics.extents(topic)
             self.shapes[topic] = shape_of(topic, self.extents[topic])
             return Columns(self.shapes[topic], wanted, misfits)

@@ -25,6 +25,7 @@ from tidemill.sql import commands, inserting
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.commands import Copy, CreateView, DropView, Insert
 from tidemill.sql.database import (
+    FOR_LATEST,
     LATEST,
     ask,
     declared,
@@ -40,7 +41,7 @@ from tidemill.sql.errors import (
     TooMuchToReadError,
     UnknownTableError,
 )
-from tidemill.sql.feed import FOR_LATEST, Feed
+from tidemill.sql.feed import Feed
 from tidemill.sql.following import Follower, refused
 from tidemill.sql.incremental import Plan
 from tidemill.sql.incremental import plan as incremental_plan
@@ -387,7 +388,9 @@ class Connection:
             for bounds in places
         ]
         ranges = self._topics.ranges(topic, extents, wants)
-        wanted = None if used.all_columns else frozenset(used.names) | FOR_LATEST
+        # One column at least: a batch without columns has no number of rows.
+        record = FOR_LATEST if topic + LATEST in used.tables else {"_partition"}
+        wanted = None if used.all_columns else frozenset(used.names) | record
         columns = Columns(shape, wanted, misfits)
         size = int(sum(each.size for each in ranges) * shape.record_bytes)
         fields = tuple(name for name in columns.schema.names if not name.startswith("_"))

@@ -49,30 +49,36 @@ class Topics:
         self._kafka = kafka
         self._admin: Any = None
 
+    def _asking(self) -> Any:
+        """Return the client for questions: it is kept, because a new one takes tens of ms."""
+        if self._admin is None:
+            self._admin = self._kafka.admin(_CLIENT)
+        return self._admin
+
     def names(self) -> set[str]:
         """Return the names of all topics.
 
         Raises:
             UnreachableError: no broker answers.
         """
-        return self._kafka.list_topics(_CLIENT)
+        return self._kafka.list_topics(_CLIENT, self._asking())
 
     def extents(self, topic: str) -> dict[int, Extent]:
         """Return the offsets of each partition; none if the topic does not exist."""
-        places = self._kafka.partitions(_CLIENT, topic)
-        first = self._kafka.start_offsets(_CLIENT, places)
-        end = self._kafka.end_offsets(_CLIENT, places, committed=True)
+        admin = self._asking()
+        places = self._kafka.partitions(_CLIENT, topic, admin)
+        first = self._kafka.start_offsets(_CLIENT, places, admin)
+        end = self._kafka.end_offsets(_CLIENT, places, committed=True, admin=admin)
         return {
             place[1]: Extent(first[place], max(first[place], end[place]))
             for place in sorted(places)
         }
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Return the offset behind the last committed record of each partition, over one client."""
-        if self._admin is None:
-            self._admin = self._kafka.admin(_CLIENT)
-        places = self._kafka.partitions(_CLIENT, topic, self._admin)
-        found = self._kafka.end_offsets(_CLIENT, places, committed=True, admin=self._admin)
+        """Return the offset behind the last committed record of each partition."""
+        admin = self._asking()
+        places = self._kafka.partitions(_CLIENT, topic, admin)
+        found = self._kafka.end_offsets(_CLIENT, places, committed=True, admin=admin)
         return {place[1]: end for place, end in found.items()}
 
     def ranges(
@@ -83,7 +89,8 @@ class Topics:
         for need in places:
             if need.since_ms is not None and need.since_ms not in since:
                 partitions = [(topic, number) for number in extents]
-                found = self._kafka.offsets_since(_CLIENT, partitions, max(0, need.since_ms))
+                least = max(0, need.since_ms)
+                found = self._kafka.offsets_since(_CLIENT, partitions, least, self._asking())
                 since[need.since_ms] = {place[1]: offset for place, offset in found.items()}
         made = []
         for number, extent in extents.items():

@@ -24,6 +24,7 @@ from tidemill.errors import TidemillError
 from tidemill.sql import feed
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.database import (
+    FOR_LATEST,
     LATEST,
     ask,
     declared,
@@ -33,7 +34,7 @@ from tidemill.sql.database import (
     tree_of,
 )
 from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
-from tidemill.sql.feed import FOR_LATEST, Feed, Latest, new_records
+from tidemill.sql.feed import Feed, Latest, new_records
 from tidemill.sql.incremental import Plan, merge, plan
 from tidemill.sql.statement import uses
 from tidemill.sql.topics import Extent, Topics
