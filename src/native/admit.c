@@ -61,7 +61,7 @@ static int add_place(PyObject *found, PyObject *target, PyObject *places, Py_ssi
 
 /* Admit one batch; return 1, 0 if it can't be, or -1 with an error. */
 static int admit(PyObject *write, PyObject *found, PyObject *logs, PyObject *hidden, int64_t now_ms,
-                 Py_ssize_t place, Py_ssize_t *size)
+                 Py_ssize_t place, Py_ssize_t *size, int *is_outdated)
 {
     PyObject *target = PyTuple_GetItem(write, 0), *facts = target ? PyTuple_GetItem(write, 2) : NULL;
     Py_ssize_t bytes = facts ? PyObject_Size(PyTuple_GetItem(write, 1)) : -1;
@@ -71,6 +71,7 @@ static int admit(PyObject *write, PyObject *found, PyObject *logs, PyObject *hid
     const tm_target *at = TM_AS(tm_target, target);
     if (!at) PyErr_SetString(PyExc_TypeError, "not a target");
     int admitted = !at ? -1 : places ? 1 : is_current(at, logs, hidden);
+    *is_outdated = admitted == 0;
     if (admitted <= 0) return admitted;
     admitted = is_ordinary(at->limits, facts, bytes, now_ms);
     if (admitted > 0 && add_place(found, target, places, place) < 0) return -1;
@@ -86,12 +87,13 @@ PyObject *tm_py_admit_run(PyObject *module, PyObject *args)
         return NULL;
     PyObject *found = PyDict_New();
     Py_ssize_t count = 0, size = 0;
-    int admitted = found ? 1 : -1;
+    int admitted = found ? 1 : -1, is_outdated = 0;
     while (admitted > 0 && count < PyList_Size(run)) {
-        admitted = admit(PyList_GetItem(run, count), found, logs, hidden, now_ms, count, &size);
+        admitted = admit(PyList_GetItem(run, count), found, logs, hidden, now_ms, count, &size,
+                         &is_outdated);
         if (admitted > 0) count++;
     }
-    PyObject *result = admitted < 0 ? NULL : Py_BuildValue("nOn", count, found, size);
+    PyObject *result = admitted < 0 ? NULL : Py_BuildValue("nOnO", count, found, size, is_outdated ? Py_True : Py_False);
     Py_XDECREF(found);
     return result;
 }

@@ -434,7 +434,7 @@ def finish_pieces(heads: list[Head], taken: list[Any], /) -> list[tuple[bool, bo
 
 def admit_run(
     run: list[Any], logs: Mapping[Any, Any], hidden: Collection[Any], now_ms: int, /
-) -> tuple[int, dict[Any, list[int]], int]:
+) -> tuple[int, dict[Any, list[int]], int, bool]:
     """Return what of a run can be appended as it is: ordinary batches for known partitions.
 
     Args:
@@ -446,8 +446,8 @@ def admit_run(
 
     Returns:
         The number of batches at the front that can be appended, their places for each target, and
-        their bytes. The batch behind them is not ordinary for its topic, or its target is not
-        current.
+        their bytes. The batch behind them is not ordinary for its topic; or its log must be looked
+        up again, which is the last value.
     """
 
 def append_run(

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from tidemill.engine.records.append_runs import is_current
 from tidemill.engine.runs import RunWrite, Target
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.format.validate import Limits
@@ -36,6 +35,7 @@ class World:
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.hidden: set[TopicPartition] = set()
         self.targets: list[Target] = []
+        self.is_outdated = False
         for number in range(count):
             tp = TopicPartition("t", number)
             log = self.logs[tp] = FakeLog()
@@ -57,7 +57,9 @@ class World:
     def admit(self, *run: RunWrite) -> tuple[int, dict[int, list[int]], int]:
         """Return the number of admitted batches, their places by partition, and their bytes."""
         logs = cast(Mapping[TopicPartition, PartitionLog], self.logs)
-        count, places, size = extension.admit_run(list(run), logs, self.hidden, NOW)
+        count, places, size, self.is_outdated = extension.admit_run(
+            list(run), logs, self.hidden, NOW
+        )
         return count, {target.tp.partition: of for target, of in places.items()}, size
 
 
@@ -85,6 +87,7 @@ def test_a_batch_beyond_the_limits_ends_the_admission(
     world = World()
     world.targets[1].limits = limits
     assert world.admit(world.write(0), world.write(1, **wrong), world.write(0)) == (1, {0: [0]}, 50)
+    assert not world.is_outdated
     if limits is not None:
         right = {"size": 100, "latest": NOW + 1000, "earliest": NOW - 1000}
         assert world.admit(world.write(1, **right)) == (1, {1: [0]}, 100)
@@ -105,18 +108,25 @@ def test_a_target_that_is_not_current_ends_the_admission(what: str) -> None:
     else:
         target.log = None
     assert world.admit(world.write(0), world.write(1)) == (1, {0: [0]}, 50)
+    assert world.is_outdated
+
+
+def is_current(target: Target, world: World) -> bool:
+    """Return whether clients can still write to what was found out about a partition."""
+    log = world.logs.get(target.tp)
+    is_same = cast(FakeLog | None, target.log) is log and log is not None
+    return is_same and target.config is target.log.config and target.tp not in world.hidden  # type: ignore[union-attr]
 
 
 def admit(world: World, run: list[RunWrite]) -> tuple[int, dict[int, list[int]], int]:
     """Admit batches one by one."""
-    logs = cast(Mapping[TopicPartition, PartitionLog], world.logs)
     places: dict[int, list[int]] = {}
     count = size = 0
     for target, data, (_, latest, earliest, without_key, _) in run:
         limits = target.limits
         assert limits is not None
         if (
-            not is_current(target, logs, world.hidden)
+            not is_current(target, world)
             or len(data) > limits.most_bytes
             or latest - NOW > limits.ahead_ms
             or NOW - earliest > limits.behind_ms

@@ -11,7 +11,7 @@ wrong. Knows logs and the flusher, and no protocol.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from functools import partial
 
 from tidemill.clock import Clock
@@ -23,27 +23,9 @@ from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.validate import Checked
-from tidemill.log.names import TopicPartition
 from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.native import extension
-
-
-def is_current(
-    target: Target, logs: Mapping[TopicPartition, PartitionLog], hidden: Set[TopicPartition]
-) -> bool:
-    """Return whether clients can still write to what was found out about a partition.
-
-    Args:
-        hidden: the partitions that clients must not see yet.
-    """
-    log = target.log
-    return (
-        log is not None
-        and log.config is target.config
-        and logs.get(target.tp) is log
-        and not (hidden and target.tp in hidden)
-    )
 
 
 class RunAppender:
@@ -112,12 +94,9 @@ class RunAppender:
         if partitions.is_stopping:
             return 0, {}, 0
         while True:
-            admitted = extension.admit_run(run, logs, hidden, now_ms)
-            if admitted[0] == len(run):
-                return admitted
-            target = run[admitted[0]][0]
-            if is_current(target, logs, hidden) or not self._look_up(target):
-                return admitted
+            count, places, size, is_outdated = extension.admit_run(run, logs, hidden, now_ms)
+            if not is_outdated or not self._look_up(run[count][0]):
+                return count, places, size
 
     def _look_up(self, target: Target) -> bool:
         """Find the log of a target again; return whether ordinary batches can go there."""
