@@ -23,20 +23,21 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess, accepts_connections
 
-from bench import cpu, machine, programs
+from bench import cpu, machine, programs, wire
 from bench.report import Aim, Section, Table
 from bench.run import Run, percentile
 
 TOPICS, PARTITIONS, GROUPS, QUEUES, VIEWERS = 200, 10, 100, 1_000, 5
 P99_MS, SHARE, IDLE_MB = 150.0, 5.0, 90.0
-_PER_S = 2_500
+_PER_S = 12_000
 _RECORDS = 20_000
 NOTE = (
     f"{TOPICS} topics of {PARTITIONS} partitions, {GROUPS} groups with offsets, {QUEUES:,} queues. "
-    "One connection, one request after the other, while a snapshot is asked for each five seconds."
+    "One connection, one request after the other, while a snapshot is asked for each five seconds. "
+    "The processor time is that of the gateway, snapshots included."
 )
 COST_NOTE = (
-    f"A producer writes {_PER_S:,} records of 100 bytes a second, each in a request of its own. "
+    f"A producer sends {_PER_S:,} requests a second, each with a batch of 100 bytes. "
     f"{VIEWERS} viewers have the overview, topics, a topic and other pages open."
 )
 
@@ -55,13 +56,17 @@ def section(run: Run) -> Section:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as http:
             pages = _pages(http)
             run.say(f"console: {len(pages)} pages")
-            table = Table("Console: pages", ["page", "p50 ms", "p99 ms", "KiB"], note=NOTE)
+            table = Table(
+                "Console: pages", ["page", "p50 ms", "p99 ms", "processor ms", "KiB"], note=NOTE
+            )
             slowest = 0.0
             for page in pages:
-                took, size = _load(http, page, 50 if run.options.quick else 200)
+                meter, times = cpu.Meter(gateway), 50 if run.options.quick else 200
+                took, size = _load(http, page, times)
+                spent = meter.spent() / times * 1e3
                 p99 = percentile(took, 99) * 1e3
                 slowest = max(slowest, p99)
-                table.rows.append([page, percentile(took, 50) * 1e3, p99, size / 1024])
+                table.rows.append([page, percentile(took, 50) * 1e3, p99, spent, size / 1024])
         run.say("console: viewers")
         shares = _shares(broker, f"http://127.0.0.1:{port}", pages, seconds)
     alone, viewed = (sum(each) / len(each) for each in shares)
@@ -69,7 +74,7 @@ def section(run: Run) -> Section:
     cost.rows = [[0, 100 * alone], [VIEWERS, 100 * viewed]]
     aims = [
         Aim("console: the slowest page, p99", slowest, P99_MS, "ms", at_most=True),
-        Aim("console: five viewers", 100 * (viewed / alone - 1), SHARE, "% more", at_most=True),
+        Aim("console: five viewers", 100 * (viewed - alone), SHARE, "% of a core", at_most=True),
         Aim("console: memory of the gateway, unused", idle_mb, IDLE_MB, "MB", at_most=True),
     ]
     return Section("console", [table, cost], aims)
@@ -178,16 +183,18 @@ def _share(pid: int, seconds: float) -> float:
 
 
 def _produce(servers: str, stop: threading.Event) -> None:
-    one_by_one = {"linger.ms": 0, "batch.num.messages": 1, "acks": "1"}
-    producer = Producer({"bootstrap.servers": servers, **one_by_one})
-    began, sent = time.monotonic(), 0
-    while not stop.is_set():
-        while sent < (time.monotonic() - began) * _PER_S:
-            producer.produce("topic-000", b"x" * 100)
-            sent += 1
-        producer.poll(0)
-        time.sleep(0.01)
-    producer.flush(30)
+    """Write small batches at a steady rate, which loads the broker more than this process."""
+    host, _, port = servers.rpartition(":")
+    frame = wire.produce_frame("topic-000", 0, wire.make_batch(100), 1)
+    together = 100
+    with contextlib.closing(wire.connect((host, int(port)))) as sock:
+        began, sent = time.monotonic(), 0
+        while not stop.is_set():
+            if sent < (time.monotonic() - began) * _PER_S:
+                wire.pipelined(sock, [frame], together, together)
+                sent += together
+            else:
+                time.sleep(0.002)
 
 
 @contextlib.contextmanager
