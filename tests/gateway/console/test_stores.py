@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import httpx
 import pytest
 
 from tidemill.confluent.clients import Kafka
-from tidemill.eventstore.events import NewEvent
+from tidemill.eventstore.events import NewEvent, StoredEvent
 from tidemill.eventstore.store import Store
+from tidemill.gateway.console.messages.masking import MASK, Mask
+from tidemill.gateway.console.workers.stores import shown
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -78,3 +81,15 @@ def test_what_is_not_there_is_an_error(
     name = store if more else topic  # a topic that is not a store
     answer = http.get("/console/event-store", params={"name": name, **more})
     assert answer.status_code == status
+
+
+def test_masked_fields_of_events_are_hidden() -> None:
+    data = json.dumps({"amount": 7, "card": {"number": "4711"}}).encode()
+    event = StoredEvent(
+        *("paid", data, uuid.uuid4(), b"card 4711", frozenset(), 1), *("account-1", 1, 1, 0)
+    )
+    shown_plainly = shown(event, Mask("accounts", [("other", "card.number")]))
+    assert "4711" in shown_plainly.data
+    masked = shown(event, Mask("accounts", [("acc*", "card.number")]))
+    assert json.loads(masked.data) == {"amount": 7, "card": {"number": MASK}}
+    assert (masked.metadata, masked.position) == (MASK, 1)

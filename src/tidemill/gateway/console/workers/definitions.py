@@ -32,6 +32,7 @@ from tidemill.gateway.console.contract import (
     address,
 )
 from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.parts import Parts
 
@@ -196,7 +197,9 @@ async def one_of(kind: Kind, view: View) -> Data:
         raise HttpError(404, f"unknown_{kind.noun}", f"there is no {kind.noun} {name[:200]}")
     found = orders.describe(board, name)
     status = found.status
-    own = {"phase", "error", "hint", "updated_ms", "source", "kind", "worker"}
+    mask = Mask(_text(found.definition.get("topic")), view.settings.masked())
+    hidden = {"blocked"} if mask.key(b"") else set()  # it has keys of records
+    own = {*hidden, "phase", "error", "hint", "updated_ms", "source", "kind", "worker"}
     shown = {"tables", *(each.key for each in (*kind.columns, *kind.more))}
     return {
         "kind": kind,

@@ -20,6 +20,7 @@ from tidemill.eventstore.index_files import index_path
 from tidemill.eventstore.store import Store
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Data, Page, View
+from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import HttpError, invalid
 
 EVENTS, STREAMS = 25, 100
@@ -121,13 +122,14 @@ async def described(view: View) -> Data:
     about = {"name": name, "stream": stream, "q": q, "is_building": store is None}
     if store is None:
         return {**about, **nothing}
-    found = await asyncio.to_thread(_look, store, stream, q, before)
+    mask = Mask(name, view.settings.masked())
+    found = await asyncio.to_thread(_look, store, mask, stream, q, before)
     if stream and not found["version"]:
         raise HttpError(404, "unknown_stream", f"store {name} has no stream {stream[:200]}")
     return {**about, **found}
 
 
-def _look(store: Store, stream: str, q: str, before: int | None) -> Mapping[str, Any]:
+def _look(store: Store, mask: Mask, stream: str, q: str, before: int | None) -> Mapping[str, Any]:
     """Return the newest events, and streams that begin with a text.
 
     Args:
@@ -142,7 +144,7 @@ def _look(store: Store, stream: str, q: str, before: int | None) -> Mapping[str,
     last = events[EVENTS - 1] if len(events) > EVENTS else None
     streams = () if stream else itertools.dropwhile(lambda each: each < q, store.streams())
     return {
-        "events": [shown(each) for each in events[:EVENTS]],
+        "events": [shown(each, mask) for each in events[:EVENTS]],
         "older": None if last is None else last.version if stream else last.position,
         "streams": [
             {"name": each, "events": store.version(each)}
@@ -154,9 +156,9 @@ def _look(store: Store, stream: str, q: str, before: int | None) -> Mapping[str,
     }
 
 
-def shown(event: StoredEvent) -> Event:
-    """Return an event for a page."""
-    data, metadata = _content(event.data), _content(event.metadata)
+def shown(event: StoredEvent, mask: Mask) -> Event:
+    """Return an event for a page, without the fields that are hidden in its topic."""
+    data, metadata = (_content(mask.value(each) or b"") for each in (event.data, event.metadata))
     return Event(
         *(event.position, event.stream, event.version, event.type, event.schema),
         *(str(event.id), event.time_ms, tuple(sorted(event.tags))),
