@@ -105,6 +105,15 @@ def test_an_acknowledged_alert_is_not_repeated_until_it_fires_again() -> None:
     assert not driver.machine.acks
 
 
+def test_an_acknowledgement_of_an_alert_that_has_just_ended_is_deleted() -> None:
+    driver = Driver([rule()], [receiver()])
+    driver.measure({"a": 11})
+    driver.measure({"a": 9})
+    driver.ack("a")
+    driver.store(driver.machine.clean(driver.now_ms))
+    assert not driver.machine.acks
+
+
 def test_a_silence_holds_notices_back_and_what_fires_is_sent_when_it_ends() -> None:
     driver = Driver([rule()], [receiver()])
     driver.silence("s", "group=a*", "alertname=lag", seconds=600)
@@ -337,6 +346,14 @@ def test_the_value_of_an_alert_is_not_stored_each_time() -> None:
     driver.wait(60)
     driver.measure({"a": 13})
     assert next(iter(driver.machine.alerts.values())).value == 13
+
+
+def test_an_infinite_value_is_stored_as_json_has_it() -> None:
+    driver = Driver([rule()], [receiver()])
+    driver.measure({"a": float("inf")})
+    (data,) = (value for key, value in driver.topic.items() if key.startswith("alert/"))
+    assert b"Infinity" not in data
+    assert next(iter(driver.machine.alerts.values())).is_firing
 
 
 def test_nothing_is_looked_at_while_nothing_changes() -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.connect.alerts.conftest import Alerts
+from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import Follower
 from tidemill.connect.alerts.model import Ack, Group, OrderedTest, Silence, WorkerState
 from tidemill.connect.alerts.store import write_orders
+from tidemill.errors import TidemillError
 
 
 def test_a_metric_above_its_limit_is_sent_and_its_end_too(alerts: Alerts) -> None:
@@ -115,6 +122,62 @@ def test_a_name_that_no_metric_has_is_reported_with_a_suggestion(alerts: Alerts)
     assert state.rules["typo"]["error"] == "no process has a metric tidemill_group_lag_second"
     assert state.rules["typo"]["hint"] == "Did you mean tidemill_group_lag_seconds?"
     assert state.rules["away"]["error"] == ""
+
+
+def test_a_topic_that_can_not_be_read_is_a_problem_of_its_rules_alone(
+    alerts: Alerts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = Kafka.partitions
+
+    def refuse(self: Kafka, client: str, topic: str, *more: Any) -> list[tuple[str, int]]:
+        if topic == "secret":
+            raise TidemillError("can't describe topic secret: not authorized")
+        return partitions(self, client, topic, *more)
+
+    monkeypatch.setattr(Kafka, "partitions", refuse)
+    alerts.rules = [
+        {"name": "secret", "topic": "secret", "above": 0},
+        {"name": "missing", "topic": "missing", "above": 0},
+        {"name": "x", "metric": "m", "above": 0},
+    ]
+    alerts.page.values = {"m": 1}
+    alerts.start()
+    alerts.wait_for("firing")
+    state = alerts.stored()["worker/state"]
+    assert isinstance(state, WorkerState)
+    said = {name: rule["error"] for name, rule in state.rules.items()}
+    assert said == {
+        "secret": "can't describe topic secret: not authorized",
+        "missing": "topic missing does not exist",
+        "x": "",
+    }
+
+
+def test_records_that_the_user_must_not_read_are_a_problem_of_their_rules_alone(
+    alerts: Alerts, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Follower, timeout_s: float) -> list[Any]:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    monkeypatch.setattr(Follower, "take", refuse)
+    alerts.kafka.create_topics("tests", {name: (1, {})})
+    alerts.rules = [
+        {"name": "secret", "topic": name, "measure": "events"},
+        {"name": "x", "metric": "m", "above": 0},
+    ]
+    alerts.send(name, {"labels": {}, "state": "firing"})
+    alerts.page.values = {"m": 1}
+    alerts.start()
+    (body,) = alerts.wait_for("firing")
+    assert body["groupLabels"] == {"alertname": "x"}
+
+    def is_reported() -> bool:
+        state = alerts.stored()["worker/state"]
+        return isinstance(state, WorkerState) and (
+            "Topic authorization failed" in state.rules["secret"]["error"]
+        )
+
+    alerts.wait(is_reported, "the problem is reported")
 
 
 def test_alerts_stay_while_metrics_can_not_be_read(alerts: Alerts) -> None:

@@ -13,6 +13,7 @@ receiver knows to fire is sent even if a silence covers it.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -50,6 +51,7 @@ GIVE_UP_MS = 3_600_000
 """A notice that no attempt could deliver is replaced by one about the present state."""
 FIRST_RETRY_MS, LONGEST_RETRY_MS = 1000, 300_000
 NEVER = 1 << 62
+_LARGEST = sys.float_info.max
 
 S = TypeVar("S", bound=Stored)
 Changes = dict[str, Stored | None]
@@ -181,6 +183,7 @@ class Alerting:
             return {}
         else:
             made = alert
+        value = min(max(value, -_LARGEST), _LARGEST)  # JSON has no infinity
         texts = texts_of(rule, dict(labels), value)
         receivers = rule.receivers or list(self._receivers)
         made = replace(made, value=value, updated_ms=now_ms, annotations=texts, receivers=receivers)
@@ -343,7 +346,9 @@ class Alerting:
     def is_acked(self, name: str) -> bool:
         """Return whether the present occurrence of an alert is acknowledged."""
         alert, ack = self.alerts.get(name), self.acks.get(name)
-        return alert is not None and ack is not None and ack.active_ms == alert.active_ms
+        if alert is None or ack is None or alert.state == "resolved":
+            return False
+        return ack.active_ms == alert.active_ms
 
     def due(self, now_ms: int) -> list[Due]:
         """Return the notices whose next attempt is due."""

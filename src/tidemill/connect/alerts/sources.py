@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import TOPIC as METRICS
@@ -22,6 +22,7 @@ from tidemill.confluent.reading import Follower, Partition
 from tidemill.connect.alerts.conditions import TopicCondition
 from tidemill.connect.alerts.exposition import Series, names_in, series_in
 from tidemill.connect.webhooks.lanes import Event
+from tidemill.errors import TidemillError, UnreachableError
 from tidemill.metrics import text
 from tidemill.metrics.published import Published, decode, merged
 
@@ -29,6 +30,8 @@ CLIENT = "tidemill-alerts"
 SCRAPE_S = 10.0
 MOST_BYTES = 32 << 20
 """Bytes of one page of metrics that are read."""
+_PATIENCE_S = 15.0
+"""How long the start waits for records that do not come."""
 _LOOK_S = 30.0
 """How often topics are looked for, and new partitions of them."""
 
@@ -145,6 +148,9 @@ class TopicRecords:
     Args:
         conditions: by name of the rule, its topic and its condition.
         stored: positions of rules whose records are alerts, from an earlier process.
+
+    Attributes:
+        problems: by topic, why it can't be read. It is a problem of its rules, and not of others.
     """
 
     def __init__(
@@ -161,7 +167,8 @@ class TopicRecords:
         self._follower: Follower | None = None
         self._looked_at = 0.0
         self._is_first = True
-        self.missing: set[str] = set()
+        self._refused = self._late = ""
+        self.problems: dict[str, str] = {}
 
     def poll(self) -> bool:
         """Take over records that have arrived; return whether there were any.
@@ -179,21 +186,36 @@ class TopicRecords:
         try:
             records = self._follower.take(0)
         except KafkaException as error:
-            raise self._kafka.translate(error.args[0], "read topics of alerts") from error
+            failed: KafkaError = error.args[0]
+            if failed.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise self._kafka.translate(failed, "read topics of alerts") from error
+            self._refused = f"can't read all topics: {failed.str()}"
+            return False
         now_ms = time.time_ns() // 1_000_000
         for message in records:
             self._take(message, now_ms)
+        if records:
+            self._late = ""
         return bool(records)
 
     def catch_up(self, go_on: Callable[[], bool]) -> None:
-        """Take over all records that the topics have now, while ``go_on`` says so."""
+        """Take over all records that the topics have now, while ``go_on`` says so.
+
+        A partition that can't be read does not keep the rules on others from starting.
+        """
         self.poll()
         if self._follower is None:
             return
         places = list(self._follower.positions)
         ends = self._kafka.end_offsets(CLIENT, places, committed=True)
-        while go_on() and self._follower.behind(ends):
-            if not self.poll():
+        deadline = time.monotonic() + _PATIENCE_S
+        while go_on() and not (self._refused or self._late) and self._follower.behind(ends):
+            if self.poll():
+                deadline = time.monotonic() + _PATIENCE_S
+            elif time.monotonic() > deadline:
+                topic, number = self._follower.behind(ends)[0]
+                self._late = f"topic {topic} partition {number} can't be read to its end"
+            else:
                 time.sleep(0.01)
 
     def _take(self, message: Message, now_ms: int) -> None:
@@ -217,12 +239,18 @@ class TopicRecords:
         self._looked_at = time.monotonic()
         admin = self._kafka.admin(CLIENT)
         starts: dict[Partition, int] = {}
-        self.missing = set()
+        self.problems = {}
         known = set() if self._follower is None else set(self._follower.positions)
         for topic, rules in self._by_topic.items():
-            places = self._kafka.partitions(CLIENT, topic, admin)
+            try:
+                places = self._kafka.partitions(CLIENT, topic, admin)
+            except UnreachableError:
+                raise
+            except TidemillError as error:  # the user must not see it
+                self.problems[topic] = str(error)
+                continue
             if not places:
-                self.missing.add(topic)
+                self.problems[topic] = f"topic {topic} does not exist"
             if new := [place for place in places if place not in known]:
                 for name, rule in rules.items():
                     self._begin(name, rule, new)
@@ -257,6 +285,10 @@ class TopicRecords:
         rule.starts |= {
             place: found[place] if found[place] >= 0 else ends[place] for place in places
         }
+
+    def problem_of(self, topic: str) -> str:
+        """Return why a topic can't be read; empty: it can."""
+        return self.problems.get(topic) or self._refused or self._late
 
     def positions(self, topic: str) -> dict[str, int]:
         """Return the offsets behind what was read of a topic, by partition."""

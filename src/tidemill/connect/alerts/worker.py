@@ -92,7 +92,7 @@ class Worker:
                 await self._current.run(runs.work)
             except ProducerFencedError as error:
                 log.error("alerts.fenced", error=str(error), hint="One worker evaluates alerts.")
-                pause = None
+                self._current, pause = None, None
             except Exception as error:
                 pause = runs.fail(error)
                 if pause is None:
@@ -275,8 +275,8 @@ class Run:
         else:
             assert self._records is not None
             readings, is_complete = self._on_topics[rule.name].read(at_ms)
-            if rule.topic in self._records.missing:
-                problem, hint = f"topic {rule.topic} does not exist", "It counts as empty."
+            problem = self._records.problem_of(rule.topic)
+            hint = "It counts as empty." if problem else ""
             if self._on_topics[rule.name].is_events:
                 position = Position(self._records.positions(rule.topic))
                 if position != self._positions.get(rule.name, Position({})):
