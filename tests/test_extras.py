@@ -170,3 +170,22 @@ def test_modules_are_found_in_their_extra() -> None:
     assert extras.extra_of("re2") == "re2"
     assert extras.extra_of("yaml") is None
     assert extras.extra_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("hidden", "modules"),
+    [
+        (
+            ["duckdb", "pyarrow", "pytest"],
+            "tidemill, tidemill.sql, tidemill.sql.views.definition, tidemill.sql.process, "
+            "tidemill.cli.main, tidemill.cli.server.worker_kinds, tidemill.gateway.app",
+        ),
+        (["duckdb", "pyarrow"], "tidemill.pytest_plugin"),
+    ],
+    ids=["package", "plugin"],
+)
+def test_package_and_plugin_import_without_optional_packages(
+    hidden: list[str], modules: str
+) -> None:
+    done = python_without(hidden, f"import {modules}\nprint('imported')")
+    assert done.stdout == "imported\n", done.stderr
