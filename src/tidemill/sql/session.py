@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import Duration, microseconds
 from tidemill.reading.ranges import OffsetRange
-from tidemill.sql import commands, inserting
+from tidemill.sql import commands
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.commands import Copy, CreateView, DropView, Insert
 from tidemill.sql.database import (
@@ -318,6 +318,8 @@ class Connection:
     ) -> None:
         if command.topic not in (names := self._topics.names()):
             raise _unknown(command.topic, names)
+        from tidemill.sql import inserting  # its producer takes a while to import
+
         running.prepare(query, parameters)
         described = running.description
         running.prepare(inserting.record_query(query, described, command.columns), parameters)
