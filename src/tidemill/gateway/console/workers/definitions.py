@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemill.confluent.reading import OutOfRangeError
 from tidemill.connect.base import orders
 from tidemill.connect.base.board import Board
 from tidemill.connect.cdc.topics import SOURCES
 from tidemill.connect.direct.topics import BRIDGES
-from tidemill.connect.webhooks.history import last_attempts
+from tidemill.connect.webhooks.history import decode
 from tidemill.connect.webhooks.topics import WEBHOOKS, attempts_topic, dead_letters_topic
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import (
@@ -37,7 +38,8 @@ from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.parts import Parts
 
 ATTEMPTS = 30
-_CLIENT = "tidemill-console"
+_WITHIN, _READ_BYTES = 100, 4 << 20
+"""So many of the last attempts, and bytes of them, are looked at."""
 _MOST = 20_000
 """Characters of what a definition or a status has, in a page."""
 
@@ -248,7 +250,7 @@ def _topics(kind: Kind, name: str, definition: Mapping[str, Any]) -> list[str]:
 
 async def _attempts(view: View, name: str) -> list[dict[str, Any]]:
     """Return the last attempts of a webhook, the newest first; hostile records harm nothing."""
-    found = await asyncio.to_thread(last_attempts, view.parts.kafka, _CLIENT, name, ATTEMPTS, 200)
+    found = [each for value in await _last(view, name) if (each := decode(value)) is not None]
     return [
         {
             "at_ms": _figure(each.get("at")),
@@ -260,8 +262,27 @@ async def _attempts(view: View, name: str) -> list[dict[str, Any]]:
             "error": _text(each.get("error") or each.get("reason")),
             "record": _place(each.get("records")),
         }
-        for each in reversed(found)
+        for each in reversed(found[-ATTEMPTS:])
     ]
+
+
+async def _last(view: View, name: str) -> list[bytes | None]:
+    """Return the values of the last records of a webhook's attempts."""
+    catalog = view.parts.catalog
+    try:
+        topic = await catalog.topic(attempts_topic(name))
+        start, end = (await catalog.ranges(topic))[0]
+        if start >= end:
+            return []
+        place, begin = (topic.name, 0), max(start, end - _WITHIN)
+        extract = await view.parts.pool.read(place, begin, _WITHIN, _READ_BYTES)
+    except OutOfRangeError:  # retention has deleted them in this moment
+        return []
+    except HttpError as error:
+        if error.status != 404:
+            raise
+        return []  # nothing was attempted yet
+    return [each.value() for each in extract.records]
 
 
 def _place(records: Any) -> tuple[int, int] | None:
