@@ -329,7 +329,7 @@ def main():
     parser.add_argument("--generated", type=int, metavar="SEED", help="no download: made ratings")
     parser.add_argument("--kills", type=int, default=1, help="how often the pipeline is killed")
     parser.add_argument("--every", type=int, default=20, help="evaluate one rating of so many")
-    parser.add_argument("--plot", type=Path, default="hit-rate.svg", help="file for the picture")
+    parser.add_argument("--picture", type=Path, default="personalisation.svg", help="its file")
     parser.add_argument("--port", type=int, default=0, help="of the follower; default: a free one")
     parser.add_argument("--keep", action="store_true", help="keep the follower until Ctrl-C")
     parser.add_argument("--break", dest="broken", choices=BREAKABLE, help="a rule")
@@ -361,7 +361,8 @@ def main():
         print(f"Hit rate at 10, before {len(hits):,} ratings")
         for name, percent in zip(WAYS, rate([found for _, found in hits]), strict=True):
             print(f"  {name:<22}{percent:>5.1f}%")
-        plot(hits, arguments.plot)
+        plot(hits, arguments.picture)
+        print(f"  The picture is {arguments.picture}")
         check(servers, views, ratings, asked)
         print("All checks passed.", flush=True)
         if arguments.keep:

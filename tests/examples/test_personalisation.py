@@ -75,7 +75,7 @@ def test_a_follower_answers_whatever_the_topics_and_a_request_say() -> None:
 @pytest.mark.spark
 def test_a_run_checks_itself_and_survives_a_kill_of_its_pipeline(tmp_path: Path) -> None:
     picture = tmp_path / "hit-rate.svg"
-    printed = output_of("personalisation", *GENERATED, "--kills", "2", "--plot", str(picture))
+    printed = output_of("personalisation", *GENERATED, "--kills", "2", "--picture", str(picture))
     assert printed.endswith("All checks passed.\n")
     rates = dict(re.findall(r"^  (recommended|most popular so far) +([\d.]+)%", printed, re.M))
     assert float(rates["recommended"]) > 2 * float(rates["most popular so far"])
@@ -105,7 +105,7 @@ def test_a_broker_that_is_killed_changes_nothing(tmp_path: Path) -> None:
         killing.start()
         picture = str(tmp_path / "hit-rate.svg")
         printed = output_of(
-            "personalisation", "-b", broker.bootstrap, *GENERATED, "--plot", picture
+            "personalisation", "-b", broker.bootstrap, *GENERATED, "--picture", picture
         )
         killing.join()
     assert printed.endswith("All checks passed.\n")
@@ -117,7 +117,7 @@ def test_it_runs_on_a_spark_cluster(tmp_path: Path) -> None:
     with SparkCluster(tmp_path / "cluster", workers=1, cores=2, memory="1500m") as cluster:
         picture = str(tmp_path / "hit-rate.svg")
         printed = output_of(
-            "personalisation", "--master", cluster.url, *GENERATED, "--plot", picture
+            "personalisation", "--master", cluster.url, *GENERATED, "--picture", picture
         )
     assert printed.endswith("All checks passed.\n")
 
@@ -126,5 +126,5 @@ def test_it_runs_on_a_spark_cluster(tmp_path: Path) -> None:
 @on_apache_kafka
 def test_it_runs_against_apache_kafka(apache: ApacheKafka, tmp_path: Path) -> None:  # noqa: F811
     picture = str(tmp_path / "hit-rate.svg")
-    printed = output_of("personalisation", "-b", apache.bootstrap, *GENERATED, "--plot", picture)
+    printed = output_of("personalisation", "-b", apache.bootstrap, *GENERATED, "--picture", picture)
     assert printed.endswith("All checks passed.\n")
