@@ -97,7 +97,7 @@ def output_of(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_buffer_keeps_throttle_holds_back_and_drop_loses() -> None:
     printed = output_of("backpressure", "--records", "4000", "--limit", "400", "--rate", "2000")
     rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +([\d.]+) s", printed, re.MULTILINE)
@@ -112,7 +112,7 @@ def test_buffer_keeps_throttle_holds_back_and_drop_loses() -> None:
     assert numbers["drop"][0] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_direct_writes_differ_and_capture_agrees(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker") as broker:
         printed = output_of("dual_writes", "-b", broker.bootstrap)
@@ -135,7 +135,7 @@ def test_a_bare_post_loses_events_and_a_webhook_does_not() -> None:
     assert (found[0], found[1], found[3]) == ("90", "0", "0")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bare_multicast_loses_messages_and_a_stream_of_a_log_does_not() -> None:
     printed = output_of("direct", "--messages", "300")
     rows = re.findall(r"^(bare UDP|with a log) +(\d+) +(\d+)  (yes|no)$", printed, re.MULTILINE)

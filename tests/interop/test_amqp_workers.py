@@ -135,7 +135,7 @@ def test_celery_tasks_with_a_countdown_do_not_hold_up_others(
     assert len(celery.lines()) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_celery_revokes_a_task_that_waits(celery: Celery) -> None:
     celery.start_worker()
     revoked = amqp_tasks.noted.apply_async(["revoked"], countdown=3)
@@ -147,7 +147,7 @@ def test_celery_revokes_a_task_that_waits(celery: Celery) -> None:
     assert celery.lines() == ["kept"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_celery_chains_groups_and_priorities(celery: Celery) -> None:
     queued = [amqp_tasks.noted.apply_async([str(n)], priority=n) for n in (1, 9, 5, 0, 3)]
     celery.start_worker()
