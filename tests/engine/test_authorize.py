@@ -141,11 +141,12 @@ E = Resource(EXCHANGE, "x")
 OWNER = Owner("alice")
 RECIPIENT: Any = None
 NO_QUESTIONS = {
-    *("queues.connection_closed", "queues.stored"),
+    *("queues.connection_closed", "queues.names", "queues.stored", "queues.version"),
     *("records.append_run", "records.hold_ms", "records.read_now"),
 }
 """A connection can always end. Whether a producer must wait is asked after a write. ``read_now``
-reads and ``append_run`` appends only where no access is checked."""
+reads and ``append_run`` appends only where no access is checked. What lists
+names of queues asks about each of them afterwards."""
 GROUP_CHANGES = [ConfigChange("consumer.session.timeout.ms", AlterOp.SET, "40000")]
 
 CALLS: dict[str, tuple[Call, Question]] = {

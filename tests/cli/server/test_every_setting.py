@@ -28,6 +28,7 @@ WAYS = ("flag", "--set", "environment", "file", "named file")
 CHECKED = {
     "console.mask": [f"{name}:card.number" for name in ("a", "b", "c")],
     "gateway.amqp_url": [f"amqp://{name}:5672/" for name in ("a", "b", "c")],
+    "gateway.sql_memory": ["100MB", "2GB", "64 KB"],
     "gateway.logins": ["basic", "bearer", "basic,bearer"],
     "hooks.public_url": [f"https://{name}.example.org" for name in ("a", "b", "c")],
     "telemetry.metrics_names": ["rabbitmq", "kafka_exporter", "kafka_exporter,rabbitmq"],

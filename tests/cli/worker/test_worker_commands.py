@@ -131,7 +131,7 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(deploy: Any, tmp_path:
     it: Deployment = deploy("")
     assert it.wait_for("sources", "waiting")["restarts"] == 0
     for arguments, code, text in (
-        (("restart", "nothing"), 3, "hint: Workers: sources, webhooks, bridges."),
+        (("restart", "nothing"), 3, "hint: Workers: sources, webhooks, bridges, views."),
         (("logs", "nothing"), 3, "worker nothing does not exist"),
         (("restart", "sources"), 4, "it is waiting"),
         (("logs", "sources", "--json", "--follow"), 2, "--json and --follow"),
@@ -144,9 +144,8 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(deploy: Any, tmp_path:
 
 
 def test_the_worker_of_the_sources_can_be_switched_off(deploy: Any) -> None:
-    it: Deployment = deploy(
-        SHOP + "".join(f"[{each}]\nrun = false\n" for each in ("sources", "webhooks", "bridges"))
-    )
+    kinds = ("sources", "webhooks", "bridges", "views")
+    it: Deployment = deploy(SHOP + "".join(f"[{each}]\nrun = false\n" for each in kinds))
     assert json.loads(it.worker("list", "--json").stdout) == []
 
 

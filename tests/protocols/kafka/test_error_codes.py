@@ -33,6 +33,8 @@ NOT_FOR_CLIENTS = {
     "ExchangeAuthorizationError",
     # Our own client side.
     "UnreachableError",
+    "NotAllowedError",
+    "StateConflictError",
     "DataLossError",
     "DurationError",
     "OptionError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,9 @@ from tidemill.spark.pipelines.supervisor import (
     SupervisedQuery,
     limit_of,
 )
+
+WITHOUT_UI = SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl=None))
+"""A session of Spark, as far as a run asks it before its queries."""
 
 
 class Jvm:
@@ -153,7 +157,7 @@ def test_a_run_ends_although_a_query_can_t_be_stopped(
 
         return SupervisedQuery(runner.statuses[0], start, RestartPolicy())
 
-    monkeypatch.setattr(Runner, "_session", lambda _: None)
+    monkeypatch.setattr(Runner, "_session", lambda _: WITHOUT_UI)
     monkeypatch.setattr(Runner, "_build", lambda *_: ["x"])
     monkeypatch.setattr(Runner, "_supervised", started)
     [status] = runner.run(stop)

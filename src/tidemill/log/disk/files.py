@@ -204,7 +204,8 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1  # the system can give the number to another file
+        os.close(fd)
 
 
 class RealFileSystem:
