@@ -46,3 +46,20 @@ def test_a_refused_question_leaves_no_client_behind(
             gc.enable()
     assert len(made) >= 6
     assert left == []
+
+
+def test_a_client_that_is_given_is_asked_and_no_other_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        kafka = Kafka(broker.bootstrap)
+        admin = kafka.admin("tests")
+        kafka.create_topics("tests", {"given": (1, {})})
+        assert not admin  # a client without requests under way is false
+
+        monkeypatch.setattr(Kafka, "admin", None)
+        places = kafka.partitions("tests", "given", admin)
+        assert kafka.list_topics("tests", admin) >= {"given"}
+        assert kafka.topic_id("tests", "given", admin)
+        assert kafka.start_offsets("tests", places, admin) == {("given", 0): 0}
+        assert kafka.end_offsets("tests", places, admin=admin) == {("given", 0): 0}

@@ -125,6 +125,7 @@ def _is_executor(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.nightly  # a cluster takes long; tests/crash/test_in_plan_sink.py is in each run
 def test_each_record_is_written_once_after_a_kill_of_each_kind(
     bootstrap: str, tmp_path: Path
 ) -> None:

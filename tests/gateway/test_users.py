@@ -18,6 +18,7 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.effort import in_nightly_runs
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.amqp_client.connection import AmqpClient
@@ -107,7 +108,7 @@ def test_a_user_without_rights_is_refused_by_the_broker(guarded: Guarded) -> Non
         assert guarded.client.get("/topics", **cast(Any, login)).json()["topics"] == []
 
 
-@pytest.mark.parametrize("kind", ["basic", "bearer"])
+@pytest.mark.parametrize("kind", ["basic", *in_nightly_runs("bearer")])
 def test_a_query_has_the_rights_of_its_user(guarded: Guarded, kind: str) -> None:
     pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 

@@ -92,6 +92,10 @@ class Kafka:
         made: AdminClient = self.make(AdminClient, self.config(client))
         return made
 
+    def _admin(self, client: str, given: AdminClient | None) -> AdminClient:
+        """Return the client that a caller has given, or a new one."""
+        return self.admin(client) if given is None else given  # an idle one is false
+
     def make(self, kind: Any, config: dict[str, Any]) -> Any:
         """Return a client of a class.
 
@@ -137,7 +141,7 @@ class Kafka:
         Raises:
             UnreachableError: no broker answers.
         """
-        admin = admin or self.admin(client)  # a client that is collected gets no answers
+        admin = self._admin(client, admin)  # a client that is collected gets no answers
         try:
             return set(admin.list_topics(timeout=REQUEST_S).topics)
         except KafkaException as error:
@@ -157,7 +161,7 @@ class Kafka:
             TidemillError: the broker refuses, e.g. because the name is invalid.
             UnreachableError: no broker answers.
         """
-        admin = admin or self.admin(client)  # a client that is collected gets no answers
+        admin = self._admin(client, admin)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
         found = _answers(asked)[topic]
         if isinstance(found, KafkaException):
@@ -178,7 +182,7 @@ class Kafka:
             TidemillError: the user must not see the topic.
             UnreachableError: no broker answers.
         """
-        admin = admin or self.admin(client)  # a client that is collected gets no answers
+        admin = self._admin(client, admin)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
         found = _answers(asked)[topic]
         if isinstance(found, KafkaException):
@@ -305,7 +309,7 @@ class Kafka:
         isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         if not asked:
             return {}
-        admin = admin or self.admin(client)  # a client that is collected gets no answers
+        admin = self._admin(client, admin)  # a client that is collected gets no answers
         try:
             has_answered(admin)
         except KafkaException as error:

@@ -66,7 +66,9 @@ class Tables:
 
     def _read(self, topic: str) -> _Kept:
         """Read on to the end; from the beginning if it is another topic now."""
-        self._admin = admin = self._admin or self._kafka.admin(_CLIENT)
+        if self._admin is None:
+            self._admin = self._kafka.admin(_CLIENT)
+        admin = self._admin
         identity = self._kafka.topic_id(_CLIENT, topic, admin)
         before = self._kept.pop(topic, None)  # what fails half-way is read again
         kept = before if before and before.identity == identity else _Kept(identity)
