@@ -18,7 +18,7 @@ def circles() -> Iterator[Counter[str]]:
     found: Counter[str] = Counter()
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.freeze()  # what was there before is not looked at: a run of many tests has millions of objects
+    gc.freeze()  # not looked at: a run of many tests has millions of objects
     try:
         yield found
         gc.set_debug(gc.DEBUG_SAVEALL)
