@@ -49,8 +49,8 @@ test-fast: ## Run the tests that start no JVM, kill no process and take two seco
 	@$(SETUP) demo test
 	@$(PYTEST) -m fast $(ARGS)
 
-test-nightly: ## Run random tests for hours: many examples, long series of kills, Apache Kafka.
-	@$(SETUP) demo test
+test-nightly: ## Run random tests for hours: many examples, long series of kills, Apache Kafka, browsers.
+	@$(SETUP) demo test browser
 	@$(ARCHIVE)
 	@TEST_EFFORT=nightly APACHE_KAFKA_TESTS=1 \
 		$(PYTEST) -o faulthandler_timeout=0 -m "nightly or crash or hypothesis or apache_kafka or timing" $(ARGS)

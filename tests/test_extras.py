@@ -32,7 +32,7 @@ def test_the_extras_are_those_of_the_package() -> None:
     declared = {
         extra: {re.match(r"[\w-]+", line)[0] for line in lines} - {"tidemill"}  # type: ignore[index]
         for extra, lines in PROJECT["optional-dependencies"].items()
-        if extra not in ("test", "lint", "docs", "dev")
+        if extra not in ("test", "browser", "lint", "docs", "dev")
     }
 
     assert {extra: set(parts) for extra, parts in extras.EXTRAS.items()} == declared
