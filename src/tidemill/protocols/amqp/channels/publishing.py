@@ -96,11 +96,15 @@ class Publishing:
         if not self._unsettled and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self.confirms is not None:
-            self.confirms.settle(ok, refused)
-            if self._tally is not None:
-                self._tally.confirmed += len(ok)
+            self._confirm(ok, refused)
         elif self.observer is not None:
             self.observer(ok, refused)
+
+    def _confirm(self, ok: list[int], refused: list[int]) -> None:
+        assert self.confirms is not None
+        self.confirms.settle(ok, refused)
+        if self._tally is not None:
+            self._tally.confirmed += len(ok) - ok.count(0)  # 0: from before confirm.select
 
     def publish(self, head: PublishHead, properties: bytes, body: bytes) -> None:
         """Publish a message."""
@@ -108,7 +112,7 @@ class Publishing:
         tag = 0 if self.confirms is None else self.confirms.begin()
         routed = self.route(tag, head, published, body)
         if not routed and self.confirms is not None:
-            self.confirms.settle([tag], [])
+            self._confirm([tag], [])
 
     def check(self, head: PublishHead, properties: bytes) -> Published:
         """Check a message and translate its properties."""
