@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
-from tidemill.cli.backup.contents import FILE, read
+from tidemill.cli.backup.contents import FILE, BackupError, read
 from tidemill.cli.backup.copying import _copy_active, back_up
 from tidemill.cli.main import app
 from tidemill.confluent.clients import Kafka
@@ -264,3 +265,30 @@ def test_nothing_is_overwritten(broker: BrokerProcess, tmp_path: Path) -> None:
     )
     assert done.exit_code == 1
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+
+
+@pytest.mark.parametrize("then", ["deleted", "created", "damaged"])
+def test_a_partition_without_a_segment_is_looked_at_again(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    copied = tmp_path / "data"
+    pauses: list[float] = []
+    shutil.copytree(broker.data_dir, copied, ignore=shutil.ignore_patterns("*.sock"))
+    folder = copied / "orders-0"
+    aside = folder.rename(tmp_path / "aside")
+    folder.mkdir()
+
+    def meanwhile(seconds: float) -> None:
+        pauses.append(seconds)
+        if then != "damaged" and len(pauses) == 2:
+            folder.rmdir()
+            if then == "created":
+                aside.rename(folder)
+
+    monkeypatch.setattr("tidemill.cli.backup.copying.time.sleep", meanwhile)
+    if then == "damaged":
+        with pytest.raises(BackupError, match="orders-0 has no segment: partition orders-0"):
+            back_up(copied, tmp_path / "b")
+        return
+    made = back_up(copied, tmp_path / "b")
+    assert ("orders-0" in made.partitions) == (then == "created")

@@ -89,6 +89,8 @@ def test_what_is_killed_leaves_neither_money_nor_rows_wrong(tmp_path: Path) -> N
             processes.wait_for(1, "done")
             for kill in range(1, KILLS + 1):
                 if kill % BROKER_EVERY == 0:
+                    for place in range(len(ROLES)):  # a start without a broker is an error
+                        processes.wait_for(place, "ready")
                     broker.kill()
                     broker.start()
                     continue

@@ -59,6 +59,7 @@ ATTEMPTS = 10
 """How often a partition is tried again whose segments retention or compaction has changed."""
 _FIRST = (OFFSETS_TOPIC, SHARE_STATE_TOPIC, QUEUE_STATE_TOPIC)
 _LAST = (TRANSACTIONS_TOPIC, QUEUES_TOPIC, SECURITY_TOPIC, CATALOG_TOPIC)
+_PAUSE_S = 0.1
 _CHUNK = 1 << 20
 
 Progress = Callable[[str], None]
@@ -66,6 +67,10 @@ Progress = Callable[[str], None]
 
 class _ChangedError(Exception):
     """Segments of a partition were deleted or compacted while they were copied."""
+
+
+class _NoSegmentError(Exception):
+    """A partition has no segment. Every partition has one, but while it is created or deleted."""
 
 
 @dataclass(slots=True)
@@ -180,13 +185,17 @@ def _folders(source: Path) -> list[TopicPartition]:
 
 
 def _copy_partition(copy: _Copy, tp: TopicPartition) -> None:
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         try:
             copy.partitions[tp] = _try_partition(copy, tp)
-        except (_ChangedError, FileNotFoundError):
+        except (_ChangedError, _NoSegmentError, FileNotFoundError) as error:
             shutil.rmtree(copy.target / folder_name(tp), ignore_errors=True)
             if not (copy.source / folder_name(tp)).exists():
                 return  # its topic was deleted
+            if isinstance(error, _NoSegmentError):  # its topic is being created or deleted
+                if attempt == ATTEMPTS - 1:
+                    raise BackupError(str(error)) from None
+                time.sleep(_PAUSE_S)
         else:
             return
     raise BackupError(
@@ -202,7 +211,7 @@ def _try_partition(copy: _Copy, tp: TopicPartition) -> CopiedPartition:
     if (folder / METADATA).exists():
         _write(made / METADATA, (folder / METADATA).read_bytes())
     if not bases:
-        raise BackupError(f"{folder} has no segment: partition {tp} is damaged")
+        raise _NoSegmentError(f"{folder} has no segment: partition {tp} is damaged")
     size = 0
     for base in bases[:-1]:
         size += _take_closed(copy, tp, _name(base, LOG))
