@@ -64,6 +64,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
         yield Tools(broker.bootstrap, folder)
 
 
+@pytest.mark.nightly
 def test_rules_are_added_listed_and_removed(tools: Tools) -> None:
     added = tools.run(
         *(ACLS, "--add", "--allow-principal", "User:shop", "--operation", "Read"),
