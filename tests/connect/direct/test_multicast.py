@@ -19,6 +19,7 @@ from tests.direct.multicast.conftest import mold as mold
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import examples
 from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
 from tests.support.spans import recorded
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
@@ -102,7 +103,8 @@ def test_records_arrive_with_key_value_headers_and_time(stream: Stream) -> None:
         )
         stream.send(b"", None)
         found = records(receiver, lambda found: len(found) == 3)
-        (made,) = spans()
+        poll_until(lambda: len(spans()) > 0, 30, "the span of the batch has ended")
+        (made, *_) = spans()
     assert made.startswith("bridge ")
     assert found[0] == Record(b"k", b"v", 1_700_000_000_123, (("h", b"x"),))
     assert [each.value for each in found[1:]] == [b"", None]
