@@ -88,8 +88,12 @@ class Kafka:
         return made
 
     def admin(self, client: str) -> AdminClient:
-        """Return an admin client."""
-        made: AdminClient = self.make(AdminClient, self.config(client))
+        """Return an admin client.
+
+        librdkafka delays a client's first connection by half of the backoff, 50 ms by default.
+        """
+        config = self.config(client, reconnect_backoff_ms=10)
+        made: AdminClient = self.make(AdminClient, config)
         return made
 
     def _admin(self, client: str, given: AdminClient | None) -> AdminClient:
