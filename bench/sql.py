@@ -41,6 +41,21 @@ FIRST = (
     "import sys, tidemill.sql; "
     f"tidemill.sql.connect(sys.argv[1]).execute('SELECT * FROM {TOPIC} LIMIT 5').fetchall()"
 )
+ASKED = (
+    "import sys, tidemill.sql; "
+    f"found = tidemill.sql.connect(sys.argv[1]).execute('{QUESTION}').fetchall(); "
+    "assert len(found) == 100"
+)
+SPARK = f"""
+import sys
+from tidemill.spark import spark_session
+spark = spark_session("bench")
+reader = spark.read.format("tidemill").option("kafka.bootstrap.servers", sys.argv[1])
+reader = reader.option("subscribe", "{TOPIC}").option("value.format", "json")
+reader = reader.schema("item STRING, price DOUBLE")
+reader.load().createOrReplaceTempView("{TOPIC}")
+assert len(spark.sql("{QUESTION}").collect()) == 100
+"""
 
 
 def section(run: Run) -> Section:
@@ -48,6 +63,7 @@ def section(run: Run) -> Section:
     count = 200_000 if run.options.quick else 1_000_000
     grouped = Comparison(run, "SQL on a topic", [_RATE], base="bare reader", by=[_RATE], note=NOTE)
     first = Comparison(run, "SQL: the first rows of LIMIT 5", ["s"], base="imports")
+    result = Comparison(run, "SQL: the result of a whole program", ["s"], base="Spark", by=["s"])
     with tidemill(run.options.folder) as target:
         servers = target.bootstrap
         fill(servers, count)
@@ -66,6 +82,13 @@ def section(run: Run) -> Section:
         found = first.measure(
             ["LIMIT 5"], {name: partial(program, line) for name, line in programs.items()}
         )
+        whole = {
+            "tidemill": [sys.executable, "-c", ASKED, servers],
+            "Spark": [sys.executable, "-c", SPARK, servers],
+        }
+        result.measure(
+            [f"{count} records"], {name: partial(program, line) for name, line in whole.items()}
+        )
     ratio = ratio_of(rows["tidemill"], rows["bare reader"], _RATE)
     taken, imports = typical(found["tidemill"], "s"), typical(found["imports"], "s")
     assert ratio is not None
@@ -73,7 +96,7 @@ def section(run: Run) -> Section:
     assert imports is not None
     return Section(
         "sql",
-        [grouped.table(), first.table()],
+        [grouped.table(), first.table(), result.table()],
         [
             Aim("SQL: records grouped, to the bare reader", ratio, 0.8, "", at_most=False),
             Aim("SQL: LIMIT 5, beyond imports", round(taken - imports, 3), 0.3, "s", at_most=True),
@@ -110,7 +133,7 @@ def timed(work: Callable[[], object], count: int) -> Figures:
 def program(line: list[str]) -> Figures:
     """Return the time of a process."""
     began = time.monotonic()
-    subprocess.run(line, check=True, timeout=120)
+    subprocess.run(line, check=True, timeout=120, capture_output=True)
     return {"s": time.monotonic() - began}
 
 
