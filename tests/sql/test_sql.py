@@ -252,6 +252,63 @@ def test_only_committed_records_are_seen(connection: Connection, topics: Topics)
     producer.abort_transaction(60)
 
 
+def test_a_row_as_a_whole_has_all_its_columns(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1, "s": "a"})])
+    row = one(connection, f"SELECT o FROM {topic} o")
+    assert (row["n"], row["s"], row["_key"], row["_offset"]) == (1, "a", "k", 0)
+
+
+def test_topics_that_differ_in_case_only_are_not_mixed_up(
+    connection: Connection, topics: Topics
+) -> None:
+    lower = topics.fill([("k", {"n": 1})])
+    upper = topics.fill([("k", {"n": 2})], name=lower.upper())
+    assert one(connection, f"SELECT n FROM {lower}") == 1
+    assert one(connection, f"SELECT n FROM {upper}") == 2
+    with pytest.raises(StatementRefusedError, match="differ in case only"):
+        connection.execute(f"SELECT * FROM {upper}$latest, {lower}")
+
+
+def test_fields_with_the_names_of_other_columns_get_a_prefix(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"_key": "x", "n": 1})])
+    assert connection.execute(f'SELECT _key, "value._key" FROM {topic}').fetchall() == [("k", "x")]
+    row = {"_key": "x", "_op": "y", "n": 1}
+    captured = topics.fill([("k", {"op": "c", "before": None, "after": row})])
+    found = connection.execute(
+        f'SELECT _key, "value._key", _op, "value._op" FROM {captured}$latest'
+    ).fetchall()
+    assert found == [("k", "x", "c", "y")]
+
+
+def test_statements_with_any_spacing_comments_and_letters(
+    connection: Connection, topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.fill([])
+    insert = f"/* \u00e9 */ INSERT INTO {topic} SELECT '\u00e9\U0001f600' AS s -- \u00e9\n;;"
+    assert connection.execute(insert).fetchall() == [(1,)]
+    assert one(connection, f"SELECT s FROM {topic};") == "\u00e9\U0001f600"
+    shown = connection.execute(f"explain\n\tSELECT s FROM {topic} -- \u00e9").fetchall()
+    assert shown[0][:2] == (topic, 1)
+    assert (topic,) in connection.execute("show /* all of them */ Tables;").fetchall()
+    files = sql.connect(topics.servers, files=tmp_path)
+    assert files.execute("COPY (SELECT '\u00e9' AS s) TO '\u00e9.csv' (HEADER false)").rowcount == 1
+    assert (tmp_path / "\u00e9.csv").read_text() == "\u00e9\n"
+
+
+def test_explain_changes_nothing(connection: Connection, topics: Topics) -> None:
+    topic = topics.fill([("k", {"n": 1})])
+    (row,) = connection.execute(f"EXPLAIN INSERT INTO {topic} SELECT n FROM {topic}").fetchall()
+    assert row[:3] == (topic, 1, 1)
+    assert one(connection, f"SELECT count(*) FROM {topic}") == 1
+    for statement in (f"CREATE MATERIALIZED VIEW v AS SELECT n FROM {topic}", "SHOW TABLES"):
+        with pytest.raises(StatementRefusedError, match="EXPLAIN is for"):
+            connection.execute(f"EXPLAIN {statement}")
+    with pytest.raises(StatementRefusedError, match="EXPLAIN is for"):
+        connection.execute("EXPLAIN DROP MATERIALIZED VIEW v")
+
+
 def test_names_with_other_characters_are_quoted(connection: Connection, topics: Topics) -> None:
     topic = topics.fill([("k", {"n": 1})], name="demo.main.air-craft")
     assert one(connection, f'SELECT n FROM "{topic}"') == 1
@@ -291,6 +348,7 @@ def test_names_with_other_characters_are_quoted(connection: Connection, topics: 
         "SELECT secret FROM (SELECT * FROM topics_of_python)",
         "",
         "nonsense",
+        "SELECT '\ud800'",
         "SELECT " + "(" * 5000 + "1" + ")" * 5000,
     ],
 )
@@ -530,6 +588,7 @@ def test_rows_are_copied_to_files_of_a_folder_and_nowhere_else(
         f"SELECT * FROM read_text('{tmp_path}/secret')",
         f"COPY {table} FROM 'x.csv'",
         f"ATTACH '{path}.db'",
+        f"COPY {table} TO 'z.csv' (HEADER false); COPY {table} TO 'w.csv'",
     ):
         with pytest.raises(SqlError):
             connection.execute(statement).fetchall()

@@ -113,11 +113,21 @@ def test_the_columns_that_are_used_are_found_everywhere() -> None:
         "DESCRIBE t",
         "SUMMARIZE t",
         "SELECT x FROM t AS o(x)",
+        "SELECT t FROM t",
+        "SELECT to_json(O) FROM t o",
+        "SELECT (SELECT unnest(o)) FROM t AS o",
+        "SELECT w FROM tumble(t, seen, INTERVAL 1 MINUTE) w",
     ],
 )
 def test_statements_that_need_all_columns_are_known(statement: str) -> None:
     _, found = parse(statement)
     assert found.all_columns
+
+
+def test_the_topic_of_a_window_is_not_its_row() -> None:
+    _, found = parse("SELECT window_start, n FROM tumble(t, seen, INTERVAL 1 MINUTE)")
+    assert not found.all_columns
+    assert {"seen", "n"} <= found.names
 
 
 def test_counting_needs_no_column() -> None:

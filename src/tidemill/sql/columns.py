@@ -29,6 +29,8 @@ _RECORD_TYPES = {
     "_headers": _HEADERS,
     "_value": pa.binary(),
 }
+OF_CHANGES = ("_op", "_deleted")
+"""More columns of the record, if it is a change of a captured row."""
 _ENVELOPE = {"before", "after", "op"}
 
 
@@ -115,13 +117,13 @@ class Columns:
         named = [
             (name, kind)
             for name, kind in shape.fields.items()
-            if wanted is None or shape.captured or name.lower() in wanted
+            if wanted is None or shape.captured or column_name(name).lower() in wanted
         ]
         self.record = [name for name in RECORD if wanted is None or name in wanted]
         self._key_type = pa.string() if shape.text_keys else pa.binary()
         parsed = {name: _ZONED if kind == _TIME else kind for name, kind in named}
         self._parser = FieldParser(parsed) if parsed else None
-        fields = [(_free(name), kind) for name, kind in named]
+        fields = [(column_name(name), kind) for name, kind in named]
         fields += [(n, self._key_type if n == "_key" else _RECORD_TYPES[n]) for n in self.record]
         self.schema = pa.schema(fields)
 
@@ -165,6 +167,6 @@ class Columns:
         return text
 
 
-def _free(name: str) -> str:
-    """Return the name of a column of values: a field with the name of a record's gets a prefix."""
-    return f"value.{name}" if name.lower() in RECORD else name
+def column_name(name: str, taken: Collection[str] = RECORD) -> str:
+    """Return the column of a field: one with the name of a record's column gets a prefix."""
+    return f"value.{name}" if name.lower() in taken else name

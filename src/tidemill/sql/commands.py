@@ -1,4 +1,4 @@
-"""Take statements apart that are not queries: INSERT INTO a topic, COPY to a file, views.
+"""Take statements apart that are not queries: INSERT INTO a topic, COPY to a file, views, EXPLAIN.
 
 DuckDB knows no topics, so what is before the query of such a statement is parsed here, with
 DuckDB's own tokens; the query is left to DuckDB. Must not know: connections, clients.
@@ -62,14 +62,26 @@ class DropView:
     name: str
 
 
-Command = Insert | Copy | CreateView | DropView
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """``EXPLAIN statement``."""
+
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTables:
+    """``SHOW TABLES``."""
+
+
+Command = Insert | Copy | CreateView | DropView | Explain | ShowTables
 
 
 def parse(statement: str) -> Command | None:
     """Return what a statement does besides reading; None if it is none of these.
 
     Raises:
-        SqlError: it begins as one of these, and is malformed.
+        SqlError: it begins as one of these, and is malformed; or it is not valid text.
     """
     tokens = _Tokens(statement)
     if tokens.take("insert"):
@@ -84,7 +96,14 @@ def parse(statement: str) -> Command | None:
         name = tokens.name(_DROP_FORM)
         tokens.end(_DROP_FORM)
         return DropView(name)
-    return None
+    if tokens.word == "explain" and tokens.following != "analyze":
+        tokens.take("explain")
+        return Explain(tokens.rest())
+    return (
+        ShowTables()
+        if tokens.are("show", "tables") or tokens.are("show", "all", "tables")
+        else None
+    )
 
 
 def _insert(tokens: _Tokens) -> Insert:
@@ -127,19 +146,27 @@ class _Tokens:
     """The tokens of a statement, without comments, and a place among them."""
 
     def __init__(self, statement: str) -> None:
-        self._text = statement
+        try:
+            self._text = text = statement.encode()  # DuckDB counts bytes
+        except UnicodeEncodeError as error:
+            raise SqlError(f"the statement is not valid text: {error}") from error
         found = duckdb.tokenize(statement)
         starts = [start for start, _ in found]
-        ends = [*starts[1:], len(statement)][: len(starts)]
+        ends = [*starts[1:], len(text)][: len(starts)]
         self._spans = [
-            (start, start + len(statement[start:end].rstrip()))
+            (start, start + len(text[start:end].rstrip()))
             for (start, kind), end in zip(found, ends, strict=True)
             if kind.name != "comment"
         ]
+        while self._spans and self._word(len(self._spans) - 1) == ";":
+            self._spans.pop()
         self._at = 0
 
+    def _slice(self, start: int, end: int) -> str:
+        return self._text[start:end].decode()
+
     def _word(self, at: int) -> str:
-        return self._text[slice(*self._spans[at])].lower() if at < len(self._spans) else ""
+        return self._slice(*self._spans[at]).lower() if at < len(self._spans) else ""
 
     @property
     def word(self) -> str:
@@ -157,6 +184,10 @@ class _Tokens:
         self._at += found
         return found
 
+    def are(self, *words: str) -> bool:
+        """Return whether these are all tokens that are left."""
+        return tuple(map(self._word, range(self._at, len(self._spans)))) == words
+
     def need(self, word: str, form: str) -> None:
         """Move past the next token, which must be this one.
 
@@ -169,7 +200,7 @@ class _Tokens:
     def text(self) -> str:
         """Return the next token as it is written, and move past it."""
         self._at += 1
-        return self._text[slice(*self._spans[self._at - 1])]
+        return self._slice(*self._spans[self._at - 1])
 
     def quoted_name(self, form: str) -> str:
         """Return the next name as it is written, and move past it.
@@ -206,11 +237,12 @@ class _Tokens:
             self._at += 1
         if depth or self._at - 1 == first:
             raise SqlError("a parenthesis is not closed, or empty", hint=form)
-        return self._text[self._spans[first][0] : self._spans[self._at - 2][1]]
+        return self._slice(self._spans[first][0], self._spans[self._at - 2][1])
 
     def rest(self) -> str:
         """Return the text behind the place."""
-        return self._text[self._spans[self._at][0] :] if self._at < len(self._spans) else ""
+        left = self._spans[self._at :]
+        return self._slice(left[0][0], left[-1][1]) if left else ""
 
     def end(self, form: str) -> None:
         """Return if nothing is left.

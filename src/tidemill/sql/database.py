@@ -14,11 +14,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidemill.sql.columns import Columns, Shape
+from tidemill.sql.columns import OF_CHANGES, RECORD, Columns, Shape, column_name
 from tidemill.sql.errors import SqlError, StatementRefusedError
-from tidemill.sql.statement import Node
+from tidemill.sql.statement import LATEST, Node
 
-LATEST = "$latest"
 _KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
 FOR_LATEST = frozenset({"_key", "_partition", "_offset", "_timestamp", "_value"})
 """Columns of records that decide which one of a key is the latest."""
@@ -139,7 +138,7 @@ def views(topic: str, scan: str, columns: Columns) -> Iterator[str]:
     if columns.shape.captured:
         fields = [
             f"CASE WHEN op = 'd' THEN before.{quoted(f.name)} ELSE after.{quoted(f.name)} END "
-            f"AS {quoted(f.name)}"
+            f"AS {quoted(column_name(f.name, RECORD + OF_CHANGES))}"
             for f in columns.shape.fields["after"]
         ]
         more = "op AS _op, (op IS NULL OR op = 'd') AS _deleted"

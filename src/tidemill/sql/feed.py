@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from tidemill.reading.ranges import OffsetRange, limit_offsets
 from tidemill.sql.columns import Columns, Misfits, Shape
-from tidemill.sql.database import FOR_LATEST, LATEST, ask, quoted, views
+from tidemill.sql.database import FOR_LATEST, ask, quoted, views
 from tidemill.sql.incremental import Plan
+from tidemill.sql.statement import LATEST
 from tidemill.sql.topics import Extent, Topics
 
 BATCH = 100_000

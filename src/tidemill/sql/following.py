@@ -15,10 +15,11 @@ import duckdb
 import pyarrow as pa
 
 from tidemill.sql.columns import Misfits, Shape
-from tidemill.sql.database import LATEST, ask, quoted, reader
+from tidemill.sql.database import ask, quoted, reader
 from tidemill.sql.errors import QueryEndedError, SqlError, StatementRefusedError
 from tidemill.sql.feed import Feed
 from tidemill.sql.incremental import END, Plan, merge
+from tidemill.sql.statement import LATEST
 
 _POLL_S = 0.2
 _STATE = "__state"

@@ -14,9 +14,9 @@ from typing import Any
 
 import duckdb
 
-from tidemill.sql.database import LATEST, ask, text_of, tree_of
+from tidemill.sql.database import ask, text_of, tree_of
 from tidemill.sql.errors import SqlError, StatementRefusedError
-from tidemill.sql.statement import Node, Uses, function_of, table_of, uses, window_of
+from tidemill.sql.statement import LATEST, Node, Uses, function_of, table_of, uses, window_of
 from tidemill.sql.windows import expanded, statement_text, time_text
 
 _PARTS: dict[str, tuple[str, ...]] = {

@@ -23,10 +23,9 @@ from tidemill.duration import Duration, microseconds
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands
 from tidemill.sql.columns import Columns, Misfits, Shape
-from tidemill.sql.commands import Copy, CreateView, DropView, Insert
+from tidemill.sql.commands import Copy, CreateView, DropView, Explain, Insert, ShowTables
 from tidemill.sql.database import (
     FOR_LATEST,
-    LATEST,
     ask,
     declared,
     message,
@@ -46,7 +45,7 @@ from tidemill.sql.following import Follower, refused
 from tidemill.sql.incremental import Plan
 from tidemill.sql.incremental import plan as incremental_plan
 from tidemill.sql.running import BATCH_ROWS, Running
-from tidemill.sql.statement import WINDOWS, Bound, Needed, Uses, needed, uses
+from tidemill.sql.statement import LATEST, WINDOWS, Bound, Needed, Uses, needed, uses
 from tidemill.sql.topics import Extent, Scan, Topics
 from tidemill.sql.views.topics import VIEWS
 from tidemill.sql.windows import expanded, statement_text
@@ -248,17 +247,17 @@ class Connection:
         return running
 
     def _start(self, running: Running, statement: str, parameters: Sequence[Any]) -> None:
-        text, explained = _without_explain(statement)
-        if text.lower() in ("show tables", "show all tables"):
+        command = commands.parse(statement)
+        if isinstance(command, ShowTables):
             running.prepare(*_listed(sorted(self._topics.names())))
             return
-        command = commands.parse(text)
-        if command is None:
-            query = text
-        elif isinstance(command, (Insert, Copy)):
+        query = statement
+        if explained := isinstance(command, Explain):
+            query, command = command.statement, commands.parse(command.statement)
+            if isinstance(command, (CreateView, DropView, Explain, ShowTables)):
+                raise StatementRefusedError("EXPLAIN is for statements that read topics")
+        if isinstance(command, (Insert, Copy)):
             query = command.query
-        else:
-            query = ""
         if command is not None and self._read_only:
             raise StatementRefusedError("only queries are allowed here")
         if isinstance(command, (CreateView, DropView)):
@@ -333,6 +332,8 @@ class Connection:
         path = str(self._files / command.path).replace("'", "''")
         text = f"COPY ({query}) TO '{path}' {command.options}"
         with running.guarded():
+            if len(duckdb.extract_statements(text)) != 1:
+                raise StatementRefusedError("there are several statements, and one can be run")
             ((running.changed, *_),) = ask(running.database, text, parameters)
         running.prepare("SELECT ?::BIGINT AS rows", [running.changed])
 
@@ -518,13 +519,6 @@ class Cursor:
 
 
 # --- statements ----------------------------------------------------------------------------------
-
-
-def _without_explain(statement: str) -> tuple[str, bool]:
-    text = statement.strip().rstrip(";").strip()
-    if text[:8].lower() == "explain " and not text[8:].lstrip().lower().startswith("analyze"):
-        return text[8:], True
-    return text, False
 
 
 def _with_windows(database: duckdb.DuckDBPyConnection, query: str) -> str:

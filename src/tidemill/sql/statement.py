@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tidemill.sql.errors import StatementRefusedError
+
 Node = dict[str, Any]
+LATEST = "$latest"
+"""The end of a table's name: the last record of each key of the topic."""
 Operator = Literal["<", "<=", ">", ">=", "=", "in"]
 _COMPARISONS: dict[str, Operator] = {
     "COMPARE_EQUAL": "=",
@@ -74,12 +78,16 @@ class Uses:
             of bounds needs all records.
         qualified: tables with a schema, ``schema.name``. A topic has none.
         names: all names of columns, fields and tables in it, in lower case.
+        unqualified: those that are written without a table, in lower case.
+        rows: names by which a row of a table can be named, in lower case: its name or alias.
         all_columns: whether it names columns by ``*`` or in another way that needs all.
     """
 
     tables: dict[str, list[list[Bound]]] = field(default_factory=dict)
     qualified: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
+    unqualified: set[str] = field(default_factory=set)
+    rows: set[str] = field(default_factory=set)
     all_columns: bool = False
 
 
@@ -123,9 +131,24 @@ def table_of(node: Any) -> Node | None:
 
 
 def uses(tree: Node) -> Uses:
-    """Return what a statement uses. Names of common table expressions are left out."""
+    """Return what a statement uses. Names of common table expressions are left out.
+
+    Raises:
+        StatementRefusedError: two tables differ in case only. DuckDB takes them for one.
+    """
     found = Uses()
     _visit(tree, found, frozenset())
+    spellings: dict[str, str] = {}
+    for table in found.tables:
+        name = table.removesuffix(LATEST)
+        other = spellings.setdefault(name.lower(), name)
+        if other != name:
+            raise StatementRefusedError(
+                f"{other} and {name} can't be in one statement: their names differ in case only",
+                hint="Copy one of them: INSERT INTO another_topic SELECT ...",
+            )
+    # A table's name in the place of a column is the whole row.
+    found.all_columns |= not found.unqualified.isdisjoint(found.rows)
     return found
 
 
@@ -160,7 +183,7 @@ def _visit_from(node: Any, found: Uses, hidden: frozenset[str]) -> None:
     """Visit what is in FROM besides its own tables, which have been added."""
     if table_of(node) is not None:
         _names(node, found)
-        for argument in (window_of(node) or ("", []))[1]:
+        for argument in (window_of(node) or ("", []))[1][1:]:  # the first one is the topic
             _visit(argument, found, hidden)
     elif isinstance(node, dict) and node.get("type") == "JOIN":
         _names(node, found)
@@ -180,6 +203,7 @@ def _names(node: Node, found: Uses) -> None:
     if cls == "COLUMN_REF" or kind == "COLUMN_REF":
         parts = [str(part).lower() for part in node.get("column_names") or []]
         found.names.update(parts)
+        found.unqualified.update(parts[:1] if len(parts) == 1 else ())
     if kind == "JOIN":
         found.all_columns |= node.get("ref_type") == "NATURAL"
         found.names.update(str(name).lower() for name in node.get("using_columns") or [])
@@ -206,6 +230,7 @@ def _add(table: Node, found: Uses, hidden: frozenset[str], bounds: dict[str, lis
     if name.lower() in hidden:
         return
     alias = str(table.get("alias") or table["table_name"]).lower()
+    found.rows.add(alias)
     mine = [] if table.get("sample") else [*bounds.get(alias, []), *bounds.get("", [])]
     found.tables.setdefault(name, []).append(mine)
 

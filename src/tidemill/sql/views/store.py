@@ -25,7 +25,6 @@ from tidemill.sql import feed
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.database import (
     FOR_LATEST,
-    LATEST,
     ask,
     declared,
     message,
@@ -36,7 +35,7 @@ from tidemill.sql.database import (
 from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
 from tidemill.sql.feed import Feed, Latest, new_records
 from tidemill.sql.incremental import Plan, merge, plan
-from tidemill.sql.statement import uses
+from tidemill.sql.statement import LATEST, uses
 from tidemill.sql.topics import Extent, Topics
 from tidemill.sql.views.definition import Definition
 
