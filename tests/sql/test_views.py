@@ -18,18 +18,19 @@ import pytest
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
 from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
 from tidemill import sql
 from tidemill.connect.base.errors import DefinitionExistsError
+from tidemill.errors import DataLossError
 from tidemill.sql import feed
 from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
 from tidemill.sql.session import Connection
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.manager import manager
-from tidemill.sql.views.store import Store, check
+from tidemill.sql.views.store import Store, check, forget
 
 CHILD = Path(__file__).parent / "views_child.py"
 GROUPS = "SELECT who, count(*) AS c, sum(n) AS s, avg(n) AS a, max(n) AS m FROM {t} GROUP BY who"
@@ -191,6 +192,33 @@ def test_queries_that_make_no_view_are_refused(
         made()
 
 
+def test_a_view_whose_records_were_removed_says_how_to_make_it_again(
+    topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.fill(rows_of(0, 10))
+    query = f"SELECT n FROM {topic}"
+    with opened(topics, tmp_path, query) as store:
+        settled(store)
+    add(topics, topic, rows_of(10, 10))
+    admin = topics.kafka.admin("test")
+    (done,) = admin.delete_records([TopicPartition(topic, 0, 15)]).values()
+    done.result(30)
+    with opened(topics, tmp_path, query) as store, pytest.raises(DataLossError) as raised:
+        store.advance()
+    assert "CREATE OR REPLACE MATERIALIZED VIEW" in raised.value.hint
+    forget(tmp_path, "v")
+    with opened(topics, tmp_path, query) as store:
+        assert settled(store) == [(n,) for n in range(15, 20)]
+
+
+def counted(connection: Connection, column: str) -> int:
+    """Return how many values a column of the view ``everything`` has; 0 if there is none."""
+    with contextlib.suppress(SqlError):
+        ((count,),) = connection.execute(f"SELECT count({column}) FROM everything").fetchall()
+        return int(count)
+    return 0
+
+
 def test_a_view_is_created_read_and_dropped_with_statements(
     topics: Topics, connection: Connection, tmp_path: Path
 ) -> None:
@@ -220,6 +248,15 @@ def test_a_view_is_created_read_and_dropped_with_statements(
         assert connection.execute(query).fetchall() == [(6, 8)]
         with pytest.raises(StatementRefusedError, match="view totals can't be followed"):
             connection.follow("SELECT * FROM totals")
+        everything = f"CREATE OR REPLACE MATERIALIZED VIEW everything AS SELECT * FROM {topic}"
+        connection.execute(everything)
+        wait_for(lambda: counted(connection, "n") == 42, "the view has 42 rows")
+        add(topics, topic, [("u1", {"more": 1})])
+        wait_for(lambda: counted(connection, "_offset") == 43, "the view has the new row")
+        with pytest.raises(SqlError, match="more"):
+            connection.execute("SELECT count(more) FROM everything")
+        connection.execute(everything)
+        wait_for(lambda: counted(connection, "more") == 1, "the view was made again")
         assert connection.execute("DROP MATERIALIZED VIEW totals").fetchall() == [("totals",)]
         with pytest.raises(UnknownTableError):
             connection.execute("DROP MATERIALIZED VIEW totals")

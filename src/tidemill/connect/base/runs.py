@@ -1,6 +1,6 @@
 """Note how the runs of one definition end: its phase, the last error, and when it is tried again.
 
-Keepers use it, of webhooks and of bridges. Must not know: what runs.
+Keepers use it, of webhooks, of bridges and of views. Must not know: what runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Runs:
     """
 
     def __init__(
-        self, permanent: type[TidemillError], unexpected: type[TidemillError] = TidemillError
+        self,
+        permanent: type[TidemillError] | tuple[type[TidemillError], ...],
+        unexpected: type[TidemillError] = TidemillError,
     ) -> None:
         self._permanent = permanent
         self._unexpected = unexpected

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.keeper import RestartingKeeper
 from tidemill.connect.base.manager import Commands, Manager
+from tidemill.connect.base.runs import Runs
 from tidemill.connect.direct.definition import Definition
-from tidemill.connect.direct.keeper import Keeper
+from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
 from tidemill.connect.direct.metrics import add_bridges
+from tidemill.connect.direct.running import RunningBridge
 from tidemill.connect.direct.topics import BRIDGES
 
 
@@ -22,7 +25,8 @@ def manager(kafka: Kafka, only: Collection[str] | None = None) -> Manager[Defini
         UnreachableError: no broker answers.
     """
 
-    def keep(definition: Definition, commands: Commands) -> Keeper:
-        return Keeper(definition, kafka, commands)
+    def keep(definition: Definition, commands: Commands) -> RestartingKeeper:
+        runs = Runs(PermanentBridgeError, BridgeError)
+        return RestartingKeeper(RunningBridge(definition, kafka), runs, commands)
 
     return Manager(kafka, BRIDGES, "bridge", Definition.decode, keep, only, add_bridges)

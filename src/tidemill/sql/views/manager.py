@@ -6,9 +6,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.keeper import RestartingKeeper
 from tidemill.connect.base.manager import Commands, Manager
+from tidemill.connect.base.runs import Runs
+from tidemill.errors import DataLossError
+from tidemill.sql.errors import SqlError, StatementRefusedError
 from tidemill.sql.views.definition import Definition
-from tidemill.sql.views.keeper import Keeper
+from tidemill.sql.views.running import RunningView
 from tidemill.sql.views.topics import VIEWS
 
 
@@ -23,7 +27,8 @@ def manager(kafka: Kafka, folder: Path, only: Collection[str] | None = None) -> 
         UnreachableError: no broker answers.
     """
 
-    def keep(definition: Definition, commands: Commands) -> Keeper:
-        return Keeper(definition, kafka, folder, commands)
+    def keep(definition: Definition, commands: Commands) -> RestartingKeeper:
+        runs = Runs((StatementRefusedError, DataLossError), SqlError)
+        return RestartingKeeper(RunningView(definition, kafka, folder), runs, commands)
 
     return Manager(kafka, VIEWS, "view", Definition.decode, keep, only)

@@ -18,13 +18,13 @@ from tidemill.sql.commands import CreateView
 from tidemill.sql.database import message, quoted, reader
 from tidemill.sql.errors import SqlError, UnknownTableError
 from tidemill.sql.views.definition import Definition
-from tidemill.sql.views.topics import VIEWS
+from tidemill.sql.views.topics import REBUILD, VIEWS
 
 _ROWS = 10_000
 
 
 def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
-    """Store the definition of a view. A running worker makes it.
+    """Store the definition of a view. A running worker makes it, also if it has an older file.
 
     Raises:
         SqlError: its query can't be kept current.
@@ -46,6 +46,7 @@ def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
         )
     writer = BoardWriter(kafka, VIEWS)
     writer.define(definition)
+    writer.command(command.name, REBUILD)
     writer.close()
 
 

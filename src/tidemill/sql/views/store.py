@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import TidemillError
+from tidemill.errors import DataLossError, TidemillError
 from tidemill.sql import feed
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.database import (
@@ -44,6 +44,13 @@ PUBLISHED = "published.duckdb"
 _FILE, _NEW = "view.duckdb", "new.duckdb"
 _STATE, _ROWS = "__state", "__rows"
 _CLIENT = "tidemill-views"
+_LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its topics still have."
+
+
+def forget(folder: Path, name: str) -> None:
+    """Delete the file of a view, so that it is made again. The copy for readers stays meanwhile."""
+    for file in (f"{_FILE}.wal", _FILE):  # a file without the end of its log is only older
+        (folder / name / file).unlink(missing_ok=True)
 
 
 def check(definition: Definition) -> None:
@@ -126,14 +133,17 @@ class Store:
             DataLossError: records were removed before they were read.
             UnreachableError: no broker answers.
         """
-        with self._translated():
-            if self._feed is not None:
-                count = self._feed.read(feed.BATCH)
-                if count:
-                    with self._transaction():
-                        self._take(self._feed)
-                return count
-            return sum(self._update(each) for each in self._tables)
+        try:
+            with self._translated():
+                if self._feed is not None:
+                    count = self._feed.read(feed.BATCH)
+                    if count:
+                        with self._transaction():
+                            self._take(self._feed)
+                    return count
+                return sum(self._update(each) for each in self._tables)
+        except DataLossError as error:
+            raise DataLossError(str(error), hint=_LOST_HINT) from error
 
     def publish(self) -> None:
         """Replace the copy by one with the present rows."""
