@@ -5,9 +5,7 @@ Must not know: a command, or what is defined.
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -279,12 +277,3 @@ class Boards:
         if declared is not None:
             apply_declared(kafka, self.topic, self.noun, entries, str(declared.absolute()))
         return kafka
-
-
-def until_signal(run: Callable[[threading.Event], None]) -> None:
-    """Run with an event that Ctrl-C or SIGTERM sets."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    run(stop)
-    output.note("Stopped.")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.boards import until_signal
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -26,6 +25,7 @@ from tidemill.cli.options import (
     command_group,
     pairs,
 )
+from tidemill.cli.stopping import until_signal
 from tidemill.connect.alerts.topics import TEST
 from tidemill.errors import TidemillError
 

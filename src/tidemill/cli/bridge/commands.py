@@ -14,7 +14,6 @@ from tidemill.cli.boards import (
     Every,
     Names,
     Replace,
-    until_signal,
 )
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -25,6 +24,7 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
+from tidemill.cli.stopping import until_signal
 from tidemill.connect.direct.topics import BRIDGES
 
 app = command_group("Bring StatsD and other direct messaging into topics, and out of them.")

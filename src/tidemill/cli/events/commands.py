@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.boards import until_signal
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -23,6 +22,7 @@ from tidemill.cli.options import (
     Property,
     command_group,
 )
+from tidemill.cli.stopping import until_signal
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +19,7 @@ from tidemill.cli.client import Cluster
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
 from tidemill.cli.pipeline.status import as_dict, emit, troubles
 from tidemill.cli.positions import Kind, parse
+from tidemill.cli.stopping import SIGNALS, event_of_signals
 from tidemill.extras import require_extra
 
 if TYPE_CHECKING:
@@ -183,16 +183,14 @@ def running(options: RunOptions) -> Iterator[tuple[threading.Event, LineView | L
     """
     from tidemill.cli.pipeline.view import view_for
 
-    stop = threading.Event()
+    def end(number: int) -> None:
+        raise SystemExit(128 + number)
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise SystemExit(128 + number)
-        output.note("Stopping cleanly. A second Ctrl-C stops it immediately.")
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
+    stop = event_of_signals(
+        (*SIGNALS, signal.SIGHUP),
+        first=lambda: output.note("Stopping cleanly. A second Ctrl-C stops it immediately."),
+        again=end,
+    )
     output.note(f"Spark is starting. Its output goes to {options.log_file}.")
     with view_for(sys.stderr) as view:
         yield stop, view

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 
-from tidemill.cli.boards import Boards, Declared, Every, Names, until_signal
+from tidemill.cli.boards import Boards, Declared, Every, Names
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Property
+from tidemill.cli.stopping import until_signal
 from tidemill.connect.cdc.topics import SOURCES
 
 BOARDS = Boards("source", SOURCES)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.boards import Boards, Declared, Every, Names, until_signal
+from tidemill.cli.boards import Boards, Declared, Every, Names
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -18,6 +18,7 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
+from tidemill.cli.stopping import until_signal
 from tidemill.sql.views.topics import VIEWS
 
 app = command_group("Keep results of SQL current. Create a view with 'tidemill sql'.")

@@ -18,7 +18,6 @@ from tidemill.cli.boards import (
     Every,
     Names,
     Replace,
-    until_signal,
 )
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -29,6 +28,7 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
+from tidemill.cli.stopping import until_signal
 from tidemill.cli.webhook.view import (
     emit_attempts,
     emit_list,
