@@ -12,6 +12,7 @@ from tidemill.engine.queues.api import MAX_BODY_BYTES, Message
 from tidemill.engine.queues.publish import LivePublisher
 from tidemill.protocols.amqp.channels.confirms import Confirms
 from tidemill.protocols.amqp.codec.properties import parse
+from tidemill.protocols.amqp.metrics import Tally
 
 
 def properties(**values: Any) -> bytes:
@@ -53,6 +54,26 @@ async def test_a_confirm_waits_for_the_disk_and_a_refused_message_is_nacked(brok
     broker.disk.release()
     await client.settle()
     assert confirms(client.heard()) == [("Basic.Ack", 2, True)]
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_the_metric_of_confirms_counts_what_is_confirmed(
+    broker: Broker, is_slow: bool
+) -> None:
+    broker.server.shared.tally = tally = Tally()
+    client = await broker.client_with_queue()
+    if is_slow:
+        broker.disk.hold()
+    client.publish(1, "", "q", b"before the confirms, so it gets none")
+    if not is_slow:
+        await client.settle()
+    await client.ask(1, "confirm.select")
+    client.publish(1, "", "q", b"stored")
+    for _ in range(2):
+        client.publish(1, "", "nowhere", b"dropped, and confirmed")
+    broker.disk.release()
+    await client.settle()
+    assert tally.confirmed == 3
 
 
 async def test_a_message_without_a_queue_is_confirmed_and_returned_first_if_mandatory(
