@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
 
-from tidemill.gateway.console.contract import ROOT, Page
+from tests.gateway.console.test_cluster import snapshot_of
+from tidemill.errors import NotAllowedError
+from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.console.contract import ROOT, Attention, Page, View
+from tidemill.gateway.console.overview import attention_of
 from tidemill.gateway.console.render import TEMPLATES, Renderer
 from tidemill.gateway.console.table import PAGES
 
@@ -94,3 +100,16 @@ def test_a_live_part_is_sent_and_changes(http: httpx.Client) -> None:
         data = next(line for line in lines if line.startswith("data"))
     assert event == "event: part"
     assert "Needs attention" in data
+
+
+async def test_the_overview_notes_what_a_user_must_not_read() -> None:
+    async def refused(view: View, snapshot: Snapshot) -> list[Attention]:
+        raise NotAllowedError("reading topic tidemill.pipelines is not allowed")
+
+    async def found(view: View, snapshot: Snapshot) -> list[Attention]:
+        return [Attention("problem", "Partitions have no leader.")]
+
+    view = cast("View", SimpleNamespace(checks=[refused, found]))
+    first, second = await attention_of(view, snapshot_of(0))
+    assert first.level == "problem"
+    assert (second.level, "tidemill.pipelines is not allowed" in second.text) == ("note", True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.gateway.console.test_cluster import snapshot_of
 from tests.gateway.console.test_messages import HOSTILE, write
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
@@ -17,7 +21,9 @@ from tidemill.amqp_client.connection import AmqpClient
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.amqp.state import _rates
 from tidemill.gateway.cluster import changes, transactions
-from tidemill.gateway.cluster.transactions import Transactions
+from tidemill.gateway.cluster.transactions import Look, Transactions
+from tidemill.gateway.console.contract import View
+from tidemill.gateway.console.transactions import check
 
 
 def post(http: httpx.Client, url: str, **fields: Any) -> httpx.Response:
@@ -332,3 +338,25 @@ def test_the_twin_of_transactions_is_json(http: httpx.Client) -> None:
     found = data(http, "transactions")
     assert json.dumps(found)
     assert {"list", "hanging", "held", "held_partitions", "problems"} <= found.keys()
+
+
+async def test_the_overview_looks_again_before_it_reports_a_transaction_that_is_open_for_long() -> (
+    None
+):
+    now_ms = time.time_ns() // 1_000_000
+    begun = transactions.Open("t", "ongoing", 1, 0, 60_000, now_ms - 3_600_000, (("orders", 0),))
+    still, ended = (transactions.Look(now_ms, each, (), {}) for each in ((begun,), ()))
+
+    async def attention(latest: Look | None, now: Look) -> list[str]:
+        async def look() -> Look:
+            return now
+
+        parts = SimpleNamespace(transactions=SimpleNamespace(latest=latest, look=look))
+        found = await check(cast("View", SimpleNamespace(parts=parts)), snapshot_of(0))
+        return [each.command for each in found]
+
+    old = replace(still, at_ms=now_ms - 120_000)
+    assert await attention(old, ended) == []
+    assert await attention(None, ended) == []
+    assert await attention(None, still) == ["tidemill transaction abort t"]
+    assert await attention(still, ended) == ["tidemill transaction abort t"]  # a moment ago

@@ -12,7 +12,6 @@ from typing import Any
 from tidemill.connect.alerts.desk import Desk, labels_text
 from tidemill.connect.alerts.errors import MatcherError, NoAlertError
 from tidemill.connect.alerts.topics import ALERTS
-from tidemill.errors import TidemillError
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page, View, address
 from tidemill.gateway.console.lists import listed
@@ -108,10 +107,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     """Find the alerts that fire, and a worker that is gone."""
     if ALERTS not in snapshot.topics:
         return []
-    try:
-        desk = await view.parts.alerts.get()
-    except TidemillError:  # the user must not read them, for example
-        return []
+    desk = await view.parts.alerts.get()
     found: list[Attention] = []
     for each in desk.alerts():
         if each["shown"] == "firing":

@@ -156,7 +156,10 @@ class Attention:
 
 
 Check: TypeAlias = Callable[[View, Snapshot], Awaitable[Sequence[Attention]]]
-"""Finds what needs attention. It asks the brokers for nothing that grows with the cluster."""
+"""Finds what needs attention. It does not ask the brokers per topic, group or partition.
+
+An error that it raises is a note on the overview.
+"""
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,12 @@ async def data(view: View) -> Data:
     """Return the overview."""
     snapshot = await view.snapshot()
     topics = [each for each in snapshot.topics.values() if not each.is_internal]
-    attention: list[Attention] = []
-    for each_check in view.checks:
-        attention += await each_check(view, snapshot)
-    order = ("problem", "warning", "note")
-    attention.sort(key=lambda each: order.index(each.level))
+    attention = await attention_of(view, snapshot)
+    try:
+        workers = await _workers(view)
+    except TidemillError as error:  # as in ``attention_of``
+        workers = []
+        attention.append(Attention("note", f"Workers are not known: {error}."))
     known = [each.bytes for each in snapshot.topics.values() if each.bytes is not None]
     busiest = sorted(topics, key=lambda each: -snapshot.rates.get(each.name, 0.0))[:BUSIEST]
     return {
@@ -66,16 +67,32 @@ async def data(view: View) -> Data:
             }
             for each in busiest
         ],
-        "workers": await _workers(view),
+        "workers": workers,
     }
 
 
+async def attention_of(view: View, snapshot: Snapshot) -> list[Attention]:
+    """Return what all checks find, the worst first. A check that fails is a note, and no error.
+
+    A user who can see a topic of workers and must not read it still has an overview.
+    """
+    found: list[Attention] = []
+    for each_check in view.checks:
+        try:
+            found += await each_check(view, snapshot)
+        except TidemillError as error:
+            found.append(Attention("note", f"Not all could be looked at: {error}."))
+    order = ("problem", "warning", "note")
+    return sorted(found, key=lambda each: order.index(each.level))
+
+
 async def _workers(view: View) -> list[Worker]:
-    """Return the processes that publish metrics; none if that topic can't be read."""
-    try:
-        found = await view.parts.metrics.published()
-    except TidemillError:
-        return []
+    """Return the processes that publish metrics.
+
+    Raises:
+        TidemillError: their topic can't be read.
+    """
+    found = await view.parts.metrics.published()
     now_ms = time.time_ns() // 1_000_000
     return [
         Worker(each.worker, each.process, each.at_ms, now_ms - each.at_ms > LOST_AFTER_MS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -14,6 +15,8 @@ from tidemill.gateway.errors import invalid
 SHOWN_PARTITIONS = 20
 _LONG_S = 900.0
 """A transaction that is open for longer needs attention."""
+_KNOWN_S = 60.0
+"""How old a look can be that the overview uses."""
 
 
 async def data(view: View) -> Data:
@@ -79,10 +82,10 @@ def _number(form: Form, name: str) -> int:
 
 
 async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
-    """Find transactions that hold readers back for long, if they were looked at before."""
+    """Find transactions that hold readers back for long. It looks again once a minute."""
     look = view.parts.transactions.latest
-    if look is None:
-        return []
+    if look is None or time.time() - look.at_ms / 1000 > _KNOWN_S:
+        look = await view.parts.transactions.look()  # those of before may have ended
     return [
         Attention(
             "warning",
