@@ -113,3 +113,15 @@ async def test_the_overview_notes_what_a_user_must_not_read() -> None:
     first, second = await attention_of(view, snapshot_of(0))
     assert first.level == "problem"
     assert (second.level, "tidemill.pipelines is not allowed" in second.text) == ("note", True)
+
+
+@pytest.mark.parametrize("address", ["overview.live", "messages.tail", "messages.scan"])
+def test_what_moves_passes_proxies_at_once_and_has_no_body_for_head(
+    http: httpx.Client, topic: str, address: str
+) -> None:
+    url = f"{ROOT}/{address}?topic={topic}"
+    with http.stream("GET", url) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-accel-buffering"] == "no"
+    # The next request of the connection is answered.
+    assert [http.head(url).content for _ in range(2)] == [b"", b""]

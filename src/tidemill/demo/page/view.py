@@ -7,18 +7,15 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import orjson
-
 from tidemill.demo.page.following import Following
 from tidemill.demo.page.live import LEVELS, LONGEST
 from tidemill.demo.page.places import HEIGHT, WIDTH, bend, country, places
 from tidemill.gateway.console.contract import Page, View
-from tidemill.gateway.console.streams import event_stream
+from tidemill.gateway.console.streams import HEARTBEAT, HEARTBEAT_S, event, event_stream
 from tidemill.gateway.parts import Parts
 
 FRAME_S = 0.25
 """How often changes are sent."""
-_HEARTBEAT_S = 15.0
 _LABELS = (
     "ATL",
     "BOS",
@@ -77,14 +74,11 @@ async def changes(view: View) -> AsyncIterator[bytes]:
         if is_first or found.version != version:
             more = found.since(version)
             version, sent_s = more["version"], time.monotonic()
-            yield b"event: %b\ndata: %b\n\n" % (
-                b"all" if is_first else b"more",
-                orjson.dumps(_with_routes(more)),
-            )
+            yield event("all" if is_first else "more", _with_routes(more))
             is_first = False
-        elif time.monotonic() - sent_s > _HEARTBEAT_S:
+        elif time.monotonic() - sent_s > HEARTBEAT_S:
             sent_s = time.monotonic()
-            yield b":\n\n"
+            yield HEARTBEAT
         await asyncio.sleep(FRAME_S)  # the rate of the frames
 
 

@@ -13,7 +13,7 @@ import hashlib
 import math
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
@@ -32,6 +32,7 @@ from tidemill.gateway.console.contract import ROOT, Data, Done, Form, Page, View
 from tidemill.gateway.console.render import Renderer, hidden
 from tidemill.gateway.console.sessions import Session, Sessions, set_cookie
 from tidemill.gateway.console.settings import ConsoleSettings
+from tidemill.gateway.console.streams import HEARTBEAT, HEARTBEAT_S, RETRY, event, event_stream
 from tidemill.gateway.console.table import CHECKS, pages_of
 from tidemill.gateway.errors import HttpError, busy, from_error
 from tidemill.gateway.parts import Parts
@@ -40,7 +41,6 @@ from tidemill.gateway.users import Users
 MOST_LIVE = 200
 """Answers that take long, at the same time: pages that move, searches, downloads."""
 _FIELDS = 20_000
-_HEARTBEAT_S = 15.0
 _PAUSE_S = 0.5
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {
@@ -195,13 +195,9 @@ class Console:
         if request.method == "POST":
             return await self._act(view, session, suffix)
         if suffix in page.answers:
-            response = await page.answers[suffix](view)
-            if isinstance(response, StreamingResponse):
-                self._check_live()
-                response.body_iterator = self._counted(response.body_iterator)
-            return response
+            return self._bounded(request, await page.answers[suffix](view))
         if suffix == "live":
-            return self._moving(view, session)
+            return self._bounded(request, self._moving(view, session))
         data = await page.data(view)
         if suffix == "json":
             return Response(_json(data), media_type="application/json")
@@ -353,39 +349,45 @@ class Console:
         """Return the answer that sends the block ``live`` whenever it has changed."""
         if view.page.live_s <= 0:
             raise HttpError(404, "not_found", "this page does not move")
-        self._check_live()
-        headers = {"x-accel-buffering": "no"}
-        if view.request.method == "HEAD":
-            return Response(None, 200, headers, "text/event-stream")
-        events = self._counted(self._events(view, session))
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return event_stream(self._events(view, session))
 
     async def _events(self, view: View, session: Session) -> AsyncIterator[bytes]:
         shown, sent_s = b"", time.monotonic()
         authorization = session.authorization
-        yield b"retry: 3000\n\n"
+        yield RETRY
         while not self._parts.hub.is_stopping and session.authorization == authorization:
-            look = View(**{**vars(view), "_snapshot": None})
+            look = replace(view, _snapshot=None)
             try:
                 context = {"result": None, **await view.page.data(look)}
                 context |= self._context(view.request, session, look)
                 text = self._renderer.block(view.page.template, "live", context)
-                event = b"event: part\ndata: " + orjson.dumps(text) + b"\n\n"
+                made = event("part", text)
             except TidemillError as error:
-                event = b"event: problem\ndata: " + orjson.dumps(str(error)) + b"\n\n"
+                made = event("problem", str(error))
             now_s = time.monotonic()
-            digest = hashlib.blake2b(event).digest()
+            digest = hashlib.blake2b(made).digest()
             if digest != shown:
                 shown, sent_s = digest, now_s
-                yield event
-            elif now_s - sent_s > _HEARTBEAT_S:
+                yield made
+            elif now_s - sent_s > HEARTBEAT_S:
                 sent_s = now_s
-                yield b":\n\n"
+                yield HEARTBEAT
             await self._pause(view.page.live_s)
 
-    def _check_live(self) -> None:
+    def _bounded(self, request: Request, response: Response) -> Response:
+        """Return an answer; one that takes long is counted.
+
+        Raises:
+            HttpError: too many such answers are being sent (503).
+        """
+        if not isinstance(response, StreamingResponse):
+            return response
         if self._live >= MOST_LIVE:
             raise busy("too many pages are open")
+        if request.method == "HEAD":  # the body would be made for no one, and might never end
+            return Response(None, response.status_code, response.headers)
+        response.body_iterator = self._counted(response.body_iterator)
+        return response
 
     async def _counted(self, stream: AsyncIterable[Any]) -> AsyncIterator[Any]:
         """Yield the parts of an answer that takes long, and count it among those."""

@@ -1,4 +1,4 @@
-"""Answers that never end: server-sent events of a page. Must not know: pages, Kafka.
+"""Answers that never end: server-sent events of pages. Must not know: pages, Kafka.
 
 Source: HTML Standard, 9.2 (server-sent events).
 """
@@ -7,13 +7,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from starlette.responses import Response, StreamingResponse
+import orjson
+from starlette.responses import StreamingResponse
+
+HEARTBEAT = b":\n\n"
+HEARTBEAT_S = 15.0
+"""The longest time without an event."""
+RETRY = b"retry: 3000\n\n"
+"""The first event: how long a browser waits before it connects again, in milliseconds."""
 
 
-def event_stream(events: AsyncIterator[bytes]) -> Response:
+def event(kind: str, data: object) -> bytes:
+    """Return an event, whose data is JSON."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))
+
+
+def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
     """Return the answer that sends events, as they are on the wire, until the client has gone.
 
     The console counts it among the answers that take long, whose number is limited.
     """
-    headers = {"x-accel-buffering": "no"}
+    headers = {"x-accel-buffering": "no"}  # proxies pass each event on
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)

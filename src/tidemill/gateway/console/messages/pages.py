@@ -32,6 +32,7 @@ from tidemill.gateway.console.messages.search import (
     row_of,
 )
 from tidemill.gateway.console.messages.tail import tail
+from tidemill.gateway.console.streams import event, event_stream
 from tidemill.gateway.errors import HttpError
 from tidemill.record_json import to_line
 
@@ -99,7 +100,7 @@ async def scan(view: View) -> Response:
     criteria = Criteria.of(view)
     search = Search(view, criteria, row_of)
     await search.start()
-    return StreamingResponse(_scan(view, criteria, search), media_type="text/event-stream")
+    return event_stream(_scan(view, criteria, search))
 
 
 async def _scan(view: View, criteria: Criteria, search: Search[Row]) -> AsyncIterator[bytes]:
@@ -112,16 +113,12 @@ async def _scan(view: View, criteria: Criteria, search: Search[Row]) -> AsyncIte
             if found.rows:
                 rows = _in_order(found.rows, is_latest=False)
                 text = view.render("rows.html", {"rows": rows, "topic": criteria.topic})
-                yield _event("rows", text)
+                yield event("rows", text)
             progress = {"scanned": scanned, "matched": matched, "left": found.left}
-            yield _event("progress", {**progress, "place": found.place, "next": found.at})
-        yield _event("done", {"next": "" if found.is_done else found.at})
+            yield event("progress", {**progress, "place": found.place, "next": found.at})
+        yield event("done", {"next": "" if found.is_done else found.at})
     except TidemillError as error:
-        yield _event("problem", str(error))
-
-
-def _event(kind: str, data: object) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))
+        yield event("problem", str(error))
 
 
 # --- downloads -----------------------------------------------------------------------------------

@@ -11,19 +11,25 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from tidemill.errors import TidemillError
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.console.messages.search import Criteria, Row, matcher, row_of
+from tidemill.gateway.console.streams import (
+    HEARTBEAT,
+    HEARTBEAT_S,
+    RETRY,
+    event,
+    event_stream,
+)
 from tidemill.gateway.following import Recent
 
 EVERY_S = 0.5
 """How often new records are sent."""
 MOST = 50
 """Records that are sent each time. The rest is counted, and looked at in the search."""
-_HEARTBEAT_S = 15.0
 
 
 async def tail(view: View) -> Response:
@@ -48,19 +54,21 @@ async def tail(view: View) -> Response:
         return row_of(record, key, value, headers)
 
     async def events() -> AsyncIterator[bytes]:
-        yield b"retry: 3000\n\n"
+        yield RETRY
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
         try:
-            async with view.parts.hub.following(topic) as (found, changed):
+            async with view.parts.hub.following(topic) as (found, _):
                 number = found.number
-                yield _event("progress", {"scanned": 0, "left_out": 0})  # from here on
+                yield event("progress", {"scanned": 0, "left_out": 0})  # from here on
                 while not found.gone and not view.parts.hub.is_stopping:
                     rows: list[Row] = []
                     left_out = scanned = 0
                     for after, recent in found.since(number):
+                        # Those in between came and went since the last look.
+                        left_out += after - 1 - number
+                        scanned += after - number
                         number = after
-                        scanned += 1
                         if len(rows) >= MOST:
                             left_out += 1
                             continue
@@ -69,20 +77,19 @@ async def tail(view: View) -> Response:
                             rows.append(row)
                     if rows:
                         context = {"rows": rows[::-1], "topic": topic.name}
-                        yield _event("rows", view.render("rows.html", context))
+                        yield event("rows", view.render("rows.html", context))
                     if scanned:
                         sent_s = loop.time()
-                        yield _event("progress", {"scanned": scanned, "left_out": left_out})
-                    elif loop.time() - sent_s > _HEARTBEAT_S:
+                        yield event("progress", {"scanned": scanned, "left_out": left_out})
+                    elif loop.time() - sent_s > HEARTBEAT_S:
                         sent_s = loop.time()
-                        yield b":\n\n"
-                    changed.clear()
+                        yield HEARTBEAT
                     await asyncio.sleep(EVERY_S)
-                yield _event("problem", found.gone or "the gateway stops")
+                yield event("problem", found.gone or "the gateway stops")
         except TidemillError as error:
-            yield _event("problem", str(error))
+            yield event("problem", str(error))
 
-    return StreamingResponse(events(), media_type="text/event-stream")
+    return event_stream(events())
 
 
 class _Record:
@@ -120,7 +127,3 @@ def _bytes(text: str | None, encoding: str | None) -> bytes | None:
     if text is None:
         return None
     return base64.b64decode(text) if encoding else text.encode()
-
-
-def _event(kind: str, data: object) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data))
