@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
+import threading
 from dataclasses import replace
+from typing import cast
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -60,6 +63,35 @@ async def test_a_snapshot_has_topics_groups_members_and_lag(kafka: Kafka, topic:
     assert (later.records, later.starts) == (1, (0,))  # also of a topic that is new
     await watch.close()
     consumer.close()
+
+
+async def test_what_was_changed_while_a_snapshot_is_made_is_in_the_next_one() -> None:
+    began, may_end = threading.Event(), threading.Event()
+    topics: list[str] = []
+
+    class Slow:
+        """Brokers that answer with what there was when they were asked."""
+
+        def snapshot(self, *, whole: bool) -> Snapshot:
+            found = snapshot_of(0, *(topic_of(name, 1) for name in topics))
+            began.set()
+            assert may_end.wait(30)
+            return found
+
+        def close(self) -> None:
+            pass
+
+    watch = Watch(Kafka("127.0.0.1:1"))
+    watch._cluster = cast("Cluster", Slow())
+    first = asyncio.create_task(watch.snapshot())
+    assert await asyncio.to_thread(began.wait, 30)
+    topics.append("new")
+    watch.expire()
+    second = asyncio.create_task(watch.snapshot())
+    await asyncio.sleep(0)
+    may_end.set()
+    assert [list((await each).topics) for each in (first, second)] == [[], ["new"]]
+    await watch.close()
 
 
 async def test_a_lost_connection_is_made_again(kafka: Kafka, topic: str) -> None:

@@ -63,6 +63,8 @@ class Watch:
             if age_s > fresh_s:
                 self._begin().add_done_callback(_ignore)
             return latest
+        if self._is_expired and self._asking is not None:
+            await asyncio.wait([self._asking])  # it may have begun before what was changed
         return await asyncio.shield(self._begin())
 
     def expire(self) -> None:

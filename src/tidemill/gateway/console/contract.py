@@ -60,7 +60,12 @@ class View:
         return self._snapshot
 
     async def again(self) -> Snapshot:
-        """Ask for the snapshot again, e.g. for a topic that is not in it yet."""
+        """Return a new snapshot, e.g. for a topic that was created a moment ago.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        self.parts.watch.expire()
         self._snapshot = await self.parts.watch.snapshot()
         return self._snapshot
 

@@ -135,7 +135,6 @@ async def _group(view: View) -> tuple[Snapshot, GroupState]:
     snapshot = await view.snapshot()
     group = snapshot.groups.get(name)
     if group is None:  # created a moment ago, perhaps
-        view.parts.watch.expire()
         snapshot = await view.again()
         group = snapshot.groups.get(name)
     if group is None:

@@ -151,11 +151,10 @@ async def detail(view: View) -> Data:
     snapshot = await view.snapshot()
     topic = snapshot.topics.get(name)
     if topic is None:  # created a moment ago, perhaps
-        view.parts.watch.expire()
-        topic = (await view.again()).topics.get(name)
+        snapshot = await view.again()
+        topic = snapshot.topics.get(name)
     if topic is None:
         raise unknown_topic(f"topic {name[:249]}")
-    snapshot = await view.snapshot()
     configs = await view.parts.catalog.configs(name)
     partitions = listed(
         view,
