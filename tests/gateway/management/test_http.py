@@ -12,7 +12,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
 from tidemill.amqp_client.connection import AmqpClient
+from tidemill.confluent.clients import Kafka
 from tidemill.errors import TidemillError
+from tidemill.gateway.amqp.actions import AmqpActions
 
 
 @pytest.fixture
@@ -71,6 +73,32 @@ def test_a_connection_is_closed_with_a_reason(http: httpx.Client, amqp: AmqpClie
         amqp.call("basic.qos", prefetch_count=1)
     assert http.delete(where).status_code == 404
     poll_until(lambda: http.get(where).status_code == 404, 20, "it is not listed")
+
+
+def test_the_connections_of_a_user_are_closed(http: httpx.Client, amqp: AmqpClient) -> None:
+    local = "{}:{}".format(*amqp._sock.getsockname())
+    where = "/api/connections/username/guest"
+    poll_until(
+        lambda: any(each["name"].startswith(local) for each in http.get(where).json()),
+        20,
+        "the connection is listed",
+    )
+    assert http.delete(where).status_code == 204
+    with pytest.raises(TidemillError, match="CONNECTION_FORCED"):
+        amqp.call("basic.qos", prefetch_count=1)
+    assert http.delete("/api/connections/username/none").status_code == 204
+
+
+async def test_a_connection_that_has_gone_does_not_keep_others_open(
+    broker: BrokerProcess, amqp: AmqpClient
+) -> None:
+    here, there = (
+        "{}:{}".format(*each) for each in (amqp._sock.getsockname(), amqp._sock.getpeername())
+    )
+    actions = AmqpActions(f"amqp://127.0.0.1:{broker.amqp_port}/", Kafka(broker.bootstrap))
+    await actions.close_connections(["192.0.2.1:1 -> 192.0.2.2:2", f"{here} -> {there}"], "bye")
+    with pytest.raises(TidemillError, match="CONNECTION_FORCED - bye"):
+        amqp.call("basic.qos", prefetch_count=1)
 
 
 def test_other_methods_and_strange_paths_are_refused(http: httpx.Client) -> None:

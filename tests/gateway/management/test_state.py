@@ -10,6 +10,7 @@ from confluent_kafka import Message
 
 from tests.gateway.management.views import queue
 from tidemill.confluent.clients import Kafka
+from tidemill.gateway.amqp import state as state_module
 from tidemill.gateway.amqp.state import AmqpState, View
 
 FIELDS = {key: value for key, value in queue().fields.items() if key not in ("i", "at")}
@@ -93,6 +94,21 @@ def test_a_view_is_made_once_for_each_round(state: State) -> None:
     first = state.view(1000)
     assert state._state._made() is first
     assert state.view(3000) is not first
+
+
+def test_a_view_that_is_made_while_a_record_is_taken_is_not_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.view(1000)
+    taken = state_module._rates
+
+    def look(*given: Any) -> dict[str, float]:
+        state._state._made()  # as a page does, in another thread
+        return taken(*given)
+
+    monkeypatch.setattr(state_module, "_rates", look)
+    state.add("queue/q", 1000)
+    assert list(state._state._made().queues) == ["q"]
 
 
 @pytest.mark.parametrize(

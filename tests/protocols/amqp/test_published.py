@@ -79,6 +79,17 @@ async def test_queues_connections_and_channels_are_published(
     assert list(found)[-1] == "node"
 
 
+async def test_a_queue_that_was_declared_again_with_other_arguments_is_published(
+    broker: Broker, publisher: StatePublisher
+) -> None:
+    client = await broker.client_with_queue()
+    await publisher.publish()
+    await client.ask(1, "queue.delete", queue="q")
+    await client.ask(1, "queue.declare", queue="q", arguments={"x-max-length": 5})
+    await publisher.publish()
+    assert dict(records(broker))["queue/q"]["arguments"] == {"x-max-length": 5}
+
+
 async def test_a_round_publishes_what_has_changed_and_what_is_gone(
     broker: Broker, publisher: StatePublisher
 ) -> None:

@@ -6,7 +6,8 @@ Must not know: routes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -41,8 +42,21 @@ class AmqpActions:
         Raises:
             HttpError: it does not exist (404), the user must not do it (403), or no broker answers.
         """
-        question = {"close": "connection", "name": name, "reason": reason}
-        await self._with(lambda client: client.ask(question))
+        await self._with(lambda client: client.ask(_closing(name, reason)))
+
+    async def close_connections(self, names: Iterable[str], reason: str) -> None:
+        """Close connections of clients; those that have gone meanwhile are left out.
+
+        Raises:
+            HttpError: the user must not do it (403), or no broker answers.
+        """
+
+        def close(client: AmqpClient) -> None:
+            for name in names:
+                with contextlib.suppress(AmqpNotFoundError):
+                    client.ask(_closing(name, reason))
+
+        await self._with(close)
 
     async def purge(self, queue: str) -> int:
         """Drop the messages of a queue that are ready; return how many these were.
@@ -92,3 +106,8 @@ class AmqpActions:
         password = properties.get("sasl.password", "guest")
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{quote(name, safe='')}:{quote(password, safe='')}@{parts.netloc}/"
+
+
+def _closing(name: str, reason: str) -> dict[str, object]:
+    """Return the question that closes a connection."""
+    return {"close": "connection", "name": name, "reason": reason}

@@ -217,7 +217,10 @@ class AmqpState:
                 self._changed.notify_all()
 
     def _apply(self, message: Message) -> None:
-        self._position = int(message.offset() or 0) + 1
+        self._take(message)
+        self._position = int(message.offset() or 0) + 1  # a view of before is not the present one
+
+    def _take(self, message: Message) -> None:
         key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
         if value is None:
             self._entries.pop(key, None)

@@ -95,10 +95,8 @@ async def _delete(request: Request, parts: Parts, path: Sequence[str]) -> Respon
     reason = request.headers.get("x-reason") or REASON
     match path:
         case ["connections", "username", user]:
-            view = await parts.amqp_state.view()
-            for name, entry in view.connections.items():
-                if entry.fields["user"] == user:
-                    await parts.amqp.close_connection(name, reason)
+            names = _of_user(await parts.amqp_state.view(), user)
+            await parts.amqp.close_connections(names, reason)
         case ["connections", name]:
             await parts.amqp.close_connection(name, reason)
         case _:
@@ -203,7 +201,7 @@ def _many(path: Sequence[str], view: View) -> Many:
         case ["connections"] | ["vhosts", "/", "connections"]:
             return _connections(view, list(view.connections))
         case ["connections", "username", user]:
-            names = [n for n, each in view.connections.items() if each.fields["user"] == user]
+            names = _of_user(view, user)
             whole = (objects.connection(n, view.connections[n], view) for n in names)
             return _made({key: each[key] for key in _SHORT} for each in whole)
         case ["connections", name, "channels"]:
@@ -250,6 +248,11 @@ def _between(path: Sequence[str], view: View) -> Iterable[Json]:
     source = _exchange(path[3])
     found = _of_destination(kind or "", path[5], view)
     return (each for each in found if each["source"] == source)
+
+
+def _of_user(view: View, user: str) -> list[str]:
+    """Return the names of the connections of a user."""
+    return [name for name, each in view.connections.items() if each.fields["user"] == user]
 
 
 def _connections(view: View, names: Sequence[str]) -> Many:

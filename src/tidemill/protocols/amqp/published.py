@@ -333,6 +333,8 @@ class StatePublisher:
 def _stamp(queue: QueueDescription) -> object:
     """Return what is compared: everything but the age of the oldest message, which always grows."""
     return (
+        # Those of a declaration: it can be deleted and made again within a round.
+        *(queue.topic, queue.durable, queue.exclusive, queue.auto_delete, queue.arguments),
         *(queue.type, queue.ready, queue.unacknowledged, queue.bytes, queue.published),
         *(queue.delivered, queue.acknowledged, queue.redelivered, queue.dead, queue.consumers),
     )
