@@ -15,6 +15,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.gateway.console.test_cluster import snapshot_of
 from tests.gateway.console.test_messages import HOSTILE, write
+from tests.gateway.console.views import view_of
+from tests.gateway.management.views import queue as amqp_queue
+from tests.gateway.management.views import view as amqp_view
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
 from tidemill.amqp_client.connection import AmqpClient
@@ -22,6 +25,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway.amqp.state import _rates
 from tidemill.gateway.cluster import changes, transactions
 from tidemill.gateway.cluster.transactions import Look, Transactions
+from tidemill.gateway.console import queues
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.transactions import check
 
@@ -276,6 +280,20 @@ def test_a_rate_is_the_growth_of_a_counter() -> None:
     assert _rates(before, now, 1000) == {}
     assert _rates(None, now, 3000) == {}
     assert _rates(before, {"i": "a", **dict.fromkeys(COUNTED, 0)}, 3000)["published"] == 0
+
+
+async def test_the_page_says_how_many_queues_the_broker_does_not_publish() -> None:
+    amqp = amqp_view(orders=amqp_queue())
+    amqp.node["left_out"] = 7
+
+    async def looked() -> Any:
+        return amqp
+
+    state = SimpleNamespace(view=looked)
+    for page in (queues.QUEUES, queues.CONNECTIONS):
+        found = await page.data(view_of(page, amqp=object(), amqp_state=state))
+        assert found["left_out"] == 7
+        assert len(found["list"].rows) == 1
 
 
 # --- transactions --------------------------------------------------------------------------------

@@ -6,16 +6,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from starlette.requests import Request
 
+from tests.gateway.console.views import view_of
 from tidemill.gateway import following
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.messages import pages
 from tidemill.gateway.console.messages import tail as tail_module
-from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.following import Recent, Tail
 from tidemill.gateway.topics import Topic
 from tidemill.record_json import to_line
@@ -28,7 +27,7 @@ def recent(offset: int) -> Recent:
     return Recent("t", 0, offset, to_line(**about, key=None, value=b"x" * 100, headers=[]))
 
 
-def view_of(tail: Tail) -> View:
+def following_view(tail: Tail) -> View:
     """A view of a topic that is followed already, and renders the places of rows."""
 
     @asynccontextmanager
@@ -38,20 +37,14 @@ def view_of(tail: Tail) -> View:
     async def topic(name: str) -> Topic:
         return TOPIC
 
-    parts = SimpleNamespace(
+    view = view_of(
+        pages.LIST,
+        "topic=t",
         hub=SimpleNamespace(following=follow, is_stopping=False),
         catalog=SimpleNamespace(topic=topic),
     )
-    return View(
-        page=pages.LIST,
-        request=Request({"type": "http", "query_string": b"topic=t", "headers": []}),
-        parts=cast("Any", parts),
-        history=cast("Any", None),
-        settings=ConsoleSettings(),
-        user="",
-        is_read_only=False,
-        render=lambda _, found: " ".join(str(each.offset) for each in found["rows"]),
-    )
+    view.render = lambda _, found: " ".join(str(each.offset) for each in found["rows"])
+    return view
 
 
 async def test_records_that_came_and_went_between_two_looks_are_counted(
@@ -60,7 +53,7 @@ async def test_records_that_came_and_went_between_two_looks_are_counted(
     monkeypatch.setattr(tail_module, "EVERY_S", 0)
     monkeypatch.setattr(following, "RECENT_BYTES", 3 * len(recent(10).line))
     tail = Tail(TOPIC, [0], [0])
-    answer: Any = await tail_module.tail(view_of(tail))
+    answer: Any = await tail_module.tail(following_view(tail))
     stream = answer.body_iterator
     assert [await anext(stream) for _ in range(2)][1].startswith(b"event: progress")
     for offset in range(10, 18):

@@ -59,6 +59,11 @@ async def _amqp(view: View) -> Amqp | None:
     return None if view.parts.amqp is None else await view.parts.amqp_state.view()
 
 
+def _left_out(amqp: Amqp) -> int:
+    """Return how many queues, connections, exchanges and bindings the broker does not publish."""
+    return int(amqp.node.get("left_out", 0))
+
+
 def _actions(view: View) -> AmqpActions:
     """Return what changes queues.
 
@@ -110,7 +115,7 @@ async def list_queues(view: View) -> Data:
     """Return the queues."""
     amqp = await _amqp(view)
     if amqp is None:
-        return {"is_there": False, "list": None, "totals": {}}
+        return {"is_there": False, "list": None, "totals": {}, "left_out": 0}
     found = listed(
         view,
         amqp.queues.items(),
@@ -139,6 +144,7 @@ async def list_queues(view: View) -> Data:
             "connections": len(amqp.connections),
             "consumers": sum(each["consumer_count"] for each in every),
         },
+        "left_out": _left_out(amqp),
     }
 
 
@@ -222,7 +228,7 @@ async def list_connections(view: View) -> Data:
     """Return the connections of AMQP."""
     amqp = await _amqp(view)
     if amqp is None:
-        return {"is_there": False, "list": None}
+        return {"is_there": False, "list": None, "left_out": 0}
     held: dict[str, int] = {}
     for channel in amqp.channels.values():
         name = channel.fields["connection"]
@@ -253,7 +259,7 @@ async def list_connections(view: View) -> Data:
         search=lambda each: f"{each['name']} {each['user']} {each['client']}",
         sort="-since",
     )
-    return {"is_there": True, "list": found}
+    return {"is_there": True, "list": found, "left_out": _left_out(amqp)}
 
 
 def _client(about: Mapping[str, Any]) -> str:
