@@ -188,6 +188,16 @@ def unknown_topic(what: str) -> HttpError:
     )
 
 
+def unknown_partition(topic: str, given: object, partitions: int, status: int = 404) -> HttpError:
+    """Return the error for a partition that a topic does not have."""
+    return HttpError(
+        status,
+        "unknown_partition",
+        f"topic {topic} has no partition {str(given)[:20]}",
+        hint=f"It has partitions 0 to {partitions - 1}.",
+    )
+
+
 def from_error(error: TidemillError) -> HttpError:
     """Return the answer for one of tidemill's errors."""
     if isinstance(error, HttpError):

@@ -46,13 +46,7 @@ class Parameters:
     def number(self, name: str, least: int, most: int) -> int | None:
         """Return a whole number, or None."""
         value = self.text(name)
-        if value is None:
-            return None
-        if not (value.isascii() and value.isdecimal() and len(value) < 20):
-            raise invalid(f"invalid {name} {value[:100]!r}: use a whole number")
-        if not least <= int(value) <= most:
-            raise invalid(f"invalid {name} {value}: use {least} to {most}")
-        return int(value)
+        return None if value is None else number_of(name, value, least, most)
 
     def time_ms(self, name: str) -> int | None:
         """Return a time in milliseconds since the epoch: digits, or ISO 8601."""
@@ -63,6 +57,19 @@ class Parameters:
         """Refuse parameters that were not asked for."""
         if self._given:
             raise invalid(f"unknown parameter {next(iter(self._given))[:100]!r}")
+
+
+def number_of(name: str, value: str, least: int = 0, most: int = 2**63 - 1) -> int:
+    """Return a whole number.
+
+    Raises:
+        HttpError: it is not one, or is out of the range (400).
+    """
+    if not (value.isascii() and value.isdecimal() and len(value) < 20):
+        raise invalid(f"invalid {name} {value[:100]!r}: use a whole number")
+    if not least <= int(value) <= most:
+        raise invalid(f"invalid {name} {value}: use {least} to {most}")
+    return int(value)
 
 
 def time_of(name: str, value: str) -> int:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from tidemill.errors import TidemillError
 from tidemill.gateway import guard
 from tidemill.gateway.dedup import Stored
-from tidemill.gateway.errors import HttpError, from_error, invalid
+from tidemill.gateway.errors import HttpError, from_error, invalid, unknown_partition
 from tidemill.gateway.idempotency import HEADER, parse_key
 from tidemill.gateway.metrics import TRACE
 from tidemill.gateway.parameters import Parameters
@@ -45,9 +45,7 @@ Outcome = Awaitable[Stored] | HttpError
 async def post(request: Request) -> Response:
     """Store what a request has in its body."""
     parts: Parts = request.app.parts
-    topic = await parts.catalog.topic(request.path_params["topic"])
-    if topic.name.startswith("__"):
-        raise HttpError(403, "internal_topic", f"topic {topic.name} is internal: only read it")
+    topic = await target(parts, request.path_params["topic"])
     context = request.scope.get(TRACE, {})
     writing = _Writing(parts, topic, parse_key(request.headers.get(HEADER)), context)
     coding = request.headers.get("content-encoding", "identity").lower()
@@ -88,6 +86,27 @@ async def post(request: Request) -> Response:
         return await (writing.all(records) if is_list else writing.one(records[0]))
 
 
+async def target(parts: Parts, name: str) -> Topic:
+    """Return a topic that records can be sent to.
+
+    Raises:
+        HttpError: it does not exist (404), or is internal (403).
+    """
+    if name.startswith("__"):
+        raise HttpError(403, "internal_topic", f"topic {name[:249]} is internal: only read it")
+    return await parts.catalog.topic(name)
+
+
+def check_partition(topic: Topic, record: InputRecord) -> None:
+    """Check that a topic has the partition that a record names.
+
+    Raises:
+        HttpError: it does not (400).
+    """
+    if record.partition is not None and record.partition >= topic.partitions:
+        raise unknown_partition(topic.name, record.partition, topic.partitions, status=400)
+
+
 _FORM = (
     'A record is {"value": …, "key": …, "headers": {…}, "partition": N, "timestamp": …}, and a '
     'list is {"records": […]}. A value as it is needs Content-Type: text/plain.'
@@ -124,7 +143,7 @@ class _Writing:
 
     async def one(self, record: InputRecord) -> Response:
         """Store a record; return the answer."""
-        self._check(record)
+        check_partition(self.topic, record)
         stored = await self.start(record, self.key)
         return Response(orjson.dumps(self.place(stored)), media_type=JSON)
 
@@ -132,7 +151,7 @@ class _Writing:
         """Store records; return the answer. Its status is that of the worst failure."""
         for number, record in enumerate(records):
             try:
-                self._check(record)
+                check_partition(self.topic, record)
             except HttpError as error:
                 raise invalid(f"record {number}: {error}") from error
         started: list[Outcome] = []
@@ -170,7 +189,7 @@ class _Writing:
         Raises:
             HttpError: it can't be stored, or too much is under way (503).
         """
-        self._check(record)
+        check_partition(self.topic, record)
         if self.context:
             record.headers = with_context(record.headers, self.context)
         if key is None:
@@ -184,15 +203,6 @@ class _Writing:
     def place(self, stored: Stored) -> dict[str, object]:
         """Return the answer for one record."""
         return {"topic": self.topic.name, **place(stored)}
-
-    def _check(self, record: InputRecord) -> None:
-        if record.partition is not None and record.partition >= self.topic.partitions:
-            raise HttpError(
-                400,
-                "unknown_partition",
-                f"topic {self.topic.name} has no partition {record.partition}",
-                hint=f"It has partitions 0 to {self.topic.partitions - 1}.",
-            )
 
 
 def place(stored: Stored) -> dict[str, object]:
@@ -342,6 +352,3 @@ async def _lines(request: Request, most: int, take: Callable[[int], None]) -> As
         return
     if rest.strip():
         yield bytes(rest)
-
-
-__all__ = ["post"]

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
-from tidemill.gateway.errors import HttpError, busy, from_kafka, invalid
+from tidemill.gateway.errors import busy, from_kafka, invalid, unknown_partition
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.parameters import Parameters, time_of
 from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
@@ -170,12 +170,7 @@ def partition_of(request: Request, topic: Topic) -> int:
     text = request.path_params["partition"]
     if text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < topic.partitions:
         return int(text)
-    raise HttpError(
-        404,
-        "unknown_partition",
-        f"topic {topic.name} has no partition {text[:20]}",
-        hint=f"It has partitions 0 to {topic.partitions - 1}.",
-    )
+    raise unknown_partition(topic.name, text, topic.partitions)
 
 
 async def get_partition(request: Request) -> Response:

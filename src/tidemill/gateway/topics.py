@@ -68,6 +68,11 @@ class Topic:
     partitions: int
 
 
+def is_name(text: str) -> bool:
+    """Return whether a topic can have a name."""
+    return _VALID.fullmatch(text) is not None and text not in (".", "..")
+
+
 class Catalog:
     """Asks the brokers about topics and groups. It belongs to one event loop."""
 
@@ -88,7 +93,7 @@ class Catalog:
         since, found = self._known.get(name, (0.0, None))
         if found is not None and time.monotonic() - since < FRESH_S:
             return found
-        if not _VALID.fullmatch(name) or name in (".", ".."):
+        if not is_name(name):
             raise unknown_topic(f"topic {name[:249]!r}")
         task = self._asking.get(name)
         if task is None:

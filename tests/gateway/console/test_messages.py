@@ -240,11 +240,14 @@ def test_a_record_is_written_edited_and_imported(
     for wrong, status in (
         ({"action": "import", "lines": '{"valu":1}'}, 400),
         ({"action": "import", "lines": "\n"}, 400),
+        # Without the partition, a record would be stored elsewhere in silence.
+        ({"action": "import", "partitions": "keep", "lines": '{"partition":2,"value":1}'}, 400),
         ({"action": "send", "encoding": "json", "value": "{"}, 400),
         ({"action": "send", "encoding": "hex", "value": "xyz"}, 400),
         ({"action": "send", "encoding": "base64", "value": "?"}, 400),
         ({"action": "send", "headers": "no colon"}, 400),
         ({"action": "send", "partition": "99"}, 400),
+        ({"action": "send", "partition": "0000000000099"}, 400),
         ({"action": "send", "topic": "__consumer_offsets"}, 403),
         ({"action": "send", "topic": "missing"}, 404),
         ({"action": "nothing"}, 404),

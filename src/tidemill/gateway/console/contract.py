@@ -18,7 +18,7 @@ from tidemill.gateway.cluster.history import History
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.errors import HttpError
-from tidemill.gateway.parameters import Parameters
+from tidemill.gateway.parameters import Parameters, number_of
 from tidemill.gateway.parts import Parts
 
 ROOT = "/console"
@@ -137,6 +137,14 @@ class Form(dict[str, str]):
         if not found:
             raise HttpError(400, "invalid_request", f"field {name} is missing")
         return found
+
+    def number(self, name: str) -> int:
+        """Return a field that is a whole number.
+
+        Raises:
+            HttpError: it is missing or malformed (400).
+        """
+        return number_of(name, self.needed(name))
 
 
 Data: TypeAlias = Mapping[str, Any]

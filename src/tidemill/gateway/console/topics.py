@@ -6,7 +6,6 @@ Must not know: HTML.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,10 @@ from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
 from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
 from tidemill.gateway.console.lists import listed
 from tidemill.gateway.errors import HttpError, invalid, unknown_topic
+from tidemill.gateway.parameters import number_of
+from tidemill.gateway.topics import is_name
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_BROKERS_DEFAULT = -1
 MOST_PARTITIONS = 10_000
 """Partitions that the form for a new topic accepts."""
 
@@ -112,18 +113,15 @@ async def create(view: View, form: Form) -> Done:
         TidemillError: the brokers refuse.
     """
     name = form.needed("name")
-    if not _NAME.fullmatch(name) or name in (".", ".."):
+    if not is_name(name):
         raise invalid(
             f"invalid name {name[:100]!r}: use letters, digits, '.', '_' and '-'",
         )
-    count = form.get("partitions", "").strip() or "-1"
-    if count != "-1" and not (count.isascii() and count.isdecimal() and len(count) < 6):
-        raise invalid(f"invalid number of partitions {count[:20]!r}")
-    if not (count == "-1" or 1 <= int(count) <= MOST_PARTITIONS):
-        raise invalid(f"invalid number of partitions {count}: use 1 to {MOST_PARTITIONS}")
+    given = form.get("partitions", "").strip()
+    count = number_of("partitions", given, 1, MOST_PARTITIONS) if given else _BROKERS_DEFAULT
     configs = _configs(form.get("configs", ""))
     made = await asyncio.to_thread(
-        view.parts.kafka.create_topics, "tidemill-console", {name: (int(count), configs)}
+        view.parts.kafka.create_topics, "tidemill-console", {name: (count, configs)}
     )
     if not made:
         raise HttpError(409, "topic_exists", f"topic {name} exists")

@@ -10,7 +10,6 @@ from typing import Any, cast
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page, View, address
 from tidemill.gateway.console.lists import Listed, listed
-from tidemill.gateway.errors import invalid
 
 SHOWN_PARTITIONS = 20
 _LONG_S = 900.0
@@ -61,24 +60,17 @@ async def data(view: View) -> Data:
 async def abort(view: View, form: Form) -> Done:
     """Abort a transaction."""
     name = form.needed("id")
-    await view.parts.transactions.abort(name, _number(form, "producer_id"))
+    await view.parts.transactions.abort(name, form.number("producer_id"))
     return Done(address("transactions"), f"Aborted {name}; its producer is fenced.")
 
 
 async def abort_hanging(view: View, form: Form) -> Done:
     """End a write that hangs."""
-    topic, partition = form.needed("topic"), _number(form, "partition")
-    producer = _number(form, "producer_id")
+    topic, partition = form.needed("topic"), form.number("partition")
+    producer = form.number("producer_id")
     await view.parts.transactions.abort_hanging(topic, partition, producer)
     text = f"Ended the write of producer {producer} in {topic} partition {partition}."
     return Done(address("transactions"), text)
-
-
-def _number(form: Form, name: str) -> int:
-    text = form.needed(name)
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise invalid(f"invalid {name} {text[:100]!r}: use a whole number")
-    return int(text)
 
 
 async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:

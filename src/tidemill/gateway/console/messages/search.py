@@ -22,7 +22,7 @@ from tidemill.connect.webhooks.messages import RecordScope
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.messages.decoding import Headers, Shown, short, text_of
 from tidemill.gateway.console.messages.masking import Mask
-from tidemill.gateway.errors import HttpError, invalid
+from tidemill.gateway.errors import invalid, unknown_partition
 from tidemill.gateway.reading import positions
 from tidemill.gateway.topics import Place, Topic
 
@@ -194,11 +194,7 @@ class Search(Generic[T]):
         catalog, criteria = self._view.parts.catalog, self._criteria
         topic = self._topic = await catalog.topic(criteria.topic)
         if criteria.partition is not None and criteria.partition >= topic.partitions:
-            raise HttpError(
-                404,
-                "unknown_partition",
-                f"topic {topic.name} has no partition {criteria.partition}",
-            )
+            raise unknown_partition(topic.name, criteria.partition, topic.partitions)
         numbers = range(topic.partitions) if criteria.partition is None else [criteria.partition]
         places = [(topic.name, number) for number in numbers]
         self._ends = await catalog.offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]

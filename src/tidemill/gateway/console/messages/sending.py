@@ -18,8 +18,8 @@ from tidemill.gateway.console.messages.decoding import FULL_BYTES, Headers, comp
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.console.messages.search import Criteria, Search, parts_of
 from tidemill.gateway.console.settings import ConsoleSettings
-from tidemill.gateway.errors import HttpError, from_error, invalid
-from tidemill.gateway.posting import outcome_of
+from tidemill.gateway.errors import HttpError, invalid
+from tidemill.gateway.posting import Outcome, check_partition, outcome_of, target
 from tidemill.gateway.topics import Topic
 from tidemill.record_json import InputRecord, from_line
 
@@ -158,18 +158,14 @@ async def send(view: View, form: Form) -> Done:
     Raises:
         HttpError: a field is invalid, or the record can't be stored.
     """
-    topic = await _target(view, form.needed("topic"))
+    topic = await target(view.parts, form.needed("topic"))
     record = InputRecord(_key(form), _value(form), _headers(form.get("headers", "")))
-    number = form.get("partition", "").strip()
-    if number:
-        if not (number.isascii() and number.isdecimal() and int(number[:9]) < topic.partitions):
-            raise invalid(f"topic {topic.name} has no partition {number[:20]}")
-        record.partition = int(number)
+    if form.get("partition", "").strip():
+        record.partition = form.number("partition")
+        check_partition(topic, record)
     stored = await view.parts.writer.send(topic.name, record)
     place = f"partition {stored.partition}, offset {stored.offset}"
-    url = address(
-        "message", topic=topic.name, partition=stored.partition, offset=str(stored.offset)
-    )
+    url = address("message", topic=topic.name, partition=stored.partition, offset=stored.offset)
     return Done(url, f"Stored in {topic.name}: {place}.")
 
 
@@ -230,7 +226,7 @@ async def import_(view: View, form: Form) -> Done:
     Raises:
         HttpError: a line is invalid (400), or the topic does not exist (404).
     """
-    topic = await _target(view, form.needed("topic"))
+    topic = await target(view.parts, form.needed("topic"))
     records: list[InputRecord] = []
     for number, line in enumerate(form.get("lines", "").split("\n"), 1):
         if not number % _LINES:
@@ -241,8 +237,12 @@ async def import_(view: View, form: Form) -> Done:
             record = from_line(line.strip().encode())
         except ValueError as error:
             raise invalid(f"line {number}: {error}") from None
-        if form.get("partitions") != "keep" or (record.partition or 0) >= topic.partitions:
+        if form.get("partitions") != "keep":
             record.partition = None
+        try:
+            check_partition(topic, record)
+        except HttpError as error:
+            raise invalid(f"line {number}: {error}", hint=error.hint) from None
         records.append(record)
     if not records:
         raise invalid("there are no records to import")
@@ -277,7 +277,7 @@ async def resend(view: View, form: Form) -> Done:
         kept = [(name, data) for name, data in headers if not origin or name not in _ADDED]
         records.append((wanted or origin, InputRecord(key, value, kept)))
     for name in {name for name, _ in records}:
-        await _target(view, name)
+        await target(view.parts, name)
     return await _send_all(view, records)
 
 
@@ -336,26 +336,15 @@ def _check_size(view: View, size: int) -> None:
         )
 
 
-async def _target(view: View, name: str) -> Topic:
-    """Return a topic that records can be sent to.
-
-    Raises:
-        HttpError: it does not exist (404), or is internal (403).
-    """
-    if name.startswith("__"):
-        raise HttpError(403, "internal_topic", f"topic {name[:249]} is internal: only read it")
-    return await view.parts.catalog.topic(name)
-
-
 async def _send_all(view: View, records: Sequence[tuple[str, InputRecord]]) -> Done:
     """Send records; the result says how many were stored, and the first error."""
-    started: list[Any] = []
+    started: list[Outcome] = []
     for topic, record in records:
         await view.parts.writer.room()
         try:
             started.append(view.parts.writer.send(topic, record))
         except HttpError as error:
-            started.append(from_error(error))
+            started.append(error)
     found = [await outcome_of(each) for each in started]
     failures = [each for each in found if isinstance(each, HttpError)]
     names = sorted({topic for topic, _ in records})

@@ -34,7 +34,7 @@ from tidemill.gateway.console.contract import (
 )
 from tidemill.gateway.console.lists import listed
 from tidemill.gateway.console.messages.masking import Mask
-from tidemill.gateway.errors import HttpError, invalid
+from tidemill.gateway.errors import HttpError
 from tidemill.gateway.parts import Parts
 
 ATTEMPTS = 30
@@ -349,18 +349,11 @@ async def _redeliver(view: View, form: Form) -> Done:
     _, name = await _existing(WEBHOOK, view, form)
     wanted: dict[str, Any] = {"failed": True}
     if "offset" in form:
-        partition, offset = _number(form, "partition"), _number(form, "offset")
+        partition, offset = form.number("partition"), form.number("offset")
         wanted = {"partition": partition, "from": offset, "to": offset + 1}
     await _order(WEBHOOK, view, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
     what = "The record is" if "offset" in form else "All dead letters are"
     return _done(WEBHOOK, view, name, f"{what} delivered again, with the same ids.")
-
-
-def _number(form: Form, name: str) -> int:
-    text = form.needed(name)
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise invalid(f"invalid {name} {text[:30]!r}: use a number")
-    return int(text)
 
 
 async def _existing(kind: Kind, view: View, form: Form) -> tuple[Board, str]:

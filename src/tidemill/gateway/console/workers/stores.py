@@ -21,7 +21,7 @@ from tidemill.eventstore.store import Store
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Data, Page, View
 from tidemill.gateway.console.messages.masking import Mask
-from tidemill.gateway.errors import HttpError, invalid
+from tidemill.gateway.errors import HttpError
 
 EVENTS, STREAMS = 25, 100
 """Events and streams of a page."""
@@ -103,7 +103,7 @@ async def described(view: View) -> Data:
         HttpError: there is no such store or stream (404), or a parameter is malformed (400).
     """
     name, stream = view.needed("name"), view.text("stream")
-    before = _number(view.text("before"))
+    before = view.parameters.number("before", 0, 2**63 - 1)
     try:
         store = await view.parts.stores.get(name)
     except UnreachableError:
@@ -179,14 +179,6 @@ def _content(data: bytes) -> str:
             return data.decode()
         except UnicodeDecodeError:
             return data[:_MOST].hex(" ")
-
-
-def _number(text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise invalid(f"invalid before {text[:30]!r}: use a number")
-    return int(text)
 
 
 PAGES = [
