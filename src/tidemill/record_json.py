@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, NoReturn
 
+Headers = Sequence[tuple[str, bytes | None]]
+"""Names and values, in order; a name can occur several times."""
+
 _FIELDS = {
     "key",
     "value",
@@ -51,7 +54,7 @@ def to_line(
     timestamp_ms: int | None,
     key: bytes | None,
     value: bytes | None,
-    headers: Sequence[tuple[str, bytes | None]],
+    headers: Headers,
 ) -> bytes:
     """Return a record as one line of JSON, with a line feed."""
     document: dict[str, object] = {

@@ -25,7 +25,7 @@ from tidemill.gateway.errors import busy, from_kafka, invalid, unknown_partition
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.parameters import Parameters, time_of
 from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
-from tidemill.record_json import to_line
+from tidemill.record_json import Headers, to_line
 
 READERS = 4
 """The most consumers, each of which has a thread."""
@@ -112,11 +112,21 @@ class Pool:
             await asyncio.to_thread(reader.close)
 
 
+def parts_of(message: Message) -> tuple[bytes | None, bytes | None, Headers]:
+    """Return key, value and headers of a record."""
+    key: Any = message.key()  # confluent-kafka's types have texts, which it never returns
+    value: Any = message.value()
+    headers: Any = message.headers() or []
+    return key, value, headers
+
+
 def line_of(message: Message) -> bytes:
     """Return a record as a line of JSON."""
-    headers: Any = message.headers() or []
-    key: Any = message.key()
-    value: Any = message.value()
+    return line_with(message, *parts_of(message))
+
+
+def line_with(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
+    """Return a record as a line of JSON, with other parts: without what is hidden, for example."""
     kind, timestamp = message.timestamp()
     return to_line(
         topic=str(message.topic()),
@@ -129,10 +139,30 @@ def line_of(message: Message) -> bytes:
     )
 
 
-async def positions(catalog: Catalog, places: Sequence[Place], text: str) -> list[int]:
+Offsets = Mapping[Place, int]
+
+
+async def range_of(catalog: Catalog, places: Sequence[Place]) -> tuple[Offsets, Offsets]:
+    """Return the first offset of each partition, and its end for readers of what is committed.
+
+    Raises:
+        HttpError: no broker answers (503).
+    """
+    specs: Any = OffsetSpec
+    starts = await catalog.offsets(places, specs.earliest())
+    return starts, await catalog.offsets(places, specs.latest())
+
+
+async def positions(
+    catalog: Catalog,
+    places: Sequence[Place],
+    text: str,
+    known: tuple[Offsets, Offsets] | None = None,
+) -> list[int]:
     """Return the offset of each partition that a request means.
 
     Args:
+        known: As ``range_of`` returns it, if it was asked for already.
         text: ``beginning``, ``end``, an offset, ``-N`` for the last N records, or a time: ISO 8601
             or ``@`` and milliseconds since the epoch.
 
@@ -145,14 +175,15 @@ async def positions(catalog: Catalog, places: Sequence[Place], text: str) -> lis
     number = int(digits) if is_number and int(digits) < 2**63 else None
     if number is not None and text[0] not in "-@":
         return [number] * len(places)
+    starts, ends = known or ({}, {})
     if text == "beginning":
-        found = await catalog.offsets(places, specs.earliest())
-        return [found[place] for place in places]
-    ends = await catalog.offsets(places, specs.latest())
+        starts = starts or await catalog.offsets(places, specs.earliest())
+        return [starts[place] for place in places]
+    ends = ends or await catalog.offsets(places, specs.latest())
     if text == "end":
         return [ends[place] for place in places]
     if text[:1] == "-" and number is not None:
-        starts = await catalog.offsets(places, specs.earliest())
+        starts = starts or await catalog.offsets(places, specs.earliest())
         return [max(starts[place], ends[place] - number) for place in places]
     if text[:1] == "@" and number is None:
         raise invalid(f"invalid from {text[:100]!r}: digits follow the @")

@@ -7,10 +7,12 @@ CloudEvents' Kafka binding, Unicode's report 36 (characters that change the dire
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
+
+from tidemill.record_json import Headers
 
 LIST_BYTES = 400
 """Bytes of a value in a list."""
@@ -22,8 +24,6 @@ _HIDDEN = re.compile(
 )
 _TRACE = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _CE = ("type", "source", "id", "subject", "time", "specversion")
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from tidemill.gateway.console.messages.decoding import Headers
+from tidemill.record_json import Headers
 
 MASK = "\N{BULLET}\N{BULLET}\N{BULLET}"
 _BYTES = MASK.encode()

@@ -11,7 +11,7 @@ import io
 import shlex
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
@@ -21,20 +21,20 @@ from starlette.responses import Response, StreamingResponse
 from tidemill.errors import TidemillError
 from tidemill.gateway.console.contract import Data, Page, View, address
 from tidemill.gateway.console.messages import sending
-from tidemill.gateway.console.messages.decoding import Headers, facts, full, text_of
+from tidemill.gateway.console.messages.decoding import facts, full, text_of
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.console.messages.search import (
     Criteria,
     Row,
     Search,
     Slice,
-    parts_of,
     row_of,
 )
 from tidemill.gateway.console.messages.tail import tail
 from tidemill.gateway.console.streams import event, event_stream
 from tidemill.gateway.errors import HttpError
-from tidemill.record_json import to_line
+from tidemill.gateway.reading import line_with, parts_of
+from tidemill.record_json import Headers
 
 FIRST_SLICE_S = 0.1
 """How long a page searches before it is shown. It continues in slices of ``SLICE_S``."""
@@ -133,10 +133,10 @@ async def export(view: View) -> Response:
     form = view.parameters.word("format", ("json", "csv"), "json")
     criteria = Criteria.of(view, MOST_EXPORTED)
     if view.parameters.text("limit") is None:
-        criteria = Criteria(**{**asdict(criteria), "limit": MOST_EXPORTED})
+        criteria = replace(criteria, limit=MOST_EXPORTED)
     if not (criteria.from_ or criteria.at):
-        criteria = Criteria(**{**asdict(criteria), "from_": "beginning"})
-    search = Search(view, criteria, _json_line if form == "json" else _csv_line)
+        criteria = replace(criteria, from_="beginning")
+    search = Search(view, criteria, line_with if form == "json" else _csv_line)
     await search.start()
     ending, kind = ("csv", "text/csv") if form == "csv" else ("jsonl", "application/x-ndjson")
     headers = {"content-disposition": f'attachment; filename="{criteria.topic}.{ending}"'}
@@ -159,19 +159,6 @@ async def _export(
         left -= len(found.rows)
         if found.rows:
             yield b"".join(found.rows)
-
-
-def _json_line(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    kind, timestamp = message.timestamp()
-    return to_line(
-        topic=str(message.topic()),
-        partition=int(message.partition() or 0),
-        offset=int(message.offset() or 0),
-        timestamp_ms=timestamp if kind else None,
-        key=key,
-        value=value,
-        headers=headers,
-    )
 
 
 def _csv_line(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:

@@ -14,17 +14,17 @@ from typing import Generic, TypeAlias, TypeVar
 
 import orjson
 from confluent_kafka import Message
-from confluent_kafka.admin import OffsetSpec
 
 from tidemill.connect.webhooks.expression import parse_filter
 from tidemill.connect.webhooks.lanes import Event
 from tidemill.connect.webhooks.messages import RecordScope
 from tidemill.gateway.console.contract import View
-from tidemill.gateway.console.messages.decoding import Headers, Shown, short, text_of
+from tidemill.gateway.console.messages.decoding import Shown, short, text_of
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import invalid, unknown_partition
-from tidemill.gateway.reading import positions
+from tidemill.gateway.reading import Offsets, parts_of, positions, range_of
 from tidemill.gateway.topics import Place, Topic
+from tidemill.record_json import Headers
 
 SIZE, MOST = 50, 500
 """Records that a page shows, without a parameter and at most."""
@@ -181,7 +181,7 @@ class Search(Generic[T]):
         self._matches = matcher(criteria)
         self._keep = keep
         self._mask = Mask(criteria.topic, view.settings.masked())
-        self._ends: dict[Place, int] = {}
+        self._ends: Offsets = {}
         self._positions: dict[Place, int] = {}
         self._topic: Topic | None = None
 
@@ -197,8 +197,7 @@ class Search(Generic[T]):
             raise unknown_partition(topic.name, criteria.partition, topic.partitions)
         numbers = range(topic.partitions) if criteria.partition is None else [criteria.partition]
         places = [(topic.name, number) for number in numbers]
-        self._ends = await catalog.offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        starts = await catalog.offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        starts, self._ends = known = await range_of(catalog, places)
         if criteria.at:
             given = _parse_places(criteria.at)
             wanted = {place: given[place[1]] for place in places if place[1] in given}
@@ -206,7 +205,7 @@ class Search(Generic[T]):
             # Without a filter, the last records; with one, all of them.
             each = max(1, min(criteria.limit, SLICE_RECORDS // len(places)))
             from_ = criteria.from_ or ("beginning" if criteria.is_filter else f"-{each}")
-            found = await positions(catalog, places, from_)
+            found = await positions(catalog, places, from_, known)
             wanted = dict(zip(places, found, strict=True))
         self._positions = {
             place: max(offset, starts[place])
@@ -263,17 +262,6 @@ class Search(Generic[T]):
         if not mask.is_needed:
             return key, value, headers
         return mask.key(key), mask.value(value), mask.headers(headers)
-
-
-def parts_of(message: Message) -> tuple[bytes | None, bytes | None, Headers]:
-    """Return key, value and headers of a record."""
-    key: object = message.key()
-    value: object = message.value()
-    headers: object = message.headers() or []
-    assert key is None or isinstance(key, bytes)
-    assert value is None or isinstance(value, bytes)
-    assert isinstance(headers, list)
-    return key, value, headers
 
 
 def row_of(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> Row:

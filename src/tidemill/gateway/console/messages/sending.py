@@ -14,14 +14,15 @@ from confluent_kafka import Message
 
 from tidemill.confluent.reading import OutOfRangeError
 from tidemill.gateway.console.contract import Done, Form, View, address
-from tidemill.gateway.console.messages.decoding import FULL_BYTES, Headers, compact, indented, short
+from tidemill.gateway.console.messages.decoding import FULL_BYTES, compact, indented, short
 from tidemill.gateway.console.messages.masking import Mask
-from tidemill.gateway.console.messages.search import Criteria, Search, parts_of
+from tidemill.gateway.console.messages.search import Criteria, Search
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.posting import Outcome, check_partition, outcome_of, target
+from tidemill.gateway.reading import parts_of
 from tidemill.gateway.topics import Topic
-from tidemill.record_json import InputRecord, from_line
+from tidemill.record_json import Headers, InputRecord, from_line
 
 MOST_SELECTED = 500
 MOST_RESENT = 10_000
