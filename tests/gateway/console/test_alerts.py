@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -63,6 +64,15 @@ def test_the_page_shows_what_fires_and_its_twin_has_the_same(
     overview = http.get("/console/overview.json").json()
     texts = [each["text"] for each in overview["attention"]]
     assert any(text.startswith("Alert lag fires. Late.") for text in texts)
+
+
+def test_the_page_shows_an_alert_whose_rule_has_no_summary(
+    http: httpx.Client, kafka: Kafka, alert: Alert
+) -> None:
+    plain = replace(alert, labels={"alertname": "plain"}, rule="plain", annotations={})
+    write_orders(kafka, {f"alert/{plain.id}": plain})
+    post(http, action="ack", id="none")  # after an order, the next look asks again
+    assert "2 firing, 0 pending" in http.get("/console/alerts").text
 
 
 def test_an_alert_is_acknowledged_and_silenced_from_the_page(
