@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
+import duckdb
 from confluent_kafka import Producer, TopicPartition
 
 from tests.interop.common import wait_for
@@ -30,7 +31,7 @@ from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableErr
 from tidemill.sql.session import Connection
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.manager import manager
-from tidemill.sql.views.store import Store, check, forget
+from tidemill.sql.views.store import Store, check
 
 CHILD = Path(__file__).parent / "views_child.py"
 GROUPS = "SELECT who, count(*) AS c, sum(n) AS s, avg(n) AS a, max(n) AS m FROM {t} GROUP BY who"
@@ -206,9 +207,41 @@ def test_a_view_whose_records_were_removed_says_how_to_make_it_again(
     with opened(topics, tmp_path, query) as store, pytest.raises(DataLossError) as raised:
         store.advance()
     assert "CREATE OR REPLACE MATERIALIZED VIEW" in raised.value.hint
-    forget(tmp_path, "v")
-    with opened(topics, tmp_path, query) as store:
+    with opened(topics, tmp_path, query, version="2") as store:
         assert settled(store) == [(n,) for n in range(15, 20)]
+
+
+@pytest.mark.parametrize("table", ["{}", "{}$latest"])
+def test_a_view_is_current_when_it_has_what_its_topic_had_at_the_start(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(feed, "BATCH", 60)
+    topic = topics.fill(rows_of(0, 150), partitions=2)
+    query = f"SELECT who, n FROM {table.format(topic)}"
+    with opened(topics, tmp_path, query) as store:
+        assert not store.is_current
+        add(topics, topic, rows_of(150, 150))
+        found = []
+        while store.advance():
+            found.append(store.is_current)
+        assert found == [False, False, True, True, True]
+    with opened(topics, tmp_path, query) as store:
+        assert store.is_current
+
+
+def test_a_file_without_a_version_is_that_of_a_view_without_one(
+    topics: Topics, tmp_path: Path
+) -> None:
+    query = f"SELECT n FROM {topics.fill(rows_of(0, 5))}"
+    with opened(topics, tmp_path, query) as store:
+        assert len(settled(store)) == 5
+    with duckdb.connect(str(tmp_path / "v" / "view.duckdb")) as database:
+        database.execute("""UPDATE __meta SET text = replace(text, '"version": "", ', '')""")
+        assert "version" not in str(database.execute("FROM __meta").fetchall())
+    with opened(topics, tmp_path, query) as store:
+        assert store.is_current
+    with opened(topics, tmp_path, query, version="2") as store:
+        assert not store.is_current
 
 
 def counted(connection: Connection, column: str) -> int:

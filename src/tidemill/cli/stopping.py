@@ -1,6 +1,6 @@
 """Stops commands that run until Ctrl-C or SIGTERM.
 
-A worker gets SIGTERM many times at once when its broker is killed: Linux sends it for each thread
+A worker gets SIGTERM many times in a row when its broker is killed: Linux sends it for each thread
 of the broker that ends. ``threading.Event.set`` takes a lock, so a handler that interrupts it, or a
 ``wait``, would wait for its own thread for ever. Handlers only put into a queue, which can be
 interrupted anywhere, and a thread sets the event. Must not know: a command.

@@ -31,6 +31,12 @@ class Definition(StoredSection):
         description="Columns of topics in DuckDB's types, by topic; others are taken from a "
         "sample when the view is made.",
     )
+    version: str = Field(
+        "",
+        max_length=100,
+        description="Any text. If it changes, the view is made again from what its topics have. "
+        "CREATE OR REPLACE sets a new one.",
+    )
     memory: str = Field("1GB", description="DuckDB's memory limit.")
     managed: bool = Field(
         True, description="Whether the worker of tidemill dev and tidemill serve keeps it."

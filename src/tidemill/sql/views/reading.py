@@ -5,6 +5,7 @@ Must not know: the worker, files of the worker besides copies.
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from tidemill.sql.commands import CreateView
 from tidemill.sql.database import message, quoted, reader
 from tidemill.sql.errors import SqlError, UnknownTableError
 from tidemill.sql.views.definition import Definition
-from tidemill.sql.views.topics import REBUILD, VIEWS
+from tidemill.sql.views.topics import VIEWS
 
 _ROWS = 10_000
 
 
 def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
-    """Store the definition of a view. A running worker makes it, also if it has an older file.
+    """Store the definition of a view, with a new version. A running worker makes it.
 
     Raises:
         SqlError: its query can't be kept current.
@@ -34,7 +35,12 @@ def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
     from tidemill.sql.views.store import check
 
     definition = Definition.parse(
-        {"name": command.name, "query": command.query.rstrip("; \n"), "columns": columns}
+        {
+            "name": command.name,
+            "query": command.query.rstrip("; \n"),
+            "columns": columns,
+            "version": uuid.uuid4().hex,
+        }
     )
     check(definition)
     create_topic(kafka, VIEWS)
@@ -46,7 +52,6 @@ def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
         )
     writer = BoardWriter(kafka, VIEWS)
     writer.define(definition)
-    writer.command(command.name, REBUILD)
     writer.close()
 
 

@@ -17,8 +17,7 @@ import structlog
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.keeper import RestartingKeeper
 from tidemill.sql.views.definition import Definition
-from tidemill.sql.views.store import Store, forget
-from tidemill.sql.views.topics import REBUILD
+from tidemill.sql.views.store import Store
 
 _LOOK_S = 0.2
 _PUBLISH_S = 1.0
@@ -50,9 +49,6 @@ class RunningView:
             await asyncio.gather(thread, return_exceptions=True)
 
     def _work(self, keeper: RestartingKeeper, stop: threading.Event) -> None:
-        if REBUILD in keeper.commands:
-            forget(self._folder, self._definition.name)
-            keeper.finish(REBUILD)
         with Store(self._folder, self._definition, self._kafka, stop) as store:
             keeper.works()
             log.info("view.running", view=self._definition.name)
@@ -61,11 +57,11 @@ class RunningView:
                 count = store.advance()
                 self._read += count
                 is_changed |= count > 0
-                if is_changed and time.monotonic() >= due:
+                if is_changed and store.is_current and time.monotonic() >= due:
                     due, is_changed = self._publish(store), False
                 if not count:
                     stop.wait(_LOOK_S)
-            if is_changed:
+            if is_changed and store.is_current:
                 self._publish(store)
 
     def _publish(self, store: Store) -> float:

@@ -47,12 +47,6 @@ _CLIENT = "tidemill-views"
 _LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its topics still have."
 
 
-def forget(folder: Path, name: str) -> None:
-    """Delete the file of a view, so that it is made again. The copy for readers stays meanwhile."""
-    for file in (f"{_FILE}.wal", _FILE):  # a file without the end of its log is only older
-        (folder / name / file).unlink(missing_ok=True)
-
-
 def check(definition: Definition) -> None:
     """Check that a query can be kept current.
 
@@ -81,7 +75,7 @@ def _plan(database: duckdb.DuckDBPyConnection, query: str) -> Plan | None:
 class Store:
     """The file of a view, open. Use it in one thread.
 
-    If the query or a topic is not the one that the file was made of, it is made again.
+    If the definition or a topic is not the one that the file was made of, it is made again.
 
     Args:
         folder: has the files of all views.
@@ -109,7 +103,7 @@ class Store:
         try:
             self._identity = self._identify(kafka)
             known = self._stored()
-            if known and {**known, "shapes": None} != self._identity:
+            if known and {"version": "", **known, "shapes": None} != self._identity:
                 self._database.close()
                 (self._own / _FILE).unlink()
                 self._database, known = self._open(), {}
@@ -121,6 +115,7 @@ class Store:
                 self._database.sql(self._result)
                 if not known:
                     self._store()
+            self._goals = {topic: self._topics.ends(topic) for topic in self._read_by_batches()}
         except BaseException:
             self._database.close()
             raise
@@ -144,6 +139,17 @@ class Store:
                 return sum(self._update(each) for each in self._tables)
         except DataLossError as error:
             raise DataLossError(str(error), hint=_LOST_HINT) from error
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has all that its topics had when it was opened; a copy should have no less."""
+        read = self._read_by_batches()
+        self._goals = {
+            topic: ends
+            for topic, ends in self._goals.items()
+            if any(read[topic].get(number, 0) < end for number, end in ends.items())
+        }
+        return not self._goals
 
     def publish(self) -> None:
         """Replace the copy by one with the present rows."""
@@ -186,7 +192,7 @@ class Store:
         return database
 
     def _identify(self, kafka: Kafka) -> dict[str, Any]:
-        """Return what the rows depend on: the query, and which topics it reads."""
+        """Return what the rows depend on: the definition, and which topics it reads."""
         tables = uses(tree_of(self._database, self._definition.query)).tables
         topics = sorted({table.removesuffix(LATEST) for table in tables})
         ids = {topic: kafka.topic_id(_CLIENT, topic) for topic in topics}
@@ -194,8 +200,12 @@ class Store:
             if id_ is None:
                 raise UnknownTableError(f"there is no topic {topic}")
         definition = self._definition
-        return {"query": definition.query, "columns": definition.columns, "topics": ids} | {
-            "shapes": None
+        return {
+            "query": definition.query,
+            "columns": definition.columns,
+            "version": definition.version,
+            "topics": ids,
+            "shapes": None,
         }
 
     def _stored(self) -> dict[str, Any]:
@@ -215,6 +225,12 @@ class Store:
         ask(self._database, "DELETE FROM __offsets WHERE topic = ?", [topic])
         for number, end in positions.items():
             ask(self._database, "INSERT INTO __offsets VALUES (?, ?, ?)", [topic, number, end])
+
+    def _read_by_batches(self) -> dict[str, dict[int, int]]:
+        """Return the next offsets of the topics that ``advance`` reads, by partition."""
+        if self._feed is not None:
+            return {self._plan_.source: self._feed.positions}
+        return {table.topic: table.positions for table in self._tables}
 
     # --- rows ------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,12 +29,11 @@ def dsn(logical_server: str) -> Iterator[str]:
     with psycopg.connect(logical_server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
         yield logical_server.replace("dbname=postgres", f"dbname={name}")
-        connection.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-            " WHERE database = %s AND active",
-            (name,),
-        )
+        # A source that was given up in the middle of a statement may still be making its slot.
         for _ in range(1000):
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+            )
             left = connection.execute(
                 "SELECT slot_name, active FROM pg_replication_slots WHERE database = %s", (name,)
             ).fetchall()
@@ -41,8 +41,11 @@ def dsn(logical_server: str) -> Iterator[str]:
                 if not active:
                     connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
             if not left:
-                break
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+                with contextlib.suppress(psycopg.errors.ObjectInUse):
+                    connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+                    break
+        else:
+            raise AssertionError(f"database {name} is still in use: {left}")
 
 
 @pytest.fixture
