@@ -16,7 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed
 from tests.support.librdkafka import ready_for_id
 from tests.support.ports import reserve_port
-from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
 from tidemill.cli.output import UsageError
 from tidemill.errors import UnreachableError
@@ -111,13 +111,13 @@ def test_a_wrong_password_is_named_and_not_tried_again(
 def test_requests_that_librdkafka_lacks_log_in(broker: BrokerProcess) -> None:
     for mechanism in MECHANISMS:
         cluster = Cluster(broker.bootstrap, {**PLAIN, "sasl.mechanism": mechanism})
-        with BrokerRequests(cluster) as requests:
+        with requests_to(cluster) as requests:
             here = Address("127.0.0.1", broker.port)
-            assert requests.ask(here, 77, range(1, 2), {"group_ids": ["g"]})["groups"]
+            assert requests.ask(here, 77, (1, 1), {"group_ids": ["g"]}).groups
         wrong = {**cluster.properties, "sasl.password": "guess"}
-        with BrokerRequests(Cluster(broker.bootstrap, wrong)) as requests:
+        with requests_to(Cluster(broker.bootstrap, wrong)) as requests:
             with pytest.raises(UnreachableError, match="rejects the connection") as failed:
-                requests.version(here, 77, range(1, 2))
+                requests.version(here, 77, (1, 1))
             assert "sasl.password" in failed.value.hint
 
 
@@ -131,25 +131,25 @@ def test_a_login_within_tls(broker: BrokerProcess) -> None:
         {"ssl.certificate.pem": certificate.read_text(), "ssl.key.pem": key.read_text()},
     ]
     for more in of_client:
-        with BrokerRequests(Cluster(str(here), given | more)) as requests:
-            assert requests.ask(here, 66, range(3), {})["transaction_states"]
+        with requests_to(Cluster(str(here), given | more)) as requests:
+            assert requests.ask(here, 66, (0, 2), {}).transaction_states
     untrusting = {name: value for name, value in given.items() if "ssl.ca" not in name}
     for incomplete, said in ((given, "no broker answers"), (untrusting, "certificate")):
         with (
-            BrokerRequests(Cluster(str(here), incomplete)) as requests,
+            requests_to(Cluster(str(here), incomplete)) as requests,
             pytest.raises(UnreachableError, match=said),
         ):
-            requests.ask(here, 66, range(3), {})
+            requests.ask(here, 66, (0, 2), {})
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "OAUTHBEARER"])
 def test_what_only_librdkafka_has_is_refused_with_the_way_out(mechanism: str) -> None:
     with pytest.raises(UnsupportedSettingError, match=mechanism) as refused:
-        BrokerRequests(Cluster("localhost:1", {**PLAIN, "sasl.mechanism": mechanism}))
+        requests_to(Cluster("localhost:1", {**PLAIN, "sasl.mechanism": mechanism}))
     assert "SCRAM-SHA-512" in refused.value.hint
 
 
 def test_certificates_that_are_not_there_are_a_mistake_of_the_user(tmp_path: Path) -> None:
     given = {"security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "nowhere")}
     with pytest.raises(UsageError, match="TLS can't be set up"):
-        BrokerRequests(Cluster("localhost:1", given))
+        requests_to(Cluster("localhost:1", given))

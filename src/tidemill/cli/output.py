@@ -27,6 +27,7 @@ from tidemill.errors import (
     UnreachableError,
 )
 from tidemill.eventstore import errors as events
+from tidemill.kafka_client.errors import RefusedError
 from tidemill.log.errors import DataDirLockedError, InvalidTxnStateError
 from tidemill.spark.errors import PipelineRunningError
 from tidemill.state.errors import (
@@ -113,7 +114,15 @@ _EXIT_CODES: tuple[tuple[tuple[type[TidemillError], ...], int], ...] = (
 
 def exit_code(error: TidemillError) -> int:
     """Return the exit code for ``error``."""
-    return next((code for kinds, code in _EXIT_CODES if isinstance(error, kinds)), FAILURE)
+    kind = _kind_of(error.code) if isinstance(error, RefusedError) else type(error)
+    return next((code for kinds, code in _EXIT_CODES if issubclass(kind, kinds)), FAILURE)
+
+
+def _kind_of(code: int) -> type[TidemillError]:
+    """Return the type of error that a code of a broker means."""
+    from tidemill.protocols.kafka.error_codes import CODES  # most commands don't need it
+
+    return next((kind for kind, number in CODES.items() if number == code), TidemillError)
 
 
 # --- terminals -----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
     UnreachableError,
 )
+from tidemill.kafka_client.errors import RefusedError
 
 RETRY_AFTER_S = 1.0
 
@@ -152,6 +153,7 @@ _CODES: Mapping[int, tuple[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: (403, "forbidden"),
     KafkaError.GROUP_AUTHORIZATION_FAILED: (403, "forbidden"),
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: (403, "forbidden"),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (403, "forbidden"),
     KafkaError.GROUP_ID_NOT_FOUND: (404, "unknown_group"),
     KafkaError.NOT_ENOUGH_REPLICAS: (503, "unavailable"),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (503, "unavailable"),
@@ -170,12 +172,21 @@ def from_kafka(error: KafkaError, what: str) -> HttpError:
     Args:
         what: What it is about, like ``topic orders``.
     """
-    code = error.code()
-    status, name = _CODES.get(code, (503, "unavailable") if code in RETRIABLE else (502, "refused"))
-    if name == "unknown_topic":
+    if _of_code(error.code())[1] == "unknown_topic":
         return unknown_topic(what)
+    return _from_code(error.code(), f"{what}: {_text(error)}")
+
+
+def _from_code(code: int, message: str) -> HttpError:
+    status, name = _of_code(code)
     retry = RETRY_AFTER_S if status in (429, 503) else None
-    return HttpError(status, name, f"{what}: {_text(error)}", retry_after_s=retry)
+    return HttpError(status, name, message, retry_after_s=retry)
+
+
+def _of_code(code: int) -> tuple[int, str]:
+    """Return the status and our name for one of Kafka's or librdkafka's codes."""
+    refused = (503, "unavailable") if code in RETRIABLE else (502, "refused")
+    return _CODES.get(code, refused)
 
 
 def unknown_topic(what: str) -> HttpError:
@@ -202,6 +213,8 @@ def from_error(error: TidemillError) -> HttpError:
     """Return the answer for one of tidemill's errors."""
     if isinstance(error, HttpError):
         return error
+    if isinstance(error, RefusedError):
+        return _from_code(error.code, str(error))
     if isinstance(error, OutOfRangeError):
         return HttpError(
             *_OUT_OF_RANGE,

@@ -5,7 +5,7 @@ Must not know: Spark, ranges, transactions.
 
 from __future__ import annotations
 
-from tidemill.errors import SettingsError
+from tidemill.errors import SettingsError, TidemillError
 from tidemill.kafka_codec.declared import api_name
 
 
@@ -24,7 +24,26 @@ class VersionNotSupportedError(ConnectionFailedError):
         super().__init__(
             f"{broker}: the broker's {api_name(api)} versions {least} to {most} are not supported"
         )
+        self.broker = broker
         self.api = api
+
+
+class RequestNotSupportedError(TidemillError):
+    """The broker does not have a request, or has it in other versions only."""
+
+
+class RefusedError(TidemillError):
+    """The broker answers a request with an error code.
+
+    Attributes:
+        code: Kafka's number. Commands make an exit code of it, and the gateway a status.
+        reason: The broker's words, or the name of the code, without what it is about.
+    """
+
+    def __init__(self, code: int, subject: str, reason: str) -> None:
+        super().__init__(f"{subject}: {reason}")
+        self.code = code
+        self.reason = reason
 
 
 class UnsupportedSettingError(SettingsError):

@@ -6,17 +6,24 @@ import asyncio
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tidemill.confluent.clients import Kafka
+from tidemill.errors import SettingsError, TidemillError, UnreachableError
 from tidemill.gateway.cluster.history import SAMPLES, History
-from tidemill.gateway.cluster.requests import Cluster, parse_assignment, state_text
+from tidemill.gateway.cluster.requests import Cluster, _Round, parse_assignment
 from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
 from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.console.render import points
+from tidemill.gateway.errors import from_error
+from tidemill.kafka_client.admin.requests import check_error_code
+from tidemill.kafka_client.errors import RefusedError, RequestNotSupportedError
+from tidemill.kafka_client.settings import Address
 
 
 def topic_of(name: str, *ends: int) -> TopicState:
@@ -97,7 +104,7 @@ async def test_what_was_changed_while_a_snapshot_is_made_is_in_the_next_one() ->
 async def test_a_lost_connection_is_made_again(kafka: Kafka, topic: str) -> None:
     cluster = Cluster(kafka)
     assert topic in cluster.snapshot().topics
-    for connection in cluster._brokers._connections.values():
+    for connection in cluster._requests._brokers._connections.values():
         connection._socket.shutdown(socket.SHUT_RDWR)  # as a broker closes one that is idle
     assert topic in cluster.snapshot(whole=False).topics
     cluster.close()
@@ -172,9 +179,38 @@ def test_an_assignment_that_a_member_has_made_up_is_none() -> None:
     assert [parse_assignment(each) for each in hostile] == [{}] * len(hostile)
 
 
-def test_states_are_written_as_commands_write_them() -> None:
-    assert [state_text(each) for each in ("PreparingRebalance", "Stable", "")] == [
-        "preparing-rebalance",
-        "stable",
-        "unknown",
+def test_a_broker_that_does_not_answer_is_a_problem_of_the_snapshot() -> None:
+    round_ = _Round({1: Address("a", 1)})
+
+    def failing(error: TidemillError) -> Callable[[Address], int]:
+        def call(_: Address) -> int:
+            raise error
+
+        return call
+
+    assert round_.ask(1, "groups", lambda broker: broker.port) == 1
+    assert round_.ask(2, "groups", lambda broker: broker.port) is None  # as if it has just left
+    for error in (RequestNotSupportedError("old"), UnreachableError("no broker answers at a:1")):
+        assert round_.ask(1, "groups", failing(error)) is None
+    with pytest.raises(SettingsError):
+        round_.ask(1, "groups", failing(SettingsError("not the broker's")))
+    assert round_.problems == [
+        "This broker does not report groups.",
+        "Broker 1 does not report groups: no broker answers at a:1",
     ]
+
+
+def test_the_same_refusal_of_many_groups_is_one_problem() -> None:
+    round_ = _Round({})
+    for name in ("a", "b"):
+        report = round_.noting("Some groups are unknown")
+        check_error_code(30, f"group {name}", report=report)
+    assert set(round_.problems) == {"Some groups are unknown: group authorization failed."}
+
+
+def test_what_a_broker_refuses_has_the_status_of_its_code() -> None:
+    cases = {53: 403, 31: 403, 69: 404, 3: 404, 6: 503, 51: 502}
+    for code, status in cases.items():
+        answer = from_error(RefusedError(code, "group g", "why"))
+        assert (answer.status, str(answer)) == (status, "group g: why"), code
+        assert (answer.retry_after_s is not None) == (status == 503)

@@ -28,6 +28,8 @@ from tidemill.gateway.cluster.transactions import Look, Transactions
 from tidemill.gateway.console import queues
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.transactions import check
+from tidemill.kafka_client.admin import open_writes
+from tidemill.kafka_client.admin.transactions import Description
 
 
 def post(http: httpx.Client, url: str, **fields: Any) -> httpx.Response:
@@ -342,7 +344,8 @@ async def test_a_write_that_no_coordinator_knows_hangs_and_is_ended(
     looked = Transactions(kafka)
     assert not (await looked.look()).hanging
     monkeypatch.setattr(transactions, "HANGS_MS", -1)
-    monkeypatch.setattr(transactions, "_open", lambda *_: [])  # as after a bug of a coordinator
+    # As after a bug of a coordinator.
+    monkeypatch.setattr(open_writes, "list_transactions", lambda *_, **__: [])
     looked = Transactions(kafka)
     (write_,) = [each for each in (await looked.look()).hanging if each.topic == topic]
     assert write_.first_offset == 0
@@ -362,8 +365,9 @@ async def test_the_overview_looks_again_before_it_reports_a_transaction_that_is_
     None
 ):
     now_ms = time.time_ns() // 1_000_000
-    begun = transactions.Open("t", "ongoing", 1, 0, 60_000, now_ms - 3_600_000, (("orders", 0),))
-    still, ended = (transactions.Look(now_ms, each, (), {}) for each in ((begun,), ()))
+    places = (("orders", 0),)
+    begun = Description("t", "Ongoing", 1, 0, 60_000, now_ms - 3_600_000, places, 0)
+    still, ended = (Look(now_ms, each, {}, (), {}) for each in ((begun,), ()))
 
     async def attention(latest: Look | None, now: Look) -> list[str]:
         async def look() -> Look:

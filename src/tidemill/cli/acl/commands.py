@@ -24,7 +24,7 @@ from tidemill.cli.acl.text import (
     rule_dict,
     rule_text,
 )
-from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -82,7 +82,7 @@ def create(
     from tidemill.cli.acl.requests import create_rules
 
     rules = _rules(user, operations, resource, host, deny=deny, literal=literal)
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         create_rules(requests, rules)
     for rule in rules:
         print(f"created: {rule_text(rule)}")
@@ -108,7 +108,7 @@ def grant(
     rules = rules_for(user, purpose, of, read or [], write or [], groups or [])
     if not rules:
         raise output.UsageError("say what: --for, --read, --write or --group")
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         create_rules(requests, rules)
     for rule in rules:
         print(f"created: {rule_text(rule)}")
@@ -125,7 +125,7 @@ def list_(
     """List rules."""
     from tidemill.cli.acl.requests import list_rules
 
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         rules = [each for each in list_rules(requests) if _is_wanted(each, user, resource)]
     if as_json:
         output.emit_json([rule_dict(rule) for rule in rules])
@@ -168,7 +168,7 @@ def delete(
             hint="Show them with: tidemill acl list",
         )
     wanted = None if operations is None else parse_operations(operations)
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         rules = [
             each
             for each in list_rules(requests)
@@ -204,7 +204,7 @@ def explain(
     principal = parse_principal(user)
     kind, _, name = parse_resource(resource, literal=True)
     (asked,) = parse_operations(operation)[:1]
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         rules = Rules(list_rules(requests))
         configs = requests.broker_configs(["super.users", "allow.everyone.if.no.acl.found"])
     found = rules.decide(

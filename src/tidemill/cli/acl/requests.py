@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.cli.broker_requests import BrokerRequests, check_error_code
+from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code
 from tidemill.protocols.kafka.operations import ANY, EFFECTS, KINDS, OPERATIONS, PATTERNS
 from tidemill.state.security.types import Rule, RuleFilter
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
-_VERSIONS = range(1, 4)
+_VERSIONS = (1, 3)
 _SENT_TOGETHER = 500
 
 _NUMBERS: dict[object, int] = {
@@ -24,19 +24,19 @@ _NUMBERS: dict[object, int] = {
 def list_rules(requests: BrokerRequests) -> list[Rule]:
     """Return all rules of the cluster."""
     response = _ask(requests, DESCRIBE_ACLS, _filter_tree(RuleFilter()))
-    check_error_code(response["error_code"], "the rules", response["error_message"])
+    check_error_code(response.error_code, "the rules", response.error_message)
     return [
         Rule(
-            KINDS[each["resource_type"]],
-            PATTERNS[each["pattern_type"]],
-            each["resource_name"],
-            acl["principal"],
-            acl["host"],
-            OPERATIONS[acl["operation"]],
-            EFFECTS[acl["permission_type"]],
+            KINDS[each.resource_type],
+            PATTERNS[each.pattern_type],
+            each.resource_name,
+            acl.principal,
+            acl.host,
+            OPERATIONS[acl.operation],
+            EFFECTS[acl.permission_type],
         )
-        for each in response["resources"]
-        for acl in each["acls"]
+        for each in response.resources
+        for acl in each.acls
     ]
 
 
@@ -45,8 +45,8 @@ def create_rules(requests: BrokerRequests, rules: Sequence[Rule]) -> None:
     for start in range(0, len(rules), _SENT_TOGETHER):
         part = rules[start : start + _SENT_TOGETHER]
         response = _ask(requests, CREATE_ACLS, {"creations": [_creation(each) for each in part]})
-        for result in response["results"]:
-            check_error_code(result["error_code"], "the rule", result["error_message"])
+        for result in response.results:
+            check_error_code(result.error_code, "the rule", result.error_message)
 
 
 def delete_rules(requests: BrokerRequests, rules: Sequence[Rule]) -> None:
@@ -68,12 +68,12 @@ def delete_rules(requests: BrokerRequests, rules: Sequence[Rule]) -> None:
             for each in part
         ]
         response = _ask(requests, DELETE_ACLS, {"filters": filters})
-        for result in response["filter_results"]:
-            check_error_code(result["error_code"], "the rule", result["error_message"])
+        for result in response.filter_results:
+            check_error_code(result.error_code, "the rule", result.error_message)
 
 
-def _ask(requests: BrokerRequests, api: int, tree: dict[str, Any]) -> dict[str, Any]:
-    return requests.ask(requests.any_broker(), api, _VERSIONS, tree)
+def _ask(requests: BrokerRequests, api: int, tree: dict[str, Any]) -> Any:
+    return requests.ask(None, api, _VERSIONS, tree)
 
 
 def _filter_tree(wanted: RuleFilter) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from tidemill.cli.group.requests import (
 from tidemill.cli.group.seek import seek
 from tidemill.cli.group.shares import (
     ShareGroup,
-    ShareStart,
     find_group,
     held_offsets,
     list_share_groups,
@@ -43,6 +42,7 @@ from tidemill.cli.options import (
     command_group,
 )
 from tidemill.errors import TidemillError
+from tidemill.kafka_client.admin.share_groups import ShareStart
 
 app = command_group("List, describe (lag), seek (replay) and delete consumer groups.")
 

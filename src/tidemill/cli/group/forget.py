@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.group.requests import committed_offsets, describe_group, is_dead, not_found
 from tidemill.cli.group.shares import ShareGroup, find_group, known_starts
 from tidemill.cli.output import NotFoundError
+from tidemill.kafka_client.admin.requests import check_error_code, retry_transient
 
 OFFSET_DELETE, DELETE_SHARE_OFFSETS = 47, 92
-_VERSIONS = range(1)
+_VERSIONS = (0, 0)
 
 
 def read_partitions(
@@ -42,7 +43,7 @@ def forget(cluster: Cluster, group_id: str, keys: Sequence[TopicPartitionKey]) -
     If the coordinator refuses a topic, others are possibly deleted.
     """
     shared = isinstance(find_group(cluster, group_id), ShareGroup)
-    with BrokerRequests(cluster) as requests:
+    with requests_to(cluster) as requests:
         coordinator = requests.group_coordinator(group_id)
 
         def ask() -> None:
@@ -50,23 +51,23 @@ def forget(cluster: Cluster, group_id: str, keys: Sequence[TopicPartitionKey]) -
                 tree = {"group_id": group_id, "topics": _topics(keys, "topic_name")}
                 found = requests.ask(coordinator, DELETE_SHARE_OFFSETS, _VERSIONS, tree)
                 _check(found, group_id)
-                for topic in found["responses"]:
-                    code, message = topic["error_code"], topic["error_message"]
-                    check_error_code(code, f"topic {topic['topic_name']}", message)
+                for topic in found.responses:
+                    code, message = topic.error_code, topic.error_message
+                    check_error_code(code, f"topic {topic.topic_name}", message)
                 return
             tree = {"group_id": group_id, "topics": _topics(keys, "name", partitions=True)}
             found = requests.ask(coordinator, OFFSET_DELETE, _VERSIONS, tree)
             _check(found, group_id)
-            for topic in found["topics"]:
-                for each in topic["partitions"]:
-                    subject = f"{topic['name']} partition {each['partition_index']}"
-                    check_error_code(each["error_code"], subject)
+            for topic in found.topics:
+                for each in topic.partitions:
+                    subject = f"{topic.name} partition {each.partition_index}"
+                    check_error_code(each.error_code, subject)
 
         retry_transient(ask)
 
 
-def _check(found: dict[str, Any], group_id: str) -> None:
-    check_error_code(found["error_code"], f"group {group_id}", found.get("error_message"))
+def _check(found: Any, group_id: str) -> None:
+    check_error_code(found.error_code, f"group {group_id}", getattr(found, "error_message", None))
 
 
 def _topics(

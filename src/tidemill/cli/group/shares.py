@@ -9,20 +9,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemill.cli.broker_requests import BrokerRequests, check_error_code, retry_transient
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster, PartitionOffsets, TopicPartitionKey
 from tidemill.cli.group.requests import describe_group, is_dead, state_text
 from tidemill.errors import UnknownTopicOrPartitionError
-from tidemill.kafka_client.errors import UnsupportedSettingError
+from tidemill.kafka_client.admin import share_groups
+from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code, retry_transient
+from tidemill.kafka_client.admin.share_groups import ShareStart
+from tidemill.kafka_client.errors import (
+    RefusedError,
+    RequestNotSupportedError,
+    UnsupportedSettingError,
+)
 from tidemill.kafka_client.settings import Address
-from tidemill.protocols.kafka.errors import UnsupportedVersionError
-from tidemill.state.errors import GroupIdNotFoundError
 
 LIST_GROUPS = 16
 SHARE_GROUP_DESCRIBE = 77
-DESCRIBE_OFFSETS, ALTER_OFFSETS = 90, 91
-_WITH_TYPES = range(5, 6)
-_DESCRIBE_VERSIONS, _OFFSET_VERSIONS, _ALTER_VERSIONS = range(1, 2), range(2), range(1)
+_WITH_TYPES, _DESCRIBE_VERSIONS = (5, 5), (1, 1)
+_GROUP_ID_NOT_FOUND = 69
+_NOT_SUPPORTED = 35
 
 
 @dataclass(frozen=True)
@@ -60,23 +65,12 @@ class ShareGroup:
     members: tuple[ShareMember, ...]
 
 
-@dataclass(frozen=True)
-class ShareStart:
-    """A share group's place in a partition; None if unknown.
-
-    All records before ``start`` are finished, and ``lag`` records are not finished.
-    """
-
-    start: int | None = None
-    lag: int | None = None
-
-
 def list_share_groups(cluster: Cluster) -> list[ShareGroup]:
     """Return all share groups; none where the cluster has no such groups, or needs Kerberos
     or OAUTHBEARER.
     """
     try:
-        requests = BrokerRequests(cluster)
+        requests = requests_to(cluster)
     except UnsupportedSettingError:
         return []
     with requests:
@@ -84,8 +78,12 @@ def list_share_groups(cluster: Cluster) -> list[ShareGroup]:
             return [
                 group for broker in requests.brokers().values() for group in _at(requests, broker)
             ]
-        except UnsupportedVersionError:
+        except RequestNotSupportedError:
             return []
+        except RefusedError as error:
+            if error.code == _NOT_SUPPORTED:
+                return []
+            raise
 
 
 def _at(requests: BrokerRequests, broker: Address) -> Iterator[ShareGroup]:
@@ -94,22 +92,16 @@ def _at(requests: BrokerRequests, broker: Address) -> Iterator[ShareGroup]:
     def listed() -> list[str]:
         tree: dict[str, list[str]] = {"states_filter": [], "types_filter": []}
         response = requests.ask(broker, LIST_GROUPS, _WITH_TYPES, tree)
-        check_error_code(response["error_code"], "groups")
-        return [
-            group["group_id"]
-            for group in response["groups"]
-            if group["group_type"].lower() == "share"
-        ]
+        check_error_code(response.error_code, "groups")
+        return [each.group_id for each in response.groups if each.group_type.lower() == "share"]
 
     names = retry_transient(listed)
     if not names:
         return
     for group in _describe(requests, broker, names):
-        try:
-            check_error_code(group["error_code"], group["group_id"], group["error_message"])
-        except GroupIdNotFoundError:
-            continue  # deleted since
-        yield _share_group(group)
+        if group.error_code != _GROUP_ID_NOT_FOUND:  # not deleted since
+            check_error_code(group.error_code, group.group_id, group.error_message)
+            yield _share_group(group)
 
 
 def find_group(cluster: Cluster, group_id: str) -> Any:
@@ -125,7 +117,7 @@ def find_group(cluster: Cluster, group_id: str) -> Any:
 
 def _find_share_group(cluster: Cluster, group_id: str) -> ShareGroup | None:
     try:
-        requests = BrokerRequests(cluster)
+        requests = requests_to(cluster)
     except UnsupportedSettingError:
         return None
     with requests:
@@ -133,73 +125,61 @@ def _find_share_group(cluster: Cluster, group_id: str) -> ShareGroup | None:
 
         def ask() -> ShareGroup:
             (group,) = _describe(requests, coordinator, [group_id])
-            check_error_code(group["error_code"], f"group {group_id}", group["error_message"])
+            check_error_code(group.error_code, f"group {group_id}", group.error_message)
             return _share_group(group)
 
         try:
             return retry_transient(ask)
-        except (GroupIdNotFoundError, UnsupportedVersionError):
+        except RequestNotSupportedError:
             return None
+        except RefusedError as error:
+            if error.code in (_GROUP_ID_NOT_FOUND, _NOT_SUPPORTED):
+                return None
+            raise
 
 
-def _describe(
-    requests: BrokerRequests, broker: Address, names: Sequence[str]
-) -> list[dict[str, Any]]:
+def _describe(requests: BrokerRequests, broker: Address, names: Sequence[str]) -> Sequence[Any]:
     tree = {"group_ids": names, "include_authorized_operations": False}
     response = requests.ask(broker, SHARE_GROUP_DESCRIBE, _DESCRIBE_VERSIONS, tree)
-    return list(response["groups"])
+    groups: Sequence[Any] = response.groups
+    return groups
 
 
-def _share_group(group: Mapping[str, Any]) -> ShareGroup:
+def _share_group(group: Any) -> ShareGroup:
     return ShareGroup(
-        group["group_id"],
-        state_text(group["group_state"]),
-        group["group_epoch"],
-        group["assignment_epoch"],
-        group["assignor_name"],
-        tuple(_member(member) for member in group["members"]),
+        group.group_id,
+        state_text(group.group_state),
+        group.group_epoch,
+        group.assignment_epoch,
+        group.assignor_name,
+        tuple(_member(member) for member in group.members),
     )
 
 
-def _member(member: Mapping[str, Any]) -> ShareMember:
+def _member(member: Any) -> ShareMember:
     partitions = sorted(
-        (topic["topic_name"], partition)
-        for topic in member["assignment"]["topic_partitions"]
-        for partition in topic["partitions"]
+        (topic.topic_name, partition)
+        for topic in member.assignment.topic_partitions
+        for partition in topic.partitions
     )
     return ShareMember(
-        member["member_id"],
-        member["client_id"],
-        member["client_host"],
-        member["member_epoch"],
-        tuple(sorted(member["subscribed_topic_names"])),
+        member.member_id,
+        member.client_id,
+        member.client_host,
+        member.member_epoch,
+        tuple(sorted(member.subscribed_topic_names)),
         tuple(f"{topic}-{partition}" for topic, partition in partitions),
     )
 
 
 def share_starts(cluster: Cluster, group_id: str) -> dict[TopicPartitionKey, ShareStart]:
     """Return where a share group is, by partition."""
-    tree = {"groups": [{"group_id": group_id, "topics": None}]}
-    with BrokerRequests(cluster) as requests:
+    with requests_to(cluster) as requests:
         coordinator = requests.group_coordinator(group_id)
-
-        def ask() -> dict[str, Any]:
-            response = requests.ask(coordinator, DESCRIBE_OFFSETS, _OFFSET_VERSIONS, tree)
-            group: dict[str, Any] = response["groups"][0]
-            check_error_code(group["error_code"], f"group {group_id}", group["error_message"])
-            return group
-
-        group = retry_transient(ask)
-    found: dict[TopicPartitionKey, ShareStart] = {}
-    for topic in group["topics"]:
-        for each in topic["partitions"]:
-            key = topic["topic_name"], each["partition_index"]
-            found[key] = ShareStart(_known(each["start_offset"]), _known(each.get("lag", -1)))
-    return found
-
-
-def _known(value: int) -> int | None:
-    return value if value >= 0 else None
+        found = retry_transient(
+            lambda: share_groups.share_starts(requests, coordinator, [group_id])
+        )
+    return found[group_id]
 
 
 def known_starts(cluster: Cluster, group_id: str) -> dict[TopicPartitionKey, int]:
@@ -223,23 +203,5 @@ def held_offsets(
 
 def move_starts(cluster: Cluster, group_id: str, starts: Mapping[TopicPartitionKey, int]) -> None:
     """Move the start offsets of a share group. What was delivered is forgotten."""
-    topics: dict[str, list[dict[str, int]]] = {}
-    for (topic, partition), start in starts.items():
-        entry = {"partition_index": partition, "start_offset": start}
-        topics.setdefault(topic, []).append(entry)
-    tree = {
-        "group_id": group_id,
-        "topics": [{"topic_name": name, "partitions": parts} for name, parts in topics.items()],
-    }
-    with BrokerRequests(cluster) as requests:
-        coordinator = requests.group_coordinator(group_id)
-
-        def ask() -> None:
-            response = requests.ask(coordinator, ALTER_OFFSETS, _ALTER_VERSIONS, tree)
-            check_error_code(response["error_code"], f"group {group_id}", response["error_message"])
-            for topic in response["responses"]:
-                for each in topic["partitions"]:
-                    subject = f"{topic['topic_name']} partition {each['partition_index']}"
-                    check_error_code(each["error_code"], subject, each["error_message"])
-
-        retry_transient(ask)
+    with requests_to(cluster) as requests:
+        share_groups.move_share_starts(requests, group_id, starts)

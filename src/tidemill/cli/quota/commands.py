@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.broker_requests import BrokerRequests, check_error_code
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -18,11 +18,12 @@ from tidemill.cli.options import (
     Yes,
     command_group,
 )
+from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code
 
 app = command_group("Set, list and delete quotas: bytes, processor time, partitions, connections.")
 
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
-_VERSIONS = range(2)
+_VERSIONS = (0, 1)
 DEFAULT = "*"
 """On the command line: all that have no quota of their own."""
 
@@ -87,7 +88,7 @@ def set_(
         options = ", ".join(f"--{name}" for name in given)
         raise output.UsageError("say which quota", hint=f"Use {options}.")
     entity = _entity(user, client_id, ip)
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         _alter(requests, entity, {name: (value, False) for name, value in values.items()})
     for name, value in values.items():
         print(f"set {name} of {_entity_text(entity)} to {value:g}")
@@ -100,7 +101,7 @@ def list_(
     properties: Property = None,
 ) -> None:
     """List quotas."""
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         found = _described(requests)
     if as_json:
         output.emit_json([{"entity": entity, "quotas": values} for entity, values in found])
@@ -126,7 +127,7 @@ def delete(
 ) -> None:
     """Delete all quotas of a user, of clients with an id, or of an address."""
     entity = _entity(user, client_id, ip)
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         found = next((values for known, values in _described(requests) if known == entity), None)
         if found is None:
             raise output.NotFoundError(
@@ -158,14 +159,14 @@ def _entity_text(entity: Entity) -> str:
 
 def _described(requests: BrokerRequests) -> list[tuple[Entity, dict[str, float]]]:
     tree: dict[str, Any] = {"components": [], "strict": False}
-    response = requests.ask(requests.any_broker(), DESCRIBE_QUOTAS, _VERSIONS, tree)
-    check_error_code(response["error_code"], "the quotas", response["error_message"])
+    response = requests.ask(None, DESCRIBE_QUOTAS, _VERSIONS, tree)
+    check_error_code(response.error_code, "the quotas", response.error_message)
     return [
         (
-            {each["entity_type"]: each["entity_name"] or DEFAULT for each in entry["entity"]},
-            {each["key"]: each["value"] for each in entry["values"]},
+            {each.entity_type: each.entity_name or DEFAULT for each in entry.entity},
+            {each.key: each.value for each in entry.values},
         )
-        for entry in response["entries"] or ()
+        for entry in response.entries or ()
     ]
 
 
@@ -180,6 +181,6 @@ def _alter(
         {"key": name, "value": value, "remove": remove} for name, (value, remove) in values.items()
     ]
     tree = {"entries": [{"entity": names, "ops": ops}], "validate_only": False}
-    response = requests.ask(requests.any_broker(), ALTER_QUOTAS, _VERSIONS, tree)
-    for each in response["entries"]:
-        check_error_code(each["error_code"], "the quota", each["error_message"])
+    response = requests.ask(None, ALTER_QUOTAS, _VERSIONS, tree)
+    for each in response.entries:
+        check_error_code(each.error_code, "the quota", each.error_message)

@@ -1,49 +1,32 @@
-"""Asks brokers for the sizes of partitions on disk: DescribeLogDirs, which librdkafka lacks.
+"""Asks brokers for the sizes of partitions on disk, which librdkafka can't ask.
 
-It sends one request per broker. tidemill and each Kafka since 1.0 answer it (KIP-113). If a
-cluster needs Kerberos or does not answer, the sizes are unknown.
+tidemill and each Kafka since 1.0 answer it (KIP-113). If a cluster needs Kerberos or does not
+answer, the sizes are unknown.
 """
 
 from __future__ import annotations
 
 from tidemill.cli import output
-from tidemill.cli.broker_requests import BrokerRequests, check_error_code
-from tidemill.cli.client import REQUEST_SECONDS, Cluster
+from tidemill.cli.broker_requests import requests_to
+from tidemill.cli.client import Cluster
 from tidemill.errors import TidemillError
-from tidemill.kafka_client.settings import Address
-
-DESCRIBE_LOG_DIRS = 35
-VERSIONS = range(1, 5)
+from tidemill.kafka_client.admin.partitions import sizes_on_disk
+from tidemill.kafka_client.admin.requests import addresses_in
 
 
 def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
     """Return the bytes on disk by partition (of the largest replica); empty if unknown."""
-    metadata = cluster.ask("brokers", lambda: cluster.admin.list_topics(timeout=REQUEST_SECONDS))
-    partitions = sorted(metadata.topics[topic].partitions) if topic in metadata.topics else []
     sizes: dict[int, int] = {}
     try:
-        with BrokerRequests(cluster) as requests:
-            for broker in requests.brokers().values():
-                for partition, size in _ask(requests, broker, topic, partitions).items():
+        with requests_to(cluster) as requests:
+            metadata = requests.metadata([topic])
+            parts = [each for about in metadata.topics for each in about.partitions]
+            places = [(topic, each.partition_index) for each in parts]
+            for broker in addresses_in(metadata).values():
+                found = sizes_on_disk(requests, broker, places)
+                for (_, partition), size in found.items():
                     sizes[partition] = max(size, sizes.get(partition, 0))
     except TidemillError as error:
         output.note(f"The sizes are unknown: {error}.")
         return {}
-    return sizes
-
-
-def _ask(
-    requests: BrokerRequests, broker: Address, topic: str, partitions: list[int]
-) -> dict[int, int]:
-    """Return the sizes on one broker."""
-    request = {"topics": [{"topic": topic, "partitions": partitions}]}
-    answer = requests.ask(broker, DESCRIBE_LOG_DIRS, VERSIONS, request)
-    check_error_code(answer.get("error_code", 0), "log dirs")
-    sizes: dict[int, int] = {}
-    for folder in answer["results"]:
-        check_error_code(folder["error_code"], f"log dir {folder['log_dir']}")
-        for found in folder["topics"]:
-            for partition in found["partitions"]:
-                if found["name"] == topic and not partition["is_future_key"]:
-                    sizes[partition["partition_index"]] = partition["partition_size"]
     return sizes

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
-from tidemill.cli.transaction.coordinators import Description, describe_transaction, fence
-from tidemill.cli.transaction.open_writes import OpenWrite, abort_write, open_writes
+from tidemill.cli.transaction.requests import describe_id, fence
+from tidemill.kafka_client.admin.open_writes import OpenWrite, abort_write, open_writes
+from tidemill.kafka_client.admin.transactions import Description
 from tidemill.log.errors import InvalidTxnStateError
 from tidemill.state.errors import TransactionalIdNotFoundError
 
@@ -67,8 +68,8 @@ def partition_dicts(keys: Sequence[TopicPartitionKey]) -> list[dict[str, Any]]:
 def _abort_id(
     cluster: Cluster, transactional_id: str, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
-    with BrokerRequests(cluster) as requests:
-        before = describe_transaction(requests, transactional_id)
+    with requests_to(cluster) as requests:
+        before = describe_id(requests, transactional_id)
         _check_ongoing(before)
         what = (
             f"{output.plural(len(before.partitions), 'partition')}, "
@@ -76,7 +77,7 @@ def _abort_id(
         )
         if not dry_run:
             output.confirm(f"Abort {transactional_id} ({what}) and fence its producer?", yes=yes)
-            _check_same(before, describe_transaction(requests, transactional_id))
+            _check_same(before, describe_id(requests, transactional_id))
             fence(requests, transactional_id, before.timeout_ms)
     if as_json:
         output.emit_json(
@@ -136,7 +137,7 @@ def _abort_hanging(
 ) -> None:
     place = "{} partition {}".format(*key)
     cluster.partitions(key[0], [key[1]])
-    with BrokerRequests(cluster) as requests:
+    with requests_to(cluster) as requests:
         found = [each for each in open_writes(requests, [key]) if each.producer_id == producer_id]
         if not found:
             raise TransactionalIdNotFoundError(

@@ -10,18 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, command_group
 from tidemill.cli.transaction.abort import abort, partition_dicts
-from tidemill.cli.transaction.coordinators import (
-    OPEN_STATES,
-    Description,
-    describe_transaction,
-    describe_transactions,
-    list_transactions,
-)
 from tidemill.cli.transaction.find import find
+from tidemill.cli.transaction.requests import describe_id, list_ids
+from tidemill.kafka_client.admin.transactions import OPEN_STATES, Description, describe_listed
 
 app = command_group("List, describe and abort transactions; find what holds readers back.")
 
@@ -85,7 +80,7 @@ IdPattern = Annotated[
 
 
 @app.command("list", short_help="List transactional ids, with their states.")
-def list_ids(
+def list_all(
     state: OnlyState = None,
     producer_id: OnlyProducer = None,
     open_longer_than: OpenLongerThan = None,
@@ -124,10 +119,10 @@ def list_ids(
 
 def _rows(cluster: Cluster, filters: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the ids that pass the filters. Open ones have the time since their begin."""
-    with BrokerRequests(cluster) as requests:
-        listed = list_transactions(requests, **filters)
-        still_open = [each.transactional_id for each in listed if each.state in OPEN_STATES]
-        descriptions = {d.transactional_id: d for d in describe_transactions(requests, still_open)}
+    with requests_to(cluster) as requests:
+        listed = list_ids(requests, **filters)
+        still_open = [each for each in listed if each.state in OPEN_STATES]
+        descriptions = {d.transactional_id: d for d in describe_listed(requests, still_open)}
     return [
         {
             "transactional_id": each.transactional_id,
@@ -153,8 +148,8 @@ def describe(
     properties: Property = None,
 ) -> None:
     """Show a transactional id: its producer, and its open transaction."""
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
-        found = describe_transaction(requests, transactional_id)
+    with requests_to(Cluster.at(servers, properties)) as requests:
+        found = describe_id(requests, transactional_id)
     if as_json:
         output.emit_json(_description_dict(found))
         return

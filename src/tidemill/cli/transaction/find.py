@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster, TopicPartitionKey, is_internal
 from tidemill.cli.group.lag import stable_offsets
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, OnlyPartition, Property
-from tidemill.cli.transaction.open_writes import open_writes
+from tidemill.kafka_client.admin.open_writes import open_writes
 
 
 def find(
@@ -34,7 +34,7 @@ def find(
     if partition and len(topics or ()) != 1:
         raise output.UsageError("--partition needs one TOPIC")
     cluster = Cluster.at(servers, properties)
-    with BrokerRequests(cluster) as requests:
+    with requests_to(cluster) as requests:
         found = open_writes(requests, _partitions(cluster, topics, partition))
     keys = sorted({each.key for each in found})
     stable = stable_offsets(cluster, keys)

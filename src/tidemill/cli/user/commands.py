@@ -19,7 +19,7 @@ from tidemill.cli.acl.presets import (
     rules_for,
 )
 from tidemill.cli.acl.text import rule_text
-from tidemill.cli.broker_requests import BrokerRequests
+from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -113,7 +113,7 @@ def create(
         from tidemill.cli.acl.requests import create_rules
         from tidemill.cli.user.requests import set_password
 
-        with BrokerRequests(Cluster.at(servers, properties)) as requests:
+        with requests_to(Cluster.at(servers, properties)) as requests:
             set_password(requests, name, password, kinds, iterations)
             if rules:
                 create_rules(requests, rules)
@@ -133,7 +133,7 @@ def set_password_(
     """Change the password of a user that exists, for all its mechanisms."""
     from tidemill.cli.user.requests import list_users, set_password
 
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         found = list_users(requests).get(name)
         if found is None:
             raise output.NotFoundError(
@@ -153,7 +153,7 @@ def list_(
     """List users with their mechanisms."""
     from tidemill.cli.user.requests import list_users
 
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         found = list_users(requests)
     if as_json:
         output.emit_json(
@@ -189,7 +189,7 @@ def delete(
     """Delete a user. Rules that name it stay: see tidemill acl delete --user."""
     from tidemill.cli.user.requests import delete_user, list_users
 
-    with BrokerRequests(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(servers, properties)) as requests:
         if dry_run:
             if name not in list_users(requests):
                 raise output.NotFoundError(f"there is no user {name!r}")

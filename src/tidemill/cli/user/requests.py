@@ -9,27 +9,26 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidemill.cli.broker_requests import BrokerRequests, check_error_code
 from tidemill.cli.output import NotFoundError
+from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code
 from tidemill.state.security.scram import DEFAULT_ITERATIONS, SALT_BYTES, salted
 from tidemill.state.security.types import ScramMechanism
 
 DESCRIBE_USERS, ALTER_USERS = 50, 51
-_VERSIONS = range(1)
+_VERSIONS = (0, 0)
 _NUMBERS = {ScramMechanism.SHA_256: 1, ScramMechanism.SHA_512: 2}
 _MECHANISMS = {number: mechanism for mechanism, number in _NUMBERS.items()}
 
 
 def list_users(requests: BrokerRequests) -> Mapping[str, list[tuple[ScramMechanism, int]]]:
     """Return the mechanisms and iterations of each user."""
-    response = requests.ask(requests.any_broker(), DESCRIBE_USERS, _VERSIONS, {"users": None})
-    check_error_code(response["error_code"], "the users", response["error_message"])
+    response = requests.ask(None, DESCRIBE_USERS, _VERSIONS, {"users": None})
+    check_error_code(response.error_code, "the users", response.error_message)
     return {
-        each["user"]: [
-            (_MECHANISMS[info["mechanism"]], info["iterations"])
-            for info in each["credential_infos"]
+        each.user: [
+            (_MECHANISMS[info.mechanism], info.iterations) for info in each.credential_infos
         ]
-        for each in response["results"]
+        for each in response.results
     }
 
 
@@ -70,6 +69,6 @@ def delete_user(requests: BrokerRequests, user: str) -> None:
 
 
 def _alter(requests: BrokerRequests, tree: dict[str, Any]) -> None:
-    response = requests.ask(requests.any_broker(), ALTER_USERS, _VERSIONS, tree)
-    for each in response["results"]:
-        check_error_code(each["error_code"], f"user {each['user']!r}", each["error_message"])
+    response = requests.ask(None, ALTER_USERS, _VERSIONS, tree)
+    for each in response.results:
+        check_error_code(each.error_code, f"user {each.user!r}", each.error_message)

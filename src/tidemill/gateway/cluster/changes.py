@@ -6,7 +6,6 @@ Must not know: pages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -16,19 +15,17 @@ from confluent_kafka import (
 )
 
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway.cluster.asking import GROUP, REQUEST_S, Asker, check
-
-ALTER_SHARE_OFFSETS = 91
-
-Place = tuple[str, int]
+from tidemill.gateway.cluster.asking import requests_to
+from tidemill.kafka_client.admin.requests import REQUEST_S, Place, check_error_code
+from tidemill.kafka_client.admin.share_groups import move_share_starts
 
 
 def commit(kafka: Kafka, group: str, offsets: Mapping[Place, int]) -> None:
     """Set the committed offsets of a group without members.
 
     Raises:
-        NotAllowedError: the user must not do it.
-        TidemillError: the broker refuses, or does not answer.
+        RefusedError: the broker refuses.
+        TidemillError: it does not answer.
     """
     admin = kafka.admin("tidemill-console")
     partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
@@ -38,11 +35,12 @@ def commit(kafka: Kafka, group: str, offsets: Mapping[Place, int]) -> None:
         found = answer[group].result(REQUEST_S + 1).topic_partitions
     except KafkaException as error:
         failed: KafkaError = error.args[0]
-        check(failed.code() if failed.code() > 0 else 0, f"group {group}")
+        if failed.code() > 0:  # the others are librdkafka's own
+            check_error_code(failed.code(), f"group {group}")
         raise kafka.translate(failed, f"move group {group}") from error
     for each in found:
         if each.error is not None:
-            check(each.error.code(), f"{each.topic} partition {each.partition}")
+            check_error_code(each.error.code(), f"{each.topic} partition {each.partition}")
 
 
 def move_starts(kafka: Kafka, group: str, offsets: Mapping[Place, int]) -> None:
@@ -51,22 +49,5 @@ def move_starts(kafka: Kafka, group: str, offsets: Mapping[Place, int]) -> None:
     Raises:
         TidemillError: the broker refuses, or does not answer.
     """
-    topics: dict[str, list[dict[str, int]]] = {}
-    for (topic, partition), offset in offsets.items():
-        start = {"partition_index": partition, "start_offset": offset}
-        topics.setdefault(topic, []).append(start)
-    tree = {
-        "group_id": group,
-        "topics": [{"topic_name": name, "partitions": each} for name, each in topics.items()],
-    }
-    with Asker(kafka) as asker:
-        coordinator = asker.coordinator(GROUP, group)
-
-        def call() -> Any:
-            answer = asker.ask(coordinator, ALTER_SHARE_OFFSETS, (0, 0), tree)
-            return answer, answer.error_code
-
-        answer = asker.until_settled(call, f"group {group}")
-    for topic in answer.responses:
-        for each in topic.partitions:
-            check(each.error_code, f"{topic.topic_name} partition {each.partition_index}")
+    with requests_to(kafka) as requests:
+        move_share_starts(requests, group, offsets)

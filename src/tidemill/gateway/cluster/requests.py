@@ -11,40 +11,36 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import TidemillError
+from tidemill.errors import NotAllowedError, UnreachableError
+from tidemill.gateway.cluster.asking import requests_to
 from tidemill.gateway.cluster.state import GroupState, MemberState, Snapshot, TopicState
-from tidemill.kafka_client.brokers import Brokers
-from tidemill.kafka_client.connection import Connection
-from tidemill.kafka_client.errors import (
-    ConnectionFailedError,
-    ConnectionRejectedError,
-    VersionNotSupportedError,
-    text_of,
-)
-from tidemill.kafka_client.settings import Address, connection_settings
+from tidemill.kafka_client.admin.partitions import EARLIEST, LATEST, offsets, sizes_on_disk
+from tidemill.kafka_client.admin.requests import Place, addresses_in, check_error_code
+from tidemill.kafka_client.admin.share_groups import share_starts
+from tidemill.kafka_client.admin.transactions import state_text
+from tidemill.kafka_client.errors import RefusedError, RequestNotSupportedError
+from tidemill.kafka_client.settings import Address
 
-LIST_OFFSETS, METADATA, OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS = 2, 3, 9, 15, 16
-DESCRIBE_LOG_DIRS, DESCRIBE_CONSUMER_GROUPS, DESCRIBE_SHARE_GROUPS = 35, 69, 77
-DESCRIBE_SHARE_OFFSETS = 90
+OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS = 9, 15, 16
+DESCRIBE_CONSUMER_GROUPS, DESCRIBE_SHARE_GROUPS = 69, 77
 _VERSIONS = {
-    LIST_OFFSETS: (2, 3),
-    METADATA: (4, 4),
     OFFSET_FETCH: (8, 9),
     DESCRIBE_GROUPS: (0, 5),
     LIST_GROUPS: (0, 5),
-    DESCRIBE_LOG_DIRS: (1, 4),
     DESCRIBE_CONSUMER_GROUPS: (0, 1),
     DESCRIBE_SHARE_GROUPS: (1, 1),
-    DESCRIBE_SHARE_OFFSETS: (0, 1),
 }
-REQUEST_S = 10.0
-"""How long one request can take."""
 MOST_PARTITIONS, MOST_GROUPS = 50_000, 5_000
 """Partitions and groups that a snapshot has. The rest is left out, which the snapshot says."""
-_LATEST, _EARLIEST = -1, -2
+
+T = TypeVar("T")
+Described = Mapping[str, tuple[str, str, tuple[MemberState, ...]]]
+"""State, protocol and members of groups, by name."""
+Committed = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""Offsets of groups, by name, topic and partition."""
 
 
 class Cluster:
@@ -55,16 +51,13 @@ class Cluster:
     """
 
     def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
-        config = {key: str(value) for key, value in kafka.properties.items()}
-        config |= {"bootstrap.servers": kafka.servers}
-        self._brokers = Brokers(connection_settings(config, "tidemill-console"), {})
-        self._starts: dict[tuple[str, int], int] = {}
-        self._sizes: dict[tuple[str, int], int] = {}
+        self._requests = requests_to(kafka)
+        self._starts: dict[Place, int] = {}
+        self._sizes: dict[Place, int] = {}
 
     def close(self) -> None:
         """Close the connections."""
-        self._brokers.close()
+        self._requests.close()
 
     def snapshot(self, *, whole: bool = True) -> Snapshot:
         """Return a new snapshot.
@@ -75,23 +68,18 @@ class Cluster:
 
         Raises:
             UnreachableError: no broker answers.
-            TidemillError: the brokers refuse the login.
+            NotAllowedError: the brokers refuse the login.
         """
         began, at_ms = time.monotonic(), time.time_ns() // 1_000_000
-        try:
-            metadata = self._ask_any(METADATA, {"topics": None, "allow_auto_topic_creation": False})
-        except ConnectionFailedError as error:
-            raise self._kafka.unreachable("read the state of the cluster", str(error)) from error
-        except ConnectionRejectedError as error:
-            raise TidemillError(f"the broker refuses the login: {error}") from error
-        round_ = _Round({each.node_id: Address(each.host, each.port) for each in metadata.brokers})
+        metadata = self._requests.metadata()
+        round_ = _Round(addresses_in(metadata))
         topics = _known(metadata, round_)
-        ends = self._offsets(round_, topics, _LATEST)
+        ends = self._offsets(round_, topics, LATEST)
         places = (
             (topic.name, each.partition_index) for topic in topics for each in topic.partitions
         )
         if whole or not all(place in self._starts for place in places):
-            self._starts = self._offsets(round_, topics, _EARLIEST)
+            self._starts = self._offsets(round_, topics, EARLIEST)
             self._sizes = self._ask_sizes(round_)
         found = {
             each.name: _topic(each, self._starts, ends, self._sizes)
@@ -110,92 +98,63 @@ class Cluster:
             readers=_readers(groups.values()),
         )
 
-    # --- requests --------------------------------------------------------------------------------
+    # --- partitions ------------------------------------------------------------------------------
 
-    def _ask_any(self, api: int, tree: Mapping[str, Any]) -> Any:
-        return self._twice(lambda: self._brokers.any(time.monotonic() + REQUEST_S), api, tree)
-
-    def _ask(self, address: Address, api: int, tree: Mapping[str, Any]) -> Any:
-        return self._twice(lambda: self._brokers.at(address, REQUEST_S), api, tree)
-
-    def _twice(self, connect: Callable[[], Connection], api: int, tree: Mapping[str, Any]) -> Any:
-        """Ask; once more if the connection has failed: brokers close idle ones."""
-        for is_last in (False, True):
-            connection = None
-            try:
-                connection = connect()
-                connection.agree({api: _VERSIONS[api]})
-                return connection.request(api, tree, REQUEST_S)
-            except VersionNotSupportedError:
-                raise
-            except ConnectionFailedError:
-                self._brokers.drop(connection)
-                if is_last:
-                    raise
-        raise AssertionError
-
-    def _each(
-        self, round_: _Round, what: str, api: int, trees: Mapping[int, Mapping[str, Any]]
-    ) -> Iterable[tuple[int, Any]]:
-        """Ask brokers by their ids; a broker that does not answer is a problem and no error."""
-        for node, tree in trees.items():
-            if node not in round_.addresses:
-                continue
-            try:
-                yield node, self._ask(round_.addresses[node], api, tree)
-            except VersionNotSupportedError:
-                round_.problems.append(f"This broker does not report {what}.")
-            except (ConnectionFailedError, ConnectionRejectedError) as error:
-                round_.problems.append(f"Broker {node} does not report {what}: {error}")
-
-    def _offsets(
-        self, round_: _Round, topics: Sequence[Any], time_: int
-    ) -> dict[tuple[str, int], int]:
-        by_leader: dict[int, dict[str, list[dict[str, int]]]] = {}
+    def _offsets(self, round_: _Round, topics: Sequence[Any], time_: int) -> dict[Place, int]:
+        by_leader: dict[int, list[Place]] = {}
         for topic in topics:
             for each in topic.partitions:
-                wanted = {"partition_index": each.partition_index, "timestamp": time_}
-                by_leader.setdefault(each.leader_id, {}).setdefault(topic.name, []).append(wanted)
-        trees = {
-            node: {
-                "replica_id": -1,
-                "isolation_level": 0,
-                "topics": [{"name": name, "partitions": each} for name, each in wanted.items()],
-            }
-            for node, wanted in by_leader.items()
-        }
-        found: dict[tuple[str, int], int] = {}
-        for _, answer in self._each(round_, "offsets", LIST_OFFSETS, trees):
-            for topic in answer.topics:
-                for each in topic.partitions:
-                    if not each.error_code:
-                        found[topic.name, each.partition_index] = each.offset
+                place = topic.name, each.partition_index
+                by_leader.setdefault(each.leader_id, []).append(place)
+
+        found: dict[Place, int] = {}
+        for node, places in by_leader.items():
+
+            def ask(broker: Address, places: Sequence[Place] = places) -> dict[Place, int]:
+                return offsets(self._requests, broker, places, time_, report=_left_out)
+
+            found |= round_.ask(node, "offsets", ask) or {}
         return found
 
-    def _ask_sizes(self, round_: _Round) -> dict[tuple[str, int], int]:
+    def _ask_sizes(self, round_: _Round) -> dict[Place, int]:
         """Return the bytes on disk of the largest replica of each partition."""
-        trees = {node: {"topics": None} for node in round_.addresses}
-        found: dict[tuple[str, int], int] = {}
-        for _, answer in self._each(round_, "sizes on disk", DESCRIBE_LOG_DIRS, trees):
-            for folder in answer.results:
-                if folder.error_code:
-                    round_.note("Sizes on disk are unknown", folder.error_code)
-                for topic in folder.topics:
-                    for each in topic.partitions:
-                        place = topic.name, each.partition_index
-                        found[place] = max(found.get(place, 0), each.partition_size)
+
+        def ask(broker: Address) -> dict[Place, int]:
+            report = round_.noting("Sizes on disk are unknown")
+            return sizes_on_disk(self._requests, broker, report=report)
+
+        found: dict[Place, int] = {}
+        for node in round_.addresses:
+            for place, size in (round_.ask(node, "sizes on disk", ask) or {}).items():
+                found[place] = max(found.get(place, 0), size)
         return found
 
     # --- groups ----------------------------------------------------------------------------------
 
     def _groups(self, round_: _Round) -> dict[str, GroupState]:
         """Return all groups. The broker that lists a group is its coordinator."""
+        found: dict[str, GroupState] = {}
+        for node, kinds in self._listed(round_).items():
+            for kind, names in kinds.items():
+                described = self._described(round_, node, kind, names)
+                committed = self._committed(round_, node, kind, names)
+                for name in names:
+                    state, protocol, members = described.get(name, ("unknown", "", ()))
+                    found[name] = GroupState(
+                        name, kind, state, protocol, members, committed.get(name, {})
+                    )
+        return dict(sorted(found.items()))
+
+    def _listed(self, round_: _Round) -> dict[int, dict[str, list[str]]]:
+        """Return the names of groups, by coordinator and kind."""
         listed: dict[int, dict[str, list[str]]] = {}
         count = 0
-        everything: dict[int, dict[str, Any]] = {node: {} for node in round_.addresses}
-        for node, answer in self._each(round_, "groups", LIST_GROUPS, everything):
-            if answer.error_code:
-                round_.note("Groups are unknown", answer.error_code)
+        for node in round_.addresses:
+            answer = self._ask(round_, node, "groups", LIST_GROUPS, {})
+            if answer is None:
+                continue
+            report = round_.noting("Groups are unknown")
+            check_error_code(answer.error_code, f"broker {node}", report=report)
             for each in answer.groups:
                 kind = str(getattr(each, "group_type", "") or "classic").lower()
                 if getattr(each, "protocol_type", "") not in ("", "consumer", "share"):
@@ -205,72 +164,57 @@ class Cluster:
                     listed.setdefault(node, {}).setdefault(kind, []).append(each.group_id)
         if count > MOST_GROUPS:
             round_.problems.append(f"Only {MOST_GROUPS} of {count} groups are shown.")
-        found: dict[str, GroupState] = {}
-        for node, kinds in listed.items():
-            for kind, names in kinds.items():
-                described = self._described(round_, node, kind, names)
-                committed = self._committed(round_, node, kind, names)
-                for name in names:
-                    state, protocol, members = described.get(name, ("unknown", "", ()))
-                    offsets = committed.get(name, {})
-                    found[name] = GroupState(name, kind, state, protocol, members, offsets)
-        return dict(sorted(found.items()))
+        return listed
 
-    def _described(
-        self, round_: _Round, node: int, kind: str, names: list[str]
-    ) -> dict[str, tuple[str, str, tuple[MemberState, ...]]]:
+    def _described(self, round_: _Round, node: int, kind: str, names: list[str]) -> Described:
         known = {"consumer": DESCRIBE_CONSUMER_GROUPS, "share": DESCRIBE_SHARE_GROUPS}
         api = known.get(kind, DESCRIBE_GROUPS)
         tree = {"groups" if api == DESCRIBE_GROUPS else "group_ids": names}
         read = _classic if api == DESCRIBE_GROUPS else _modern
-        found: dict[str, tuple[str, str, tuple[MemberState, ...]]] = {}
-        for _, answer in self._each(round_, f"members of {kind} groups", api, {node: tree}):
-            for each in answer.groups:
-                if each.error_code:
-                    round_.note("Some groups are unknown", each.error_code)
-                else:
-                    found[each.group_id] = read(each)
-        return found
+        answer = self._ask(round_, node, f"members of {kind} groups", api, tree)
+        report = round_.noting("Some groups are unknown")
+        return {
+            each.group_id: read(each)
+            for each in (() if answer is None else answer.groups)
+            if check_error_code(each.error_code, f"group {each.group_id}", report=report)
+        }
 
-    def _committed(
-        self, round_: _Round, node: int, kind: str, names: list[str]
-    ) -> dict[str, dict[str, dict[int, int]]]:
+    def _committed(self, round_: _Round, node: int, kind: str, names: list[str]) -> Committed:
         if kind == "share":
             return self._share_offsets(round_, node, names)
         tree = {"groups": [{"group_id": name, "topics": None} for name in names]}
-        found: dict[str, dict[str, dict[int, int]]] = {}
-        answers = self._each(round_, "offsets of several groups", OFFSET_FETCH, {node: tree})
-        for _, answer in answers:
-            for group in answer.groups:
-                found[group.group_id] = {
-                    topic.name: {
-                        each.partition_index: each.committed_offset
-                        for each in topic.partitions
-                        if each.committed_offset >= 0
-                    }
-                    for topic in group.topics
+        answer = self._ask(round_, node, "offsets of several groups", OFFSET_FETCH, tree)
+        return {
+            group.group_id: {
+                topic.name: {
+                    each.partition_index: each.committed_offset
+                    for each in topic.partitions
+                    if each.committed_offset >= 0
                 }
-        return found
+                for topic in group.topics
+            }
+            for group in (() if answer is None else answer.groups)
+        }
 
-    def _share_offsets(
-        self, round_: _Round, node: int, names: list[str]
-    ) -> dict[str, dict[str, dict[int, int]]]:
-        tree = {"groups": [{"group_id": name, "topics": None} for name in names]}
-        found: dict[str, dict[str, dict[int, int]]] = {}
-        answers = self._each(
-            round_, "offsets of share groups", DESCRIBE_SHARE_OFFSETS, {node: tree}
+    def _share_offsets(self, round_: _Round, node: int, names: list[str]) -> Committed:
+        def ask(broker: Address) -> dict[str, dict[str, dict[int, int]]]:
+            found: dict[str, dict[str, dict[int, int]]] = {}
+            starts = share_starts(self._requests, broker, names, report=_left_out)
+            for group, by_place in starts.items():
+                topics = found.setdefault(group, {})
+                for (topic, partition), each in by_place.items():
+                    if each.start is not None:
+                        topics.setdefault(topic, {})[partition] = each.start
+            return found
+
+        return round_.ask(node, "offsets of share groups", ask) or {}
+
+    def _ask(
+        self, round_: _Round, node: int, what: str, api: int, tree: Mapping[str, Any]
+    ) -> Any | None:
+        return round_.ask(
+            node, what, lambda broker: self._requests.ask(broker, api, _VERSIONS[api], tree)
         )
-        for _, answer in answers:
-            for group in answer.groups:
-                found[group.group_id] = {
-                    topic.topic_name: {
-                        each.partition_index: each.start_offset
-                        for each in topic.partitions
-                        if not each.error_code and each.start_offset >= 0
-                    }
-                    for topic in group.topics
-                }
-        return found
 
 
 @dataclass
@@ -280,8 +224,25 @@ class _Round:
     addresses: dict[int, Address]
     problems: list[str] = field(default_factory=list)
 
-    def note(self, what: str, code: int) -> None:
-        self.problems.append(f"{what}: {text_of(code).removeprefix('Broker: ')}.")
+    def ask(self, node: int, what: str, call: Callable[[Address], T]) -> T | None:
+        """Ask a broker. If it does not answer, that is a problem and no error."""
+        if node not in self.addresses:
+            return None
+        try:
+            return call(self.addresses[node])
+        except RequestNotSupportedError:
+            self.problems.append(f"This broker does not report {what}.")
+        except (UnreachableError, NotAllowedError) as error:
+            self.problems.append(f"Broker {node} does not report {what}: {error}")
+        return None
+
+    def noting(self, what: str) -> Callable[[RefusedError], None]:
+        """Return what notes the error of an element of an answer."""
+        return lambda error: self.problems.append(f"{what}: {error.reason}.")
+
+
+def _left_out(_: RefusedError) -> None:
+    """Leave out what a broker does not answer, which is shown as unknown."""
 
 
 def _known(metadata: Any, round_: _Round) -> list[Any]:
@@ -339,12 +300,6 @@ def _modern(about: Any) -> tuple[str, str, tuple[MemberState, ...]]:
         for each in about.members
     )
     return state_text(about.group_state), str(about.assignor_name), members
-
-
-def state_text(state: str) -> str:
-    """Return a state such as ``PreparingRebalance`` in lower case with hyphens."""
-    words = "".join(f"-{each.lower()}" if each.isupper() else each for each in str(state))
-    return words.lstrip("-") or "unknown"
 
 
 def parse_assignment(data: bytes) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page,
 from tidemill.gateway.console.lists import Listed, listed
 
 SHOWN_PARTITIONS = 20
-_LONG_S = 900.0
+_LONG_MS = 900_000
 """A transaction that is open for longer needs attention."""
 _KNOWN_S = 60.0
 """How old a look can be that the overview uses."""
@@ -25,25 +25,27 @@ async def data(view: View) -> Data:
         view,
         look.open,
         {
-            "id": lambda each: each.id,
+            "id": lambda each: each.transactional_id,
             "state": lambda each: each.state,
-            "held": lambda each: each.held,
-            "open": lambda each: each.open_s,
+            "held": lambda each: look.waiting.get(each.transactional_id, 0),
+            "open": lambda each: each.open_ms,
             "partitions": lambda each: len(each.partitions),
         },
-        search=lambda each: f"{each.id} {' '.join({topic for topic, _ in each.partitions})}",
+        search=lambda each: (
+            f"{each.transactional_id} {' '.join({topic for topic, _ in each.partitions})}"
+        ),
         sort="-open",
     )
     rows = [
         {
-            "id": each.id,
+            "id": each.transactional_id,
             "state": each.state,
             "producer_id": each.producer_id,
             "producer_epoch": each.producer_epoch,
-            "open_s": each.open_s,
+            "open_s": None if each.open_ms is None else each.open_ms / 1000,
             "timeout_s": each.timeout_ms / 1000,
             "partitions": [f"{topic}-{number}" for topic, number in each.partitions],
-            "held": each.held,
+            "held": look.waiting.get(each.transactional_id, 0),
         }
         for each in found.rows
     ]
@@ -78,16 +80,17 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     look = view.parts.transactions.latest
     if look is None or time.time() - look.at_ms / 1000 > _KNOWN_S:
         look = await view.parts.transactions.look()  # those of before may have ended
+    open_ms = {each.transactional_id: each.open_ms or 0 for each in look.open}
     return [
         Attention(
             "warning",
-            f"Transaction {each.id} is open for {int((each.open_s or 0) // 60)} min; readers of "
-            f"what is committed wait behind it.",
-            f"tidemill transaction abort {each.id}",
+            f"Transaction {id_} is open for {open_for // 60_000} min; readers of what is "
+            f"committed wait behind it.",
+            f"tidemill transaction abort {id_}",
             address("transactions"),
         )
-        for each in look.open
-        if (each.open_s or 0) > _LONG_S
+        for id_, open_for in open_ms.items()
+        if open_for > _LONG_MS
     ][:5]
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tidemill.cli.broker_requests import BrokerRequests
-from tidemill.cli.output import UsageError
-from tidemill.cli.transaction.commands import State, duration_ms
-from tidemill.cli.transaction.coordinators import (
+from tidemill.kafka_client.admin import transactions
+from tidemill.kafka_client.admin.open_writes import OpenWrite, abort_write, open_writes
+from tidemill.kafka_client.admin.requests import BrokerRequests
+from tidemill.kafka_client.admin.transactions import (
     STATES,
+    FilterNotSupportedError,
     Listing,
+    describe_listed,
+    describe_transaction,
     fence,
     list_transactions,
     state_text,
 )
-from tidemill.cli.transaction.open_writes import OpenWrite, abort_write, open_writes
+from tidemill.kafka_client.errors import RefusedError
 from tidemill.kafka_client.settings import Address
-from tidemill.log.errors import InvalidProducerEpochError
-from tidemill.protocols.kafka.errors import UnsupportedVersionError
 
 HERE = Address("localhost", 1)
 DESCRIBE_PRODUCERS, WRITE_MARKERS, DESCRIBE, LIST = 61, 27, 65, 66
@@ -39,20 +41,27 @@ class ScriptedRequests:
     def brokers(self) -> dict[int, Address]:
         return {0: HERE}
 
-    def leaders(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], Address]:
+    def leaders(self, keys: Collection[tuple[str, int]], **_: Any) -> dict[Any, Address]:
         return dict.fromkeys(keys, HERE)
 
-    def coordinators(self, ids: Sequence[str]) -> dict[str, tuple[int, Address]]:
-        return dict.fromkeys(ids, (0, HERE))
+    def transaction_coordinator(self, _: str) -> tuple[int, Address]:
+        return 0, HERE
 
-    def version(self, _: Address, api_key: int, versions: range) -> int:
+    def version(self, _: Address, api_key: int, versions: tuple[int, int]) -> int:
         return min(self._newest, max(versions))
 
     def ask(
-        self, _: Address, api_key: int, versions: range, request: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self, _: Address, api_key: int, versions: tuple[int, int], request: Mapping[str, Any]
+    ) -> Any:
         self.asked.append((api_key, request))
-        return self._answers[api_key].pop(0)
+        return message(self._answers[api_key].pop(0))
+
+
+def message(tree: Any) -> Any:
+    """Return a tree as the codec gives it: structures with attributes."""
+    if isinstance(tree, dict):
+        return SimpleNamespace(**{name: message(each) for name, each in tree.items()})
+    return tuple(message(each) for each in tree) if isinstance(tree, list) else tree
 
 
 def as_requests(scripted: ScriptedRequests) -> BrokerRequests:
@@ -161,7 +170,7 @@ def test_an_abort_marker_has_the_producers_epoch_and_no_negative_coordinator_epo
         }
     ]
     done["error_code"] = 47
-    with pytest.raises(InvalidProducerEpochError, match="t partition 0"):
+    with pytest.raises(RefusedError, match="t partition 0: invalid producer epoch"):
         abort_write(as_requests(ScriptedRequests({WRITE_MARKERS: [answer]})), write)
 
 
@@ -172,28 +181,66 @@ def test_fencing_uses_a_short_timeout_if_the_old_one_is_not_allowed() -> None:
     assert [asked["transaction_timeout"] for _, asked in requests.asked] == [900_000, 1]
 
 
+def test_another_refusal_to_fence_is_an_error() -> None:
+    refused = {"error_code": 53, "producer_id": -1, "producer_epoch": -1}
+    requests = ScriptedRequests({INIT: [refused]})
+    with pytest.raises(RefusedError, match="id-7: transactional id authorization") as failed:
+        fence(as_requests(requests), "id-7", timeout_ms=1000)
+    assert failed.value.code == 53
+
+
 def test_an_older_broker_is_not_asked_with_a_filter_that_it_would_ignore() -> None:
-    for newest, option in ((0, "--open-longer-than"), (1, "--id-pattern")):
+    for newest, filter_ in ((0, "open_longer_than_ms"), (1, "id_pattern")):
         requests = as_requests(ScriptedRequests({}, newest=newest))
-        with pytest.raises(UnsupportedVersionError, match=option):
+        with pytest.raises(FilterNotSupportedError) as failed:
             list_transactions(
                 requests,
                 open_longer_than_ms=5 if newest == 0 else None,
                 id_pattern="a" if newest == 1 else None,
             )
+        assert (failed.value.filter, failed.value.broker) == (filter_, HERE)
     requests = as_requests(ScriptedRequests({LIST: [listed(4)]}, newest=0))
     assert list_transactions(requests) == [Listing("id-4", "ongoing", 4, 0)]
 
 
+def test_ids_that_ended_since_they_were_listed_are_left_out() -> None:
+    gone = described(5)
+    gone["transaction_states"][0]["error_code"] = 105
+    both = {"transaction_states": described(4)["transaction_states"] + gone["transaction_states"]}
+    requests = as_requests(ScriptedRequests({DESCRIBE: [both, gone]}))
+    found = describe_listed(requests, [Listing(f"id-{n}", "ongoing", n, 0) for n in (4, 5)])
+    assert [(each.transactional_id, each.started_ms) for each in found] == [("id-4", 5)]
+    assert describe_transaction(requests, "id-5") is None
+
+
+def test_many_ids_are_described_in_bounded_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "MOST_DESCRIBED", 2)
+    requests = ScriptedRequests({DESCRIBE: [described(1), described(3)]})
+    listings = [Listing(f"id-{n}", "ongoing", n, 0) for n in range(3)]
+    assert len(describe_listed(as_requests(requests), listings)) == 2
+    asked = [request["transactional_ids"] for _, request in requests.asked]
+    assert asked == [["id-0", "id-1"], ["id-2"]]
+
+
+def test_a_coordinator_that_is_gone_is_an_error() -> None:
+    requests = as_requests(ScriptedRequests({}))
+    with pytest.raises(RefusedError, match="coordinator 8: not available"):
+        describe_listed(requests, [Listing("id-1", "ongoing", 1, 8)])
+
+
+def test_a_partition_that_a_leader_refuses_is_an_error_or_is_reported() -> None:
+    refused = producers()
+    refused["topics"][0]["partitions"][0]["error_code"] = 29
+    with pytest.raises(RefusedError, match="t partition 0: topic authorization failed"):
+        open_writes(as_requests(ScriptedRequests({DESCRIBE_PRODUCERS: [refused]})), [KEY])
+    reported: list[RefusedError] = []
+    requests = as_requests(ScriptedRequests({DESCRIBE_PRODUCERS: [refused]}))
+    assert open_writes(requests, [KEY], report=reported.append) == []
+    assert [each.code for each in reported] == [29]
+
+
 def test_states_have_one_spelling_and_unknown_ones_are_shown() -> None:
-    assert [each.value for each in State] == list(STATES)
-    assert state_text("PrepareEpochFence") == "prepare-epoch-fence"
-    assert state_text("SomethingNew") == "somethingnew"
-
-
-def test_durations_are_read_as_people_write_them() -> None:
-    cases = {"500ms": 500, "30s": 30_000, "5m": 300_000, "1h30m": 5_400_000, "2d 1h": 176_400_000}
-    assert {text: duration_ms(text, "--x") for text in cases} == cases
-    for text in ("", "5", "m", "5 minutes", "-5m", "1e3s"):
-        with pytest.raises(UsageError, match="expected a duration"):
-            duration_ms(text, "--x")
+    assert {state_text(kafka): kafka for kafka in STATES.values()} == STATES
+    assert state_text("PreparingRebalance") == "preparing-rebalance"
+    assert state_text("SomethingNew") == "something-new"
+    assert state_text("") == "unknown"
