@@ -51,7 +51,9 @@ class Topics:
 
 @pytest.fixture(scope="session")
 def sql_broker() -> Iterator[tidemill.Broker]:
-    with tidemill.Broker(settings={"log.retention_check_ms": str(24 * HOUR_MS)}) as broker:
+    # Tests run the workers of views themselves.
+    settings = {"log.retention_check_ms": str(24 * HOUR_MS), "views.run": "false"}
+    with tidemill.Broker(settings=settings) as broker:
         yield broker
 
 
