@@ -256,6 +256,27 @@ async def test_clients_of_users_are_bounded_and_checked_again(
     await own.close()
 
 
+async def test_new_tokens_hold_up_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_module, "_check", lambda kafka: None)
+    own, longest, at = Parts.start(SASL, GatewaySettings()), 0.0, time.monotonic()
+    users = Users(own, frozenset({"bearer"}))
+
+    async def log_in(token: str) -> None:
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        about = {"type": "http", "path": "/topics", "headers": headers, "client": ("127.0.0.1", 1)}
+        async with users.parts(about) as parts:
+            assert parts is not own
+
+    logins = asyncio.gather(*(log_in(token) for token in ("a", "b", "b")))
+    while not logins.done():
+        await asyncio.sleep(0.01)
+        longest, at = max(longest, time.monotonic() - at), time.monotonic()
+    await logins
+    assert longest < 0.9  # each of the four clients sleeps for a second
+    assert len(users._users) == 2
+    await asyncio.gather(users.close(), own.close())
+
+
 async def test_logins_that_the_broker_would_not_check_are_refused() -> None:
     own = Parts.start(Kafka("127.0.0.1:1"), GatewaySettings())
     with pytest.raises(SettingsError, match="any password would do"):

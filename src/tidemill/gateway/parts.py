@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.alerting import KeptAlerts
 from tidemill.gateway.amqp.actions import AmqpActions
@@ -20,12 +23,26 @@ from tidemill.gateway.metrics import MetricsPage
 from tidemill.gateway.queries import Queries
 from tidemill.gateway.reading import Pool
 from tidemill.gateway.settings import GatewaySettings
-from tidemill.gateway.topics import Catalog
-from tidemill.gateway.writing import Writer
+from tidemill.gateway.topics import CLIENT, Catalog
+from tidemill.gateway.writing import Writer, new_producer
 from tidemill.metrics.registry import Registry
 
 SEARCHERS = 2
 """Slices of searches that run at the same time. Others wait for their turn."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The Kafka clients that parts begin with."""
+
+    admin: AdminClient
+    producer: Producer
+
+    @classmethod
+    async def of(cls, kafka: Kafka) -> Clients:
+        """Return new ones, made in threads: with a token, confluent-kafka sleeps for a second."""
+        made = asyncio.to_thread(kafka.admin, CLIENT), asyncio.to_thread(new_producer, kafka)
+        return cls(*await asyncio.gather(*made))
 
 
 @dataclass
@@ -70,15 +87,22 @@ class Parts:
     queries: Queries
 
     @classmethod
-    def start(cls, kafka: Kafka, settings: GatewaySettings, beside: Parts | None = None) -> Parts:
+    def start(
+        cls,
+        kafka: Kafka,
+        settings: GatewaySettings,
+        beside: Parts | None = None,
+        clients: Clients | None = None,
+    ) -> Parts:
         """Return the parts, in a running event loop.
 
         Args:
             beside: other parts, with which these share memory and measurements.
+            clients: the clients to begin with; by default new ones.
         """
         budget = Budget(settings.inflight_bytes) if beside is None else beside.budget
-        catalog = Catalog(kafka)
-        writer = Writer(kafka, budget)
+        catalog = Catalog(kafka, None if clients is None else clients.admin)
+        writer = Writer(kafka, budget, None if clients is None else clients.producer)
         registry = Registry() if beside is None else beside.registry
         amqp = AmqpActions(settings.amqp_url, kafka) if settings.amqp_url else None
         return cls(

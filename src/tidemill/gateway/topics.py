@@ -22,7 +22,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import ConfigResource, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from tidemill.confluent.clients import Kafka, has_answered, topic_id_text
 from tidemill.confluent.errors import error_in
@@ -30,6 +30,7 @@ from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable, un
 
 REQUEST_S = 5.0
 """How long a broker can take to answer."""
+CLIENT = "tidemill-gateway"
 FRESH_S = 5.0
 """How long it is believed that a topic exists."""
 _KNOWN = 1000
@@ -74,10 +75,14 @@ def is_name(text: str) -> bool:
 
 
 class Catalog:
-    """Asks the brokers about topics and groups. It belongs to one event loop."""
+    """Asks the brokers about topics and groups. It belongs to one event loop.
 
-    def __init__(self, kafka: Kafka) -> None:
-        self._admin = kafka.admin("tidemill-gateway")
+    Args:
+        admin: the client to ask with; by default a new one.
+    """
+
+    def __init__(self, kafka: Kafka, admin: AdminClient | None = None) -> None:
+        self._admin = kafka.admin(CLIENT) if admin is None else admin  # an idle one is false
         self._has_answered = False
         self._known: OrderedDict[str, tuple[float, Topic]] = OrderedDict()
         self._asking: dict[str, asyncio.Task[Topic]] = {}

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -30,7 +31,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.errors import SettingsError
 from tidemill.gateway.errors import HttpError, busy, unavailable
 from tidemill.gateway.guard import Rates
-from tidemill.gateway.parts import Parts
+from tidemill.gateway.parts import Clients, Parts
 
 MOST_USERS = 32
 """Users whose clients stay open. Each has a few connections and threads."""
@@ -101,7 +102,7 @@ class Users:
         self._salt = secrets.token_bytes(16)
         self._users: OrderedDict[bytes, _User] = OrderedDict()
         self._failures = Rates(_FAILURES_PER_SECOND, now)
-        self._lock = asyncio.Lock()
+        self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def parts(self, scope: Scope) -> AsyncIterator[Parts]:
@@ -151,22 +152,23 @@ class Users:
         return found
 
     async def _checked(self, key: bytes, kafka: Kafka) -> _User:
-        async with self._lock:  # requests of a new user come together
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:  # requests of a new user come together
             found = self._users.get(key)
             if found is None:
+                clients = await Clients.of(kafka)
                 await self._make_room()
-                found = _User(Parts.start(kafka, self._own.settings, self._own), 0.0)
+                found = _User(Parts.start(kafka, self._own.settings, self._own, clients), 0.0)
                 self._users[key] = found
             found.checked_at = self._now()
             return found
 
     async def _make_room(self) -> None:
-        if len(self._users) < MOST_USERS:
-            return
-        idle = next((key for key, user in self._users.items() if not user.requests), None)
-        if idle is None:
-            raise busy("too many users are served at the same time")
-        await self._forget(idle)
+        while len(self._users) >= MOST_USERS:
+            idle = next((key for key, user in self._users.items() if not user.requests), None)
+            if idle is None:
+                raise busy("too many users are served at the same time")
+            await self._forget(idle)
 
     async def _forget(self, key: bytes) -> None:
         user = self._users.pop(key, None)

@@ -38,18 +38,38 @@ log = structlog.get_logger("tidemill.gateway")
 _Done = tuple[Producer, "asyncio.Future[Stored]", int, KafkaError | None, Stored | None, str]
 
 
+def new_producer(kafka: Kafka) -> Producer:
+    """Return an idempotent producer as the gateway needs it."""
+    return kafka.producer(
+        "tidemill-gateway",
+        acks="all",
+        enable_idempotence=True,
+        partitioner="murmur2_random",
+        allow_auto_create_topics=False,
+        linger_ms=0,
+        # How long a topic that was there can be unknown before it counts as deleted.
+        topic_metadata_propagation_max_ms=1000,
+        topic_metadata_refresh_interval_ms=5000,  # partitions that were added
+        message_timeout_ms=DELIVERY_MS,
+        message_max_bytes=_LARGEST_RECORD,
+        queue_buffering_max_messages=2 * RECORDS,
+        queue_buffering_max_kbytes=2_097_151,
+    )
+
+
 class Writer:
     """Writes records. It belongs to one event loop, and has a thread for acknowledgements.
 
     Args:
         budget: The memory that records can take until they are acknowledged.
+        producer: A new one of ``new_producer``; by default it is made here.
     """
 
-    def __init__(self, kafka: Kafka, budget: Budget) -> None:
+    def __init__(self, kafka: Kafka, budget: Budget, producer: Producer | None = None) -> None:
         self._kafka = kafka
         self._budget = budget
         self._loop = asyncio.get_running_loop()
-        self._producers = [self._make()]
+        self._producers = [new_producer(kafka) if producer is None else producer]
         self._count = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -60,23 +80,6 @@ class Writer:
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="acknowledgements", daemon=True)
         self._thread.start()
-
-    def _make(self) -> Producer:
-        return self._kafka.producer(
-            "tidemill-gateway",
-            acks="all",
-            enable_idempotence=True,
-            partitioner="murmur2_random",
-            allow_auto_create_topics=False,
-            linger_ms=0,
-            # How long a topic that was there can be unknown before it counts as deleted.
-            topic_metadata_propagation_max_ms=1000,
-            topic_metadata_refresh_interval_ms=5000,  # partitions that were added
-            message_timeout_ms=DELIVERY_MS,
-            message_max_bytes=_LARGEST_RECORD,
-            queue_buffering_max_messages=2 * RECORDS,
-            queue_buffering_max_kbytes=2_097_151,
-        )
 
     def send(self, topic: str, record: InputRecord) -> asyncio.Future[Stored]:
         """Send a record to a topic that exists; the result is its place.
@@ -198,4 +201,4 @@ class Writer:
         is_fatal = error.fatal() or error.code() == KafkaError._FATAL
         if is_fatal and producer is self._producers[-1]:
             log.warning("gateway.producer_replaced", error=error.str())
-            self._producers.append(self._make())
+            self._producers.append(new_producer(self._kafka))

@@ -21,7 +21,7 @@ from tidemill.kafka_client.errors import (
     ConnectionRejectedError,
     VersionNotSupportedError,
 )
-from tidemill.kafka_client.settings import Address, ConnectionSettings
+from tidemill.kafka_client.settings import OAUTHBEARER, Address, ConnectionSettings
 from tidemill.kafka_codec.declared import (
     API_VERSIONS,
     DECLARED,
@@ -240,10 +240,25 @@ class Connection:
         if s.mechanism == "PLAIN":
             self._authenticate(sasl.plain(s.username, s.password), timeout_s)
             return
+        if s.mechanism == OAUTHBEARER:
+            token, _, *more = self._token()
+            first = sasl.oauthbearer(token, more[1] if len(more) > 1 else None)
+            if self._authenticate(first, timeout_s):
+                self._authenticate(sasl.CONFIRMATION, timeout_s)
+                raise ConnectionRejectedError(f"{self._address}: the token was refused")
+            return
         algorithm = "sha256" if s.mechanism == "SCRAM-SHA-256" else "sha512"
         scram = sasl.Scram(algorithm, s.username, s.password)
         challenge = self._authenticate(scram.first(), timeout_s)
         scram.check(self._authenticate(scram.final(challenge), timeout_s))
+
+    def _token(self) -> tuple[Any, ...]:
+        """Return what the user's function for tokens returns."""
+        assert self._settings.tokens is not None
+        try:
+            return self._settings.tokens("")
+        except Exception as error:
+            raise ConnectionFailedError(f"{self._address}: there is no token: {error}") from error
 
     def _authenticate(self, message: bytes, timeout_s: float) -> bytes:
         found = self.request(SASL_AUTHENTICATE, {"auth_bytes": message}, timeout_s)

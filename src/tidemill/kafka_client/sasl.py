@@ -1,4 +1,4 @@
-"""Computes the messages of SASL: PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677).
+"""Computes the messages of SASL: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), tokens (RFC 7628).
 
 Must not know: sockets, Kafka requests.
 """
@@ -9,7 +9,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
+from collections.abc import Mapping
 
 from tidemill.kafka_client.errors import ConnectionRejectedError
 
@@ -20,6 +22,25 @@ _LEAST_ITERATIONS, _MOST_ITERATIONS = 4096, 1_000_000
 def plain(username: str, password: str) -> bytes:
     """Return the only message of PLAIN."""
     return f"\0{username}\0{password}".encode()
+
+
+CONFIRMATION = b"\1"
+"""The answer of OAUTHBEARER to a refusal, which the broker then repeats as an error."""
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_EXTENSION = re.compile(r"[A-Za-z]+=[\x21-\x7e \t\r\n]+")
+
+
+def oauthbearer(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
+    """Return the first message of OAUTHBEARER.
+
+    Raises:
+        ConnectionRejectedError: the token or an extension has characters that are not allowed.
+    """
+    pairs = [f"{name}={value}" for name, value in (extensions or {}).items()]
+    if not _TOKEN.fullmatch(token) or not all(map(_EXTENSION.fullmatch, pairs)):
+        raise ConnectionRejectedError("the token of OAUTHBEARER, or an extension, is malformed")
+    text = "".join(f"{pair}\1" for pair in [f"auth=Bearer {token}", *pairs])
+    return f"n,,\1{text}\1".encode()
 
 
 class Scram:

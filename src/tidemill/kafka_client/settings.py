@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 from tidemill.kafka_client.errors import UnsupportedSettingError
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""The mechanisms of SASL that the client speaks."""
+"""The mechanisms of SASL that the client speaks, with a password."""
+OAUTHBEARER = "OAUTHBEARER"
+"""It also speaks this one, if a program gives it tokens. Options can't: librdkafka asks issuers."""
+_TOKENS = "oauth_cb"
+"""The setting of confluent-kafka for a function that returns a token, and when it expires."""
 
 DEFAULT_PORT = 9092
 
@@ -40,6 +44,8 @@ def addresses(servers: str) -> Iterator[Address]:
             yield Address(host.strip("[]"), int(port))
 
 
+TokenSource = Callable[[str], tuple[Any, ...]]
+"""Returns a token, the time when it expires, and perhaps the principal and extensions (KIP-342)."""
 Parse = Callable[[str], Any]
 Table = Mapping[str, tuple[str, Parse]]
 """Settings: the field that each of them sets, and how to parse its value."""
@@ -94,9 +100,19 @@ def text(text: str) -> str:
 
 
 def _mechanism(text: str) -> str:
-    if text.upper() not in MECHANISMS:
+    if text.upper() not in (*MECHANISMS, OAUTHBEARER):
         raise ValueError(text)
     return text.upper()
+
+
+def _token_source(value: Any) -> TokenSource:
+    if not callable(value):
+        raise TypeError(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _parsed(name: str, parse_value: Parse, value: Any) -> Any:
+    return parse_value(value if name == _TOKENS else str(value))
 
 
 def _servers(text: str) -> tuple[Address, ...]:
@@ -121,6 +137,7 @@ CONNECTION: Table = {
     "sasl.mechanisms": ("mechanism", _mechanism),
     "sasl.username": ("username", text),
     "sasl.password": ("password", text),
+    _TOKENS: ("tokens", _token_source),
     "ssl.ca.location": ("ca_location", text),
     "ssl.ca.pem": ("ca_pem", text),
     "ssl.crl.location": ("crl_location", text),
@@ -161,6 +178,7 @@ class ConnectionSettings:
         servers: Addresses to begin with.
         response_bytes: Most bytes of a response.
         protocol: ``plaintext``, ``ssl``, ``sasl_plaintext`` or ``sasl_ssl``.
+        tokens: Returns what OAUTHBEARER sends. Each connection asks it once.
     """
 
     servers: tuple[Address, ...]
@@ -176,6 +194,7 @@ class ConnectionSettings:
     mechanism: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    tokens: TokenSource | None = field(default=None, repr=False)
     ca_location: str = ""
     ca_pem: str = ""
     crl_location: str = ""
@@ -207,6 +226,8 @@ class ConnectionSettings:
         )
         if any(certificate) != any(key) or all(certificate) or all(key):
             return False
+        if self.mechanism == OAUTHBEARER:
+            return not self.with_sasl or self.tokens is not None
         return not self.with_sasl or bool(self.mechanism and self.username)
 
 
@@ -227,16 +248,20 @@ def connection_settings(kafka: Mapping[str, Any], client_id: str) -> ConnectionS
     with_tls, with_sasl = protocol.endswith("ssl"), protocol.startswith("sasl")
     if with_sasl and not kafka.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
         raise _unsupported("sasl.mechanism", "GSSAPI, its default,")
+    mechanism = str(kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms")).upper()
+    if with_sasl and mechanism == OAUTHBEARER and _TOKENS not in kafka:
+        raise _unsupported("sasl.mechanism", "OAUTHBEARER without a function for tokens")
     fields: dict[str, Any] = {"client_id": client_id, "servers": ()}
     for name, value in kafka.items():
         is_of_tls = name.startswith(("ssl.", "enable.ssl."))
-        if (is_of_tls and not with_tls) or (name.startswith("sasl.") and not with_sasl):
+        is_of_sasl = name.startswith(("sasl.", _TOKENS))
+        if (is_of_tls and not with_tls) or (is_of_sasl and not with_sasl):
             continue
         if name in CONNECTION:
             attribute, parse_value = CONNECTION[name]
             try:
-                fields[attribute] = parse_value(str(value))
-            except (KeyError, ValueError):
+                fields[attribute] = _parsed(name, parse_value, value)
+            except (KeyError, ValueError, TypeError):
                 raise _unsupported(name, str(value)) from None
         elif is_of_tls:
             raise _unsupported(name)
@@ -281,7 +306,7 @@ def parse(
             attribute, parse_value = CONNECTION.get(name) or own[name]
             if attribute in to:  # two names of one setting: librdkafka decides
                 return None
-            to[attribute] = parse_value(str(value))
+            to[attribute] = _parsed(name, parse_value, value)
     except (KeyError, ValueError, TypeError):
         return None
     return (connection, fields) if "servers" in connection else None
