@@ -25,6 +25,7 @@ from tidemill.amqp_client.connection import AmqpClient
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.gateway import users as users_module
+from tidemill.gateway.cluster.asking import requests_to
 from tidemill.gateway.errors import HttpError
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.settings import GatewaySettings
@@ -120,6 +121,14 @@ def test_a_query_has_the_rights_of_its_user(guarded: Guarded, kind: str) -> None
     assert guarded.client.post("/topics/t", json=RECORD, auth=ADMIN).status_code in (200, 201)
     assert rows(ADMIN).json()["rows"] == [[True]]
     assert rows(ALICE).status_code in (403, 404)
+
+
+def test_pages_ask_the_broker_with_the_token_of_their_user(guarded: Guarded) -> None:
+    token = users_module._Token(guarded.bearer("admin")["authorization"].partition(" ")[2])
+    login: dict[str, Any] = {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
+    kafka = Kafka(guarded.broker.bootstrap, {**SASL.properties, **login})
+    with requests_to(kafka) as requests:
+        assert [each.port for each in requests.brokers().values()] == [guarded.broker.port]
 
 
 def _typed(login: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,9 @@ from tests.interop.java_client import JavaClient
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import self_signed, signed_by
 from tests.support.ports import reserve_port
+from tidemill.confluent.clients import Kafka
+from tidemill.errors import NotAllowedError
+from tidemill.gateway.cluster.asking import requests_to
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
 
@@ -205,8 +208,26 @@ async def with_aiokafka(
         await client.stop()
 
 
+def with_our_own(g: Guarded, protocol: str, mechanism: str, login: Login, token: str) -> None:
+    properties: dict[str, Any] = {
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "ssl.ca.location": str(g.folder / "cert.pem"),
+    }
+    if mechanism == "OAUTHBEARER":
+        properties["oauth_cb"] = lambda _: (token, time.time() + 3600)
+    else:
+        properties |= {"sasl.username": login[0], "sasl.password": login[1]}
+    try:
+        with requests_to(Kafka(g.address(protocol), properties)) as requests:
+            assert requests.brokers()
+    except NotAllowedError as error:
+        raise PermissionError(str(error)) from error
+
+
 Client = Callable[[Guarded, str, str, Login, str], Any]
 CLIENTS: Mapping[str, Client] = {
+    "our_own": with_our_own,
     "confluent": with_confluent,
     "kafka_python": with_kafka_python,
     "aiokafka": with_aiokafka,

@@ -80,6 +80,18 @@ def test_settings_that_are_left_to_librdkafka(given: dict[str, str]) -> None:
     assert understand({**SERVERS, **given}) is None
 
 
+def test_tokens_of_a_function_need_no_librdkafka() -> None:
+    def token(config: str) -> tuple[str, float]:
+        return "t", 0.0
+
+    given: dict[str, Any] = {**SERVERS, "oauth_cb": token}
+    given |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    found = understand(given)
+    assert found is not None
+    assert found.connection.tokens is token
+    assert understand({**given, "sasl.oauthbearer.method": "oidc"}) is None
+
+
 VALUES = {
     "bootstrap.servers": "a:1",
     "isolation.level": "read_committed",
@@ -97,13 +109,15 @@ VALUES = {
 }
 READS_FILES = {"ssl.ca.pem", "ssl.ca.location", "ssl.crl.location", "ssl.certificate.location"}
 READS_FILES |= {"ssl.certificate.pem", "ssl.key.location", "ssl.key.pem"}
+OF_CONFLUENT_KAFKA = {"oauth_cb"}
+"""A function, and librdkafka sees only the tokens that it returns."""
 
 
 def test_librdkafka_knows_every_setting_in_the_tables_and_accepts_its_values() -> None:
     understood = {**CONNECTION, **native_settings._UNDERSTOOD}
     parsers = {name: parse for name, (_, parse) in understood.items()}
     parsers |= native_settings._IRRELEVANT
-    for name in sorted(set(parsers) - READS_FILES):
+    for name in sorted(set(parsers) - READS_FILES - OF_CONFLUENT_KAFKA):
         value = VALUES.get(name, "1000")
         try:
             parsers[name](value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.kafka_client.errors import ConnectionRejectedError
-from tidemill.kafka_client.sasl import Scram, plain
+from tidemill.kafka_client.sasl import Scram, oauthbearer, plain
 
 # RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -63,3 +63,29 @@ def test_an_invalid_challenge_is_rejected(message: bytes) -> None:
 def test_names_are_escaped_and_plain_is_one_message() -> None:
     assert Scram("sha512", "a=b,c", "x", "n").first() == b"n,,n=a=3Db=2Cc,r=n"
     assert plain("üser", "pass") == b"\0\xc3\xbcser\0pass"
+
+
+def test_the_first_message_with_a_token() -> None:
+    assert oauthbearer("vF9dft4qmT.==", {}) == b"n,,\1auth=Bearer vF9dft4qmT.==\1\1"
+    more = oauthbearer("t", {"traceId": "12 3", "logicalCluster": "lkc"})
+    assert more == b"n,,\1auth=Bearer t\1traceId=12 3\1logicalCluster=lkc\1\1"
+
+
+@pytest.mark.parametrize(
+    ("token", "extensions"),
+    [
+        ("", {}),
+        ("a b", {}),
+        ("a\1auth=Bearer b", {}),
+        ("t\n", {}),
+        ("t", {"auth": "Bearer b"}),
+        ("t", {"a1": "x"}),
+        ("t", {"a": ""}),
+        ("t", {"a": "x\1b=y"}),
+    ],
+)
+def test_a_token_that_would_change_the_message_is_refused(
+    token: str, extensions: dict[str, str]
+) -> None:
+    with pytest.raises(ConnectionRejectedError, match="malformed"):
+        oauthbearer(token, extensions)

@@ -30,9 +30,25 @@ def test_mechanisms_of_sasl(name: str, mechanism: str) -> None:
     assert "secret" not in repr(found)
 
 
+def _token(config: str) -> tuple[str, float]:
+    return "secret token", 0.0
+
+
+BEARER = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "oauthbearer"}
+
+
+def test_a_function_for_tokens() -> None:
+    found = connection_settings({**BEARER, "oauth_cb": _token}, "me")
+    assert (found.mechanism, found.tokens) == ("OAUTHBEARER", _token)
+    assert "_token" not in repr(found)
+    without = connection_settings({"oauth_cb": _token}, "me")
+    assert without.tokens is None
+
+
 @pytest.mark.parametrize(
     ("given", "said", "hint"),
     [
+        ({**BEARER, "oauth_cb": "_token"}, "oauth_cb", ""),
         ({**SASL, "sasl.mechanism": "GSSAPI"}, "GSSAPI", "SCRAM-SHA-256"),
         ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "OAUTHBEARER", "SCRAM-SHA-256"),
         (SASL, "GSSAPI, its default", "SCRAM-SHA-256"),

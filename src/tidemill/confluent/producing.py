@@ -1,8 +1,8 @@
 """Write records with librdkafka, alone and in transactions.
 
 It understands all settings, and makes an object of each record: the edition for what
-``kafka_client.producing`` does not understand (Kerberos, OAUTHBEARER). Must not know: connectors,
-Spark, what the records mean. Sources: KIP-98, KIP-360, KIP-447, KIP-890.
+``kafka_client.producing`` does not understand (Kerberos, tokens of an issuer). Must not know:
+connectors, Spark, what the records mean. Sources: KIP-98, KIP-360, KIP-447, KIP-890.
 """
 
 from __future__ import annotations

@@ -241,9 +241,7 @@ class Connection:
             self._authenticate(sasl.plain(s.username, s.password), timeout_s)
             return
         if s.mechanism == OAUTHBEARER:
-            token, _, *more = self._token()
-            first = sasl.oauthbearer(token, more[1] if len(more) > 1 else None)
-            if self._authenticate(first, timeout_s):
+            if self._authenticate(sasl.oauthbearer(*self._token()), timeout_s):
                 self._authenticate(sasl.CONFIRMATION, timeout_s)
                 raise ConnectionRejectedError(f"{self._address}: the token was refused")
             return
@@ -252,13 +250,14 @@ class Connection:
         challenge = self._authenticate(scram.first(), timeout_s)
         scram.check(self._authenticate(scram.final(challenge), timeout_s))
 
-    def _token(self) -> tuple[Any, ...]:
-        """Return what the user's function for tokens returns."""
+    def _token(self) -> tuple[str, Mapping[str, str]]:
+        """Return the token and the extensions that the user's function returns."""
         assert self._settings.tokens is not None
         try:
-            return self._settings.tokens("")
+            token, _, *more = self._settings.tokens("")
+            return str(token), dict(more[1]) if len(more) > 1 else {}
         except Exception as error:
-            raise ConnectionFailedError(f"{self._address}: there is no token: {error}") from error
+            raise ConnectionFailedError(f"{self._address}: oauth_cb failed: {error}") from error
 
     def _authenticate(self, message: bytes, timeout_s: float) -> bytes:
         found = self.request(SASL_AUTHENTICATE, {"auth_bytes": message}, timeout_s)

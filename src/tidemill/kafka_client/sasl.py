@@ -30,14 +30,18 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _EXTENSION = re.compile(r"[A-Za-z]+=[\x21-\x7e \t\r\n]+")
 
 
-def oauthbearer(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
+def oauthbearer(token: str, extensions: Mapping[str, str]) -> bytes:
     """Return the first message of OAUTHBEARER.
+
+    Args:
+        extensions: more for the broker, by name (KIP-342).
 
     Raises:
         ConnectionRejectedError: the token or an extension has characters that are not allowed.
     """
-    pairs = [f"{name}={value}" for name, value in (extensions or {}).items()]
-    if not _TOKEN.fullmatch(token) or not all(map(_EXTENSION.fullmatch, pairs)):
+    pairs = [f"{name}={value}" for name, value in extensions.items()]
+    is_valid = _TOKEN.fullmatch(token) and all(map(_EXTENSION.fullmatch, pairs))
+    if not is_valid or "auth" in extensions:
         raise ConnectionRejectedError("the token of OAUTHBEARER, or an extension, is malformed")
     text = "".join(f"{pair}\1" for pair in [f"auth=Bearer {token}", *pairs])
     return f"n,,\1{text}\1".encode()

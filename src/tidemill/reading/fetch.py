@@ -2,7 +2,7 @@
 
 There are two editions with the same contract (``tests/contracts/fetch.py``): our own client, which
 makes no object of a record, and librdkafka for settings and message formats that ours does not
-understand (Kerberos, OAUTHBEARER; formats v0 and v1). Must not know: Spark, options' names,
+understand (Kerberos, tokens of an issuer; formats v0 and v1). Must not know: Spark, options' names,
 queries.
 """
 

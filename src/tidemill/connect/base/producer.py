@@ -86,7 +86,7 @@ def open_producer(
 
 
 def _own(config: dict[str, Any], errors: ConnectorErrors) -> TransactionalProducer | None:
-    settings = understand({key: str(config[key]) for key in config if key != "logger"})
+    settings = understand({key: config[key] for key in config if key != "logger"})
     if settings is None:
         return None
     try:

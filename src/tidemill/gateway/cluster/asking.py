@@ -27,7 +27,6 @@ def requests_to(kafka: Kafka) -> BrokerRequests:
     def rejected(error: ConnectionRejectedError) -> NotAllowedError:
         return NotAllowedError(f"the broker refuses the login: {error}")
 
-    config = {key: str(value) for key, value in kafka.properties.items()}
-    config |= {"bootstrap.servers": kafka.servers}
+    config = {**kafka.properties, "bootstrap.servers": kafka.servers}
     settings = connection_settings(config, "tidemill-console")
     return BrokerRequests(settings, Wording(unreachable, rejected))

@@ -2,7 +2,7 @@
 
 There are two editions with the same contract (``tests/contracts/deliver.py``): our own producer,
 which makes no object of a row, and librdkafka's for settings that ours does not understand
-(Kerberos, OAUTHBEARER). Must not know: Spark, options' names, queries.
+(Kerberos, tokens of an issuer). Must not know: Spark, options' names, queries.
 """
 
 from __future__ import annotations
