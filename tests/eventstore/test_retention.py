@@ -78,6 +78,10 @@ def test_a_scavenger_truncates_by_count_and_age(filled: Store | MemoryStore) -> 
     assert scavenge(filled, rules, newest + 10_000) == {}
     assert list(filled.streams("a")) == ["a-1", "a-2", "a-3"]
     assert list(filled.streams()) == ["a-1", "a-2", "a-3", "b-1"]
+    assert list(filled.streams(start="a-2")) == ["a-2", "a-3", "b-1"]
+    assert list(filled.streams(start="a-15")) == ["a-2", "a-3", "b-1"]
+    assert list(filled.streams("a", start="a-3")) == ["a-3"]
+    assert list(filled.streams("b", start="a-3")) == ["b-1"]
 
 
 def test_limits_that_would_keep_nothing_are_refused() -> None:

@@ -158,9 +158,9 @@ class MemoryStore:
             limit=limit,
         )
 
-    def streams(self, category: str | None = None) -> Iterator[str]:
-        """Return the names of all streams that have events, sorted."""
-        return self._reader.streams(category)
+    def streams(self, category: str | None = None, *, start: str = "") -> Iterator[str]:
+        """Return the names of all streams that have events, sorted, from ``start`` on."""
+        return self._reader.streams(category, start)
 
     def version(self, stream: str) -> int:
         """Return the number of events in a stream."""

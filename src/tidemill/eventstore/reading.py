@@ -126,18 +126,20 @@ class Reader:
         ]
         return _events(chosen, chunk, after, min(last, floor), backwards, limit)
 
-    def streams(self, category: str | None) -> Iterator[str]:
-        """Return the names of all streams that have events, sorted."""
+    def streams(self, category: str | None, start: str = "") -> Iterator[str]:
+        """Return the names of all streams that have events, sorted, from ``start`` on."""
         with self.changed:
             base = self.state.base
             recent = [
                 each
                 for each in self.state.recent_streams()
-                if category is None or category_of(each) == category
+                if each >= start and category in (None, category_of(each))
             ]
 
         def indexed() -> Iterator[str]:
-            after = ""
+            if start and category in (None, category_of(start)):
+                yield start  # the index has names behind it; below, one without events is left out
+            after = start
             while found := base.streams(category, after, CHUNK):
                 yield from found
                 after = found[-1]

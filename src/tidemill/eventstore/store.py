@@ -284,10 +284,10 @@ class Store:
             limit=limit,
         )
 
-    def streams(self, category: str | None = None) -> Iterator[str]:
-        """Return the names of all streams that have events, sorted."""
+    def streams(self, category: str | None = None, *, start: str = "") -> Iterator[str]:
+        """Return the names of all streams that have events, sorted, from ``start`` on."""
         self._check_usable()
-        return self._reader.streams(category)
+        return self._reader.streams(category, start)
 
     def version(self, stream: str) -> int:
         """Return the number of events in a stream, also of those that were truncated."""

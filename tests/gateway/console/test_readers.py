@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -104,8 +105,11 @@ def test_a_group_is_listed_with_its_lag(http: httpx.Client, group: str) -> None:
     row = waited(http, "groups", group)
     assert (row["members"], row["topics"], row["lag"]) == (0, [group], 3)
     assert [each["name"] for each in data(http, "groups", q=group)["list"]["rows"]] == [group]
-    page = http.get("/console/groups", params={"q": "no such group"})
-    assert "No group matches." in page.text
+    page = http.get("/console/groups").text
+    orders = re.findall(r"[?]sort=([a-z_-]+)", page)
+    assert orders == ["name", "state", "-members", "lag", "-lag_s", "-per_s"]
+    page = http.get("/console/groups", params={"q": "no such group"}).text
+    assert "No group matches." in page
     about = data(http, "group", name=group)
     (part,) = about["partitions"]
     assert (part["committed"], part["end"], part["lag"]) == (2, 5, 3)

@@ -96,8 +96,11 @@ def test_a_pipeline_is_shown_with_its_graph_rates_and_errors(
     assert "hint: repair it" in page
     assert HOSTILE not in page
     assert 'href="http://127.0.0.1:4040"' in page
-    listed = http.get("/console/pipelines.json").json()["pipelines"]
-    assert {"failed"} == {each["state"] for each in listed if each["name"] == pipeline}
+    listed = http.get("/console/pipelines.json", params={"q": pipeline, "sort": "-lag"}).json()
+    assert [(each["name"], each["state"]) for each in listed["list"]["rows"]] == [
+        (pipeline, "failed")
+    ]
+    assert "No pipeline matches." in http.get("/console/pipelines", params={"q": "none"}).text
 
 
 def test_a_link_of_a_status_that_is_no_address_of_a_web_page_is_not_shown(

@@ -111,6 +111,12 @@ def _letters(amqp: Amqp, name: str, arguments: Mapping[str, Any]) -> tuple[str, 
     )[:10]
 
 
+def _sorted_age(entry: Entry) -> float | None:
+    """Return the age of the oldest message, for sorting; None without one."""
+    oldest_ms = entry.fields["oldest_ms"]
+    return None if oldest_ms is None else -oldest_ms
+
+
 async def list_queues(view: View) -> Data:
     """Return the queues."""
     amqp = await _amqp(view)
@@ -125,7 +131,7 @@ async def list_queues(view: View) -> Data:
             "unacknowledged": lambda each: each[1].fields["unacknowledged"],
             "consumers": lambda each: each[1].fields["consumer_count"],
             "dead": lambda each: each[1].fields["dead"],
-            "oldest": lambda each: each[1].fields["oldest_ms"],
+            "oldest": lambda each: _sorted_age(each[1]),
             "in": lambda each: each[1].rates.get("published", 0.0),
             "out": lambda each: each[1].rates.get("delivered", 0.0),
         },

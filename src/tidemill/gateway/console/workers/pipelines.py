@@ -6,6 +6,7 @@ Everything is in the statuses that a run publishes. Must not know: Spark, HTML.
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Page, View, address
+from tidemill.gateway.console.lists import listed
 from tidemill.gateway.console.render import duration, number
 from tidemill.gateway.console.workers.graph import Node, picture
 from tidemill.gateway.errors import HttpError
@@ -81,12 +83,30 @@ def _shown(status: QueryStatus, now: datetime) -> Shown:
     )
 
 
-async def listed(view: View) -> Data:
-    """Return all pipelines."""
-    by_name: dict[str, list[Shown]] = {}
+_COLUMNS = (
+    "name",
+    "state",
+    "queries",
+    "rows_per_s",
+    "lag",
+    "latency_ms",
+    "watermark_ms",
+    "restarts",
+)
+
+
+async def _by_pipeline(view: View) -> dict[str, list[Shown]]:
+    found: dict[str, list[Shown]] = {}
     for each in await queries(view):
-        by_name.setdefault(each.status.pipeline, []).append(each)
-    return {"pipelines": [_summary(name, found) for name, found in by_name.items()]}
+        found.setdefault(each.status.pipeline, []).append(each)
+    return found
+
+
+async def list_(view: View) -> Data:
+    """Return the pipelines."""
+    rows = [_summary(name, found) for name, found in (await _by_pipeline(view)).items()]
+    columns = {name: operator.itemgetter(name) for name in _COLUMNS}
+    return {"list": listed(view, rows, columns, search=operator.itemgetter("name"), sort="name")}
 
 
 def _summary(name: str, found: Sequence[Shown]) -> dict[str, Any]:
@@ -188,10 +208,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     if TOPIC not in snapshot.topics:
         return []
     attention: list[Attention] = []
-    by_name: dict[str, list[Shown]] = {}
-    for each in await queries(view):
-        by_name.setdefault(each.status.pipeline, []).append(each)
-    for name, found in by_name.items():
+    for name, found in (await _by_pipeline(view)).items():
         url = address("pipeline", name=name)
         command = f"tidemill pipeline describe {name}"
         failed = [each.status.query for each in found if each.state == "failed"]
@@ -231,7 +248,7 @@ LIST = Page(
     title="Pipelines",
     about="Pipelines with their state, rates, lag, watermark and last error.",
     template="pipelines.html",
-    data=listed,
+    data=list_,
     section="Workers",
     live_s=2.0,
 )

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.eventstore.events import StoredEvent
@@ -20,13 +19,15 @@ from tidemill.eventstore.index_files import index_path
 from tidemill.eventstore.store import Store
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Data, Page, View
+from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.messages.decoding import Shown, compact, full
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import HttpError
 
 EVENTS, STREAMS = 25, 100
 """Events and streams of a page."""
 _MOST, _LINE = 8_000, 160
-"""Characters of an event's content in a page, and in one line of it."""
+"""Bytes of an event's content in a page, and in one line of it."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,23 @@ class Event:
     is_cut: bool
 
 
-async def listed(view: View) -> Data:
+async def list_(view: View) -> Data:
     """Return the stores that are known: those that publish, and those with an index here."""
     snapshot = await view.snapshot()
     published = await _published(view)
     names = {name for name in _indexed(snapshot) | published.keys() if name in snapshot.topics}
-    return {
-        "stores": [
-            {
-                "name": name,
-                "records": snapshot.topics[name].records,
-                "bytes": snapshot.topics[name].bytes,
-                "position": published.get(name, {}).get("position"),
-                "topics": published.get(name, {}).get("topics", {}),
-            }
-            for name in sorted(names)
-        ]
-    }
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "records": snapshot.topics[name].records,
+            "bytes": snapshot.topics[name].bytes,
+            "position": published.get(name, {}).get("position"),
+            "topics": published.get(name, {}).get("topics", {}),
+        }
+        for name in sorted(names)
+    ]
+    columns = {name: operator.itemgetter(name) for name in ("name", "records", "bytes", "position")}
+    return {"list": listed(view, rows, columns, search=operator.itemgetter("name"), sort="name")}
 
 
 def _indexed(snapshot: Snapshot) -> set[str]:
@@ -142,14 +143,15 @@ def _look(store: Store, mask: Mask, stream: str, q: str, before: int | None) -> 
         found = store.read_all(to=to, backwards=True, limit=EVENTS + 1)
     events = list(found)
     last = events[EVENTS - 1] if len(events) > EVENTS else None
-    streams = () if stream else itertools.dropwhile(lambda each: each < q, store.streams())
+    streams = () if stream else store.streams(start=q)
     return {
         "events": [shown(each, mask) for each in events[:EVENTS]],
         "older": None if last is None else last.version if stream else last.position,
         "streams": [
             {"name": each, "events": store.version(each)}
-            for each in itertools.islice(streams, STREAMS)
-            if each.startswith(q)
+            for each in itertools.takewhile(
+                lambda each: each.startswith(q), itertools.islice(streams, STREAMS)
+            )
         ],
         "position": store.position(),
         "version": store.version(stream) if stream else None,
@@ -158,27 +160,17 @@ def _look(store: Store, mask: Mask, stream: str, q: str, before: int | None) -> 
 
 def shown(event: StoredEvent, mask: Mask) -> Event:
     """Return an event for a page, without the fields that are hidden in its topic."""
-    data, metadata = (_content(mask.value(each) or b"") for each in (event.data, event.metadata))
+    data, metadata = (full(mask.value(each) or b"", _MOST) for each in (event.data, event.metadata))
     return Event(
         *(event.position, event.stream, event.version, event.type, event.schema),
         *(str(event.id), event.time_ms, tuple(sorted(event.tags))),
-        *(data[:_MOST], metadata[:_MOST], max(len(data), len(metadata)) > _MOST),
+        *(_text(data), _text(metadata), data.is_cut or metadata.is_cut),
     )
 
 
-def _content(data: bytes) -> str:
-    """Return JSON, on several lines if it is long, other text as it is, and bytes as digits."""
-    try:
-        content = orjson.loads(data)
-        line = orjson.dumps(content)
-        if len(line) > _LINE:
-            line = orjson.dumps(content, option=orjson.OPT_INDENT_2)
-        return line.decode()
-    except (ValueError, TypeError):  # not JSON, or nested too deeply
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return data[:_MOST].hex(" ")
+def _text(found: Shown) -> str:
+    """Return a content, in one line if it is short JSON."""
+    return compact(found.text) if found.kind == "json" and found.size <= _LINE else found.text
 
 
 PAGES = [
@@ -187,7 +179,7 @@ PAGES = [
         title="Event stores",
         about="Event stores that publish, or that are used on the gateway's machine.",
         template="event_stores.html",
-        data=listed,
+        data=list_,
         section="Workers",
         live_s=5.0,
     ),
