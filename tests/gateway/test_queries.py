@@ -19,6 +19,9 @@ from tests.gateway.conftest import producer_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
+from tidemill.confluent.clients import Kafka
+from tidemill.gateway.errors import HttpError
+from tidemill.gateway.queries import Queries
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.sql.process import Order
 
@@ -36,6 +39,7 @@ def limited(
         "gateway.sql_queries": "1",
         "gateway.sql_memory": "64MB",
         "gateway.sql_read_bytes": "100000",
+        "console.mask": "masked-*:s",
     }
     folder = tmp_path_factory.mktemp("limited")
     with GatewayProcess(folder, broker.bootstrap, settings=settings) as process:
@@ -180,6 +184,43 @@ def test_the_page_shows_the_rows_of_a_query(client: httpx.Client, filled: str) -
     wrong = client.get("/console/sql", params={"q": "SELECT nosuch"})
     assert 'class="notice problem"' in wrong.text
     assert client.get("/console/sql").status_code == 200
+
+
+def test_the_page_does_not_read_topics_with_hidden_fields(
+    client: httpx.Client, broker: BrokerProcess, topic: str
+) -> None:
+    name = f"masked-{topic}"
+    Kafka(broker.bootstrap).create_topics("tests", {name: (1, {})})
+    producer = producer_of(broker.bootstrap)
+    producer.produce(name, json.dumps({"s": "4111"}))
+    assert producer.flush(30) == 0
+    for table in (f'"{name}"', f'"{name}$latest" AS t', f'(SELECT * FROM "{name}")'):
+        page = client.get("/console/sql", params={"q": f"SELECT * FROM {table}"}).text
+        assert "hidden here" in page
+        assert "4111" not in page
+    found = ask(client, f'SELECT s FROM "{name}"').json()  # programs see topics as they are
+    assert found["rows"] == [["4111"]]
+
+
+def test_the_page_cuts_large_values_and_shows_what_is_invisible(client: httpx.Client) -> None:
+    query = {"q": "SELECT repeat('x', 1000000) AS a, chr(8238) || 'b' AS b, [1, NULL] AS c"}
+    page = client.get("/console/sql", params=query)
+    assert len(page.content) < 20_000
+    assert "<td>\\u202eb</td>" in page.text
+    assert "<td>[1,null]</td>" in page.text
+
+
+async def test_users_share_the_limit_also_while_their_queries_start() -> None:
+    settings = GatewaySettings(sql_queries=1)
+    first = Queries(Kafka("127.0.0.1:1"), settings)
+    second = Queries(Kafka("127.0.0.1:1"), settings, beside=first)
+    never = asyncio.get_running_loop().create_future
+    running = asyncio.ensure_future(first.run("SELECT 1", never, lambda _: None))
+    await asyncio.sleep(0)
+    with pytest.raises(HttpError, match="too many queries"):
+        await second.run("SELECT 1", never, lambda _: None)
+    assert (await running).rows == [[1]]
+    assert (await second.run("SELECT 2", never, lambda _: None)).rows == [[2]]
 
 
 def test_an_order_has_the_login_in_nothing_that_is_shown() -> None:

@@ -58,6 +58,13 @@ class Result:
     warnings: Sequence[str] = ()
 
 
+@dataclass
+class _Taken:
+    """The places for queries that are taken, by all users together."""
+
+    places: int = 0
+
+
 class Queries:
     """Runs queries with the Kafka properties of one user.
 
@@ -69,63 +76,68 @@ class Queries:
         self, kafka: Kafka, settings: GatewaySettings, beside: Queries | None = None
     ) -> None:
         self._kafka, self._settings = kafka, settings
-        self._running: set[asyncio.subprocess.Process] = beside._running if beside else set()
-        self._own: set[asyncio.subprocess.Process] = set()
-        self._starting = 0
+        self._taken = _Taken() if beside is None else beside._taken
+        self._running: set[asyncio.subprocess.Process] = set()
 
     async def run(
         self,
         statement: str,
+        gone: Callable[[], Awaitable[None]],
+        take: Callable[[int], None],
         parameters: Sequence[Any] = (),
-        gone: Callable[[], Awaitable[None]] | None = None,
-        take: Callable[[int], None] = lambda size: None,
+        hidden: Sequence[str] = (),
     ) -> Result:
         """Run a query.
 
         Args:
             gone: returns when the result is of no use any more.
             take: takes memory for the rows.
+            hidden: patterns of topics that it must not read.
 
         Raises:
             HttpError: it is refused, fails, or takes too long; too many are running (503).
         """
         if (problem := problem_of("sql")) is not None:
             raise HttpError(501, "not_installed", problem[0], hint=problem[1])
-        if len(self._running) + self._starting >= self._settings.sql_queries:
+        if self._taken.places >= self._settings.sql_queries:
             if not self._settings.sql_queries:
                 raise HttpError(403, "forbidden", "SQL is off: gateway.sql_queries is 0")
             raise busy("too many queries are running")
-        self._starting += 1
+        self._taken.places += 1
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tidemill.sql.process"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                limit=2 * _MOST_BYTES,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": ""},
-            )
-            self._running.add(process)
-            self._own.add(process)
+            order = self._order(statement, parameters, hidden)
+            return await self._in_process(order, gone, take)
         finally:
-            self._starting -= 1
+            self._taken.places -= 1
+
+    async def _in_process(
+        self, order: Order, gone: Callable[[], Awaitable[None]], take: Callable[[int], None]
+    ) -> Result:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tidemill.sql.process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=2 * _MOST_BYTES,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+        self._running.add(process)
         try:
-            return await self._result(process, self._order(statement, parameters), gone, take)
+            return await self._result(process, order, gone, take)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             self._running.discard(process)
-            self._own.discard(process)
 
     def stop(self) -> None:
         """Kill what runs."""
-        for process in self._own:
+        for process in self._running:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    def _order(self, statement: str, parameters: Sequence[Any]) -> Order:
+    def _order(self, statement: str, parameters: Sequence[Any], hidden: Sequence[str]) -> Order:
         settings, given = self._settings, dict(self._kafka.properties)
         token = getattr(given.pop("oauth_cb", None), "token", "")
         return Order(
@@ -139,19 +151,18 @@ class Queries:
             most_rows=settings.sql_rows,
             most_bytes=_MOST_BYTES,
             max_bytes=settings.sql_read_bytes,
+            hidden=hidden,
         )
 
     async def _result(
         self,
         process: asyncio.subprocess.Process,
         order: Order,
-        gone: Callable[[], Awaitable[None]] | None,
+        gone: Callable[[], Awaitable[None]],
         take: Callable[[int], None],
     ) -> Result:
         reading = asyncio.ensure_future(_read(process, order, take))
-        waits = {reading}
-        if gone is not None:
-            waits.add(asyncio.ensure_future(gone()))  # type: ignore[arg-type]
+        waits: set[asyncio.Future[Any]] = {reading, asyncio.ensure_future(gone())}
         try:
             await asyncio.wait(
                 waits,
@@ -219,7 +230,7 @@ async def post_sql(request: Request) -> Response:
         most, seconds = _MOST_STATEMENT, parts.settings.slow_client_seconds
         body = await guard.read_body(request, most, seconds, take, "1 MiB for a statement")
         statement, parameters = _statement(body, kind)
-        result = await parts.queries.run(statement, parameters, lambda: disconnected(request), take)
+        result = await parts.queries.run(statement, lambda: disconnected(request), take, parameters)
         content = orjson.dumps(result)
     headers = {"cache-control": "no-store"}
     return Response(content, headers=headers, media_type="application/json")

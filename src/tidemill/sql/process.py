@@ -10,7 +10,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ class Order:
         most_rows: rows after which the result is cut.
         most_bytes: bytes of the result after which it is cut.
         max_bytes: the most that the query can read.
+        hidden: patterns of topics that it must not read.
     """
 
     servers: str
@@ -43,6 +44,7 @@ class Order:
     most_rows: int = 10_000
     most_bytes: int = 16 << 20
     max_bytes: int = 1 << 30
+    hidden: Sequence[str] = ()
 
     def encode(self) -> bytes:
         """Return what the process reads."""
@@ -66,6 +68,7 @@ def run(order: Order) -> None:
         read_only=True,
         views=False,
     )
+    connection.hidden = order.hidden
     with connection.execute(order.statement, order.parameters) as cursor:
         columns = [
             {"name": str(each[0]), "type": str(each[1])} for each in cursor.description or ()

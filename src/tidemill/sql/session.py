@@ -8,6 +8,7 @@ Must not know: commands, HTTP.
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import Duration, microseconds
+from tidemill.errors import NotAllowedError
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands
 from tidemill.sql.columns import Columns, Misfits, Shape
@@ -92,6 +94,7 @@ class Connection:
 
     Attributes:
         max_bytes: the most that the next statement can read; None for no limit.
+        hidden: patterns of topics that statements must not read; ``*`` and ``?`` are wildcards.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Connection:
         self._read_only, self._views = read_only, views
         self._timeout_s = timeout_s
         self.max_bytes = max_bytes
+        self.hidden: Sequence[str] = ()
         self._given = dict(schemas or {})
         self._declared = {name: declared(text) for name, text in (schemas or {}).items()}
 
@@ -359,7 +363,14 @@ class Connection:
 
         Raises:
             UnknownTableError: one is neither.
+            NotAllowedError: one is hidden.
         """
+        for table in used.tables:
+            topic = table.removesuffix(LATEST)
+            if any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.hidden):
+                raise NotAllowedError(
+                    f"topic {topic} has fields that are hidden here, so queries can't read it"
+                )
         for table in used.qualified:
             if not _is_system(table):
                 raise _unknown(table, self._topics.names())

@@ -54,8 +54,8 @@ class ConsoleSettings(Section):
     mask: Annotated[str, AfterValidator(_mask)] = Field(
         "",
         description="Fields of values that the console hides, with commas: TOPIC:FIELD, where the "
-        "topic can have * and ?, and the field is a path like card.number, $key or $value. Masked "
-        "records are neither exported nor sent again.",
+        "topic can have * and ?, and the field is a path like card.number, $key or $value. Exports "
+        "do not have them, and records of such topics are neither sent again nor queried by SQL.",
     )
     session_minutes: int = Field(
         720, ge=1, le=43_200, description="How long a login lasts, in minutes since the last use."
