@@ -23,7 +23,7 @@ from tests.sql.conftest import Topics
 from tests.support.effort import examples
 from tests.support.hidden_packages import python_without
 from tidemill import sql
-from tidemill.errors import DataLossError, UnreachableError
+from tidemill.errors import DataLossError, NotAllowedError, TidemillError, UnreachableError
 from tidemill.sql.errors import (
     QueryEndedError,
     SqlError,
@@ -610,3 +610,50 @@ def test_a_long_statement_prints_no_progress(topics: Topics) -> None:
     with sql.connect(topics.servers) as connection:
         shown = one(connection, "SELECT current_setting('enable_progress_bar')")
     assert shown is False
+
+
+HIDDEN = [
+    'SELECT * FROM "{t}"',
+    'SELECT count(*) FROM "{t}$latest" AS t',
+    'SELECT (SELECT max(s) FROM "{t}")',
+    'SELECT 1 WHERE EXISTS (FROM "{t}")',
+    'FROM plain AS a JOIN "{t}" AS b USING (s)',
+    'WITH a AS (SELECT * FROM "{t}") SELECT * FROM a',
+    'WITH "{t}" AS (SELECT s FROM "{t}") SELECT * FROM "{t}"',
+    'WITH RECURSIVE a AS (SELECT s FROM "{t}" UNION FROM a) SELECT * FROM a',
+    'SELECT s FROM plain UNION ALL SELECT s FROM "{t}"',
+    'SELECT count(*) FROM tumble("{t}", _timestamp, INTERVAL 1 MINUTE)',
+    'EXPLAIN SELECT * FROM "{t}"',
+    'DESCRIBE "{t}"',
+    'SUMMARIZE "{t}"',
+    "SELECT * FROM query('FROM \"{t}\"')",
+    "SELECT * FROM query_table('{t}')",
+    "SELECT * FROM query_table(['plain', '{t}'])",
+    'SELECT * FROM memory.main."{t}"',
+    'PIVOT "{t}" ON s USING count(*)',
+]
+
+
+@pytest.mark.parametrize("statement", HIDDEN)
+def test_hidden_topics_are_not_read(topics: Topics, secret: str, statement: str) -> None:
+    connection = sql.connect(topics.servers, views=False)
+    connection.hidden = ["secret-*"]
+    for name in (secret, secret.upper(), secret.capitalize()):
+        query = statement.format(t=name).replace("plain", "plain1")
+        with pytest.raises(TidemillError) as caught:
+            connection.execute(query).fetchall()
+        assert "4111" not in str(caught.value) + caught.value.hint
+    with pytest.raises(NotAllowedError, match="fields that are hidden"):
+        connection.plan(f'SELECT s FROM "{secret}"')
+    found = connection.execute("SELECT s FROM plain1").fetchall()
+    assert found == [("yes",)]  # other topics are
+
+
+@pytest.fixture(scope="module")
+def secret(sql_broker: Any) -> str:
+    """A topic whose name begins with ``secret-``, beside one that begins with ``plain``."""
+    from tidemill.confluent.clients import Kafka
+
+    topics = Topics(Kafka(sql_broker.bootstrap_servers))
+    topics.fill([(None, {"s": "yes"})], name="plain1")
+    return topics.fill([(None, {"s": "4111"})], name="secret-1")

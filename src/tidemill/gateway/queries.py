@@ -76,7 +76,7 @@ class Queries:
         self, kafka: Kafka, settings: GatewaySettings, beside: Queries | None = None
     ) -> None:
         self._kafka, self._settings = kafka, settings
-        self._taken = _Taken() if beside is None else beside._taken
+        self._taken: _Taken = _Taken() if beside is None else beside._taken
         self._running: set[asyncio.subprocess.Process] = set()
 
     async def run(
