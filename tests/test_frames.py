@@ -46,6 +46,21 @@ def fill(kafka: Kafka, topic: str, *values: object, partitions: int = 1, **more:
     assert producer.flush(30) == 0
 
 
+def test_a_topic_is_read_with_one_client_for_all_questions(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(kafka, "asked", {"n": 1}, {"n": 2}, partitions=2)
+    made, admin = [], Kafka.admin
+    monkeypatch.setattr(Kafka, "admin", lambda *given: made.append(given) or admin(*given))
+    found = tidemill.read(
+        "asked", since="1 hour", until=datetime.now(UTC) + timedelta(hours=1), partitions=[1]
+    )
+    assert found.ranges == {1: (0, 1)}
+    assert len(made) == 1
+    kafka.create_topics("test", {"asked": (2, {}), "more": (1, {})})
+    assert len(made) == 2
+
+
 def test_fields_of_json_are_columns_beside_those_of_the_record(kafka: Kafka) -> None:
     fill(kafka, "orders", {"id": 1, "price": 2.5}, None, {"id": 3, "new": "x"})
     table = tidemill.read("orders").to_arrow()

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from tidemill.confluent.asking import TopicQuestions
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import microseconds
 from tidemill.errors import DataLossError, OptionError, TidemillError, UnknownTopicOrPartitionError
@@ -278,30 +279,31 @@ def _ranges(
     until: Moment | None,
     last: int | None,
 ) -> dict[int, tuple[int, int]]:
-    there = sorted(kafka.partitions(_CLIENT, topic))
+    asking = TopicQuestions(kafka, _CLIENT)
+    there = asking.extents(topic)
     if not there:
         raise UnknownTopicOrPartitionError(
             f"topic {topic} does not exist", hint="'tidemill topic list' shows what exists."
         )
     if partitions is not None:
         wanted = set(partitions)
-        if unknown := wanted - {number for _, number in there}:
+        if unknown := wanted - there.keys():
             raise UnknownTopicOrPartitionError(
                 f"topic {topic} has no partition {min(unknown)}",
-                hint=f"It has the partitions 0 to {there[-1][1]}.",
+                hint=f"It has the partitions 0 to {max(there)}.",
             )
-        there = [place for place in there if place[1] in wanted]
-    starts = kafka.start_offsets(_CLIENT, there)
-    ends = kafka.end_offsets(_CLIENT, there, committed=True)
+        there = {number: each for number, each in there.items() if number in wanted}
+    starts = {number: each.first for number, each in there.items()}
+    ends = {number: each.end for number, each in there.items()}
     if since is not None:
-        first = kafka.offsets_since(_CLIENT, there, _time_ms("since", since))
-        starts = {place: max(starts[place], _or(first[place], ends[place])) for place in there}
+        first = asking.since(topic, there, _time_ms("since", since))
+        starts = {each: max(starts[each], _or(first[each], ends[each])) for each in there}
     if until is not None:
-        after = kafka.offsets_since(_CLIENT, there, _time_ms("until", until))
-        ends = {place: min(ends[place], _or(after[place], ends[place])) for place in there}
+        after = asking.since(topic, there, _time_ms("until", until))
+        ends = {each: min(ends[each], _or(after[each], ends[each])) for each in there}
     if last is not None:
-        starts = {place: max(starts[place], ends[place] - last) for place in there}
-    return {place[1]: (min(starts[place], ends[place]), ends[place]) for place in there}
+        starts = {each: max(starts[each], ends[each] - last) for each in there}
+    return {each: (min(starts[each], ends[each]), ends[each]) for each in there}
 
 
 def _or(offset: int, other: int) -> int:

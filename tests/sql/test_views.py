@@ -24,6 +24,7 @@ from confluent_kafka import Producer, TopicPartition
 from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
 from tidemill import sql
+from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.errors import DefinitionExistsError
 from tidemill.errors import DataLossError
 from tidemill.sql import feed
@@ -90,6 +91,18 @@ def test_views_have_the_results_of_their_queries_after_each_start(
             assert found
         if more:
             add(topics, topic, more)
+
+
+def test_a_view_of_many_topics_is_opened_with_one_client_for_all_questions(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (topics.fill(rows_of(0, 3)) for _ in range(2))
+    made, admin = [], Kafka.admin
+    monkeypatch.setattr(Kafka, "admin", lambda *given: made.append(given) or admin(*given))
+    query = f"SELECT a.n FROM {one}$latest a JOIN {two}$latest b ON a.n = b.n"
+    with opened(topics, tmp_path, query) as store:
+        assert settled(store) == [(0,), (1,), (2,)]
+    assert len(made) == 1
 
 
 def kill_series(topics: Topics, folder: Path, kills: int) -> None:

@@ -227,7 +227,8 @@ class Kafka:
             TidemillError: a topic can't be created.
             UnreachableError: no broker answers.
         """
-        existing, admin = self.list_topics(client), self.admin(client)
+        admin = self.admin(client)
+        existing = self.list_topics(client, admin)
         new = [
             NewTopic(name, num_partitions=count, replication_factor=-1, config=dict(configs))
             for name, (count, configs) in topics.items()

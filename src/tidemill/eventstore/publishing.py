@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
@@ -120,13 +121,14 @@ class Publisher:
         marker = producer.marker(self.topic, "find where to continue")
         if marker.offset >= 0 and self._is_ours(marker):
             return marker.offset
-        found = self._last_in_topic()
+        admin = self.kafka.admin(_CLIENT)
+        found = self._last_in_topic(admin)
         if found is not None:
             return found
         if self.after is not None:
             return self.after
-        places = self.kafka.partitions(_CLIENT, self.topic)
-        if any(self.kafka.end_offsets(_CLIENT, places).values()):
+        places = self.kafka.partitions(_CLIENT, self.topic, admin)
+        if any(self.kafka.end_offsets(_CLIENT, places, admin=admin).values()):
             raise PublishPositionError(
                 f"topic {self.topic} has no events of store {self.store.topic} any more, so the "
                 "position to continue at is not known",
@@ -146,11 +148,11 @@ class Publisher:
             )
         return True
 
-    def _last_in_topic(self) -> int | None:
+    def _last_in_topic(self, admin: AdminClient) -> int | None:
         """Return the highest position in the last records of all partitions; None without one."""
-        places = self.kafka.partitions(_CLIENT, self.topic)
-        starts = self.kafka.start_offsets(_CLIENT, places)
-        ends = self.kafka.end_offsets(_CLIENT, places, committed=True)
+        places = self.kafka.partitions(_CLIENT, self.topic, admin)
+        starts = self.kafka.start_offsets(_CLIENT, places, admin)
+        ends = self.kafka.end_offsets(_CLIENT, places, committed=True, admin=admin)
         found = [
             position
             for place, end in ends.items()

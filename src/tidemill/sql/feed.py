@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 import duckdb
 import pyarrow as pa
 
+from tidemill.confluent.asking import Extent
 from tidemill.reading.ranges import OffsetRange, limit_offsets
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.database import FOR_LATEST, ask, quoted, views
 from tidemill.sql.incremental import Plan
 from tidemill.sql.statement import LATEST
-from tidemill.sql.topics import Extent, Topics
+from tidemill.sql.topics import Topics
 
 BATCH = 100_000
 _SOURCE = "__source"
@@ -58,7 +59,7 @@ class Feed:
         def columns(topic: str) -> Columns:
             record = FOR_LATEST if topic in plan.tables else {"_partition"}
             wanted = None if plan.used.all_columns else frozenset(plan.used.names) | record
-            self.extents[topic] = topics.extents(topic)
+            self.extents[topic] = topics.asking.extents(topic)
             self.shapes[topic] = shape_of(topic, self.extents[topic])
             return Columns(self.shapes[topic], wanted, misfits)
 
@@ -91,7 +92,7 @@ class Feed:
 
     def ends(self) -> dict[int, int]:
         """Return the offsets at which the source ends now."""
-        return self._topics.ends(self._source)
+        return self._topics.asking.ends(self._source)
 
     def _show(self, batch: pa.Table) -> None:
         self._database.register(_SOURCE, batch)
@@ -111,7 +112,7 @@ def new_records(
     cancelled: threading.Event,
 ) -> pa.Table | None:
     """Return about so many new records of a topic, and move the positions; None at its end."""
-    ends = {(topic, number): end for number, end in topics.ends(topic).items()}
+    ends = {(topic, number): end for number, end in topics.asking.ends(topic).items()}
     starts = {place: min(positions.get(place[1], 0), end) for place, end in ends.items()}
     until = limit_offsets(starts, ends, limit)
     ranges = [OffsetRange(*place, starts[place], end) for place, end in until.items()]

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import duckdb
 import pyarrow as pa
 
+from tidemill.confluent.asking import Extent
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import Duration, microseconds
 from tidemill.errors import NotAllowedError
@@ -48,7 +49,7 @@ from tidemill.sql.incremental import Plan
 from tidemill.sql.incremental import plan as incremental_plan
 from tidemill.sql.running import BATCH_ROWS, Running
 from tidemill.sql.statement import LATEST, WINDOWS, Bound, Needed, Uses, needed, uses
-from tidemill.sql.topics import Extent, Scan, Topics
+from tidemill.sql.topics import Scan, Topics
 from tidemill.sql.views.topics import VIEWS
 from tidemill.sql.windows import expanded, statement_text
 
@@ -228,7 +229,7 @@ class Connection:
         except StatementRefusedError as error:
             used = uses(tree_of(database, statement))
             topics = {table.removesuffix(LATEST) for table in used.tables}
-            shapes = {each: self._shape(each, self._topics.extents(each)) for each in topics}
+            shapes = {each: self._shape(each, self._topics.asking.extents(each)) for each in topics}
             raise refused(error, statement, shapes) from None
 
     def _shape(self, topic: str, extents: Mapping[int, Extent]) -> Shape:
@@ -253,7 +254,7 @@ class Connection:
     def _start(self, running: Running, statement: str, parameters: Sequence[Any]) -> None:
         command = commands.parse(statement)
         if isinstance(command, ShowTables):
-            running.prepare(*_listed(sorted(self._topics.names())))
+            running.prepare(*_listed(sorted(self._topics.asking.names())))
             return
         query = statement
         if explained := isinstance(command, Explain):
@@ -310,7 +311,7 @@ class Connection:
 
         if isinstance(command, DropView):
             reading.drop(self._kafka, command.name)
-        elif command.name in self._topics.names():
+        elif command.name in self._topics.asking.names():
             raise StatementRefusedError(f"a topic has the name {command.name}", hint="")
         else:
             reading.create(self._kafka, command, self._given)
@@ -319,7 +320,7 @@ class Connection:
     def _insert(
         self, running: Running, command: Insert, query: str, parameters: Sequence[Any]
     ) -> None:
-        if command.topic not in (names := self._topics.names()):
+        if command.topic not in (names := self._topics.asking.names()):
             raise _unknown(command.topic, names)
         from tidemill.sql import inserting  # its producer takes a while to import
 
@@ -373,10 +374,10 @@ class Connection:
                 )
         for table in used.qualified:
             if not _is_system(table):
-                raise _unknown(table, self._topics.names())
+                raise _unknown(table, self._topics.asking.names())
         if not used.tables:
             return {}
-        names = self._topics.names()
+        names = self._topics.asking.names()
         others = {table for table in used.tables if table.removesuffix(LATEST) not in names}
         found: dict[str, Any] = {}
         if others and self._views and VIEWS in names:
@@ -395,7 +396,7 @@ class Connection:
         used: Uses,
         misfits: Misfits,
     ) -> tuple[TopicPlan, Columns]:
-        extents = self._topics.extents(topic)
+        extents = self._topics.asking.extents(topic)
         shape = self._shape(topic, extents)
         wants: list[Needed] = [
             needed(bounds, lambda node, column: value_of(database, node, column))

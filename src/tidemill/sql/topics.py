@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
+from tidemill.confluent.asking import Extent, TopicQuestions
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import DataLossError, TidemillError
 from tidemill.reading.fetch import fetch
@@ -30,56 +29,19 @@ _FIRST_ROWS = 64
 _ROWS = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The offsets of a partition: the first one, and the one behind the last committed record."""
-
-    first: int
-    end: int
-
-
 class Topics:
     """The topics of a cluster, as they are when a statement begins.
 
     Args:
         kafka: the cluster.
+
+    Attributes:
+        asking: asks what there is.
     """
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._admin: Any = None
-
-    def _asking(self) -> Any:
-        """Return the client for questions: it is kept, because a new one takes tens of ms."""
-        if self._admin is None:
-            self._admin = self._kafka.admin(_CLIENT)
-        return self._admin
-
-    def names(self) -> set[str]:
-        """Return the names of all topics.
-
-        Raises:
-            UnreachableError: no broker answers.
-        """
-        return self._kafka.list_topics(_CLIENT, self._asking())
-
-    def extents(self, topic: str) -> dict[int, Extent]:
-        """Return the offsets of each partition; none if the topic does not exist."""
-        admin = self._asking()
-        places = self._kafka.partitions(_CLIENT, topic, admin)
-        first = self._kafka.start_offsets(_CLIENT, places, admin)
-        end = self._kafka.end_offsets(_CLIENT, places, committed=True, admin=admin)
-        return {
-            place[1]: Extent(first[place], max(first[place], end[place]))
-            for place in sorted(places)
-        }
-
-    def ends(self, topic: str) -> dict[int, int]:
-        """Return the offset behind the last committed record of each partition."""
-        admin = self._asking()
-        places = self._kafka.partitions(_CLIENT, topic, admin)
-        found = self._kafka.end_offsets(_CLIENT, places, committed=True, admin=admin)
-        return {place[1]: end for place, end in found.items()}
+        self.asking = TopicQuestions(kafka, _CLIENT)
 
     def ranges(
         self, topic: str, extents: Mapping[int, Extent], places: Sequence[Needed]
@@ -88,10 +50,7 @@ class Topics:
         since: dict[int, dict[int, int]] = {}
         for need in places:
             if need.since_ms is not None and need.since_ms not in since:
-                partitions = [(topic, number) for number in extents]
-                least = max(0, need.since_ms)
-                found = self._kafka.offsets_since(_CLIENT, partitions, least, self._asking())
-                since[need.since_ms] = {place[1]: offset for place, offset in found.items()}
+                since[need.since_ms] = self.asking.since(topic, extents, need.since_ms)
         made = []
         for number, extent in extents.items():
             parts = [

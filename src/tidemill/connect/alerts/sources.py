@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import TOPIC as METRICS
@@ -253,7 +254,7 @@ class TopicRecords:
                 self.problems[topic] = f"topic {topic} does not exist"
             if new := [place for place in places if place not in known]:
                 for name, rule in rules.items():
-                    self._begin(name, rule, new)
+                    self._begin(name, rule, new, admin)
                 starts |= {
                     place: min(rule.starts[place] for rule in rules.values()) for place in new
                 }
@@ -270,7 +271,9 @@ class TopicRecords:
         elif self._follower is not None and starts:
             self._follower.add(starts)
 
-    def _begin(self, name: str, rule: _Followed, places: list[Partition]) -> None:
+    def _begin(
+        self, name: str, rule: _Followed, places: list[Partition], admin: AdminClient
+    ) -> None:
         """Decide from which offsets on a rule takes records."""
         if not self._is_first:  # a topic or a partition that is new
             rule.starts |= dict.fromkeys(places, 0)
@@ -280,8 +283,8 @@ class TopicRecords:
             rule.starts |= {place: stored.get(str(place[1]), 0) for place in places}
             return
         since_ms = time.time_ns() // 1_000_000 - rule.condition.window_ms
-        found = self._kafka.offsets_since(CLIENT, places, since_ms)
-        ends = self._kafka.end_offsets(CLIENT, places)
+        found = self._kafka.offsets_since(CLIENT, places, since_ms, admin)
+        ends = self._kafka.end_offsets(CLIENT, places, admin=admin)
         rule.starts |= {
             place: found[place] if found[place] >= 0 else ends[place] for place in places
         }

@@ -358,7 +358,7 @@ def commit_start(kafka: Kafka, webhook: Webhook) -> None:
     offsets = (
         kafka.end_offsets(client, places, admin=admin)
         if webhook.start_at == "end"
-        else kafka.start_offsets(client, places)
+        else kafka.start_offsets(client, places, admin)
     )
     starts = [TopicPartition(*place, offset, metadata) for place, offset in offsets.items()]
     wanted = ConsumerGroupTopicPartitions(client, starts)

@@ -19,6 +19,7 @@ from typing import Any, Self
 import duckdb
 import pyarrow as pa
 
+from tidemill.confluent.asking import Extent
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import DataLossError, TidemillError
 from tidemill.sql import feed
@@ -36,14 +37,13 @@ from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableErr
 from tidemill.sql.feed import Feed, Latest, new_records
 from tidemill.sql.incremental import Plan, merge, plan
 from tidemill.sql.statement import LATEST, uses
-from tidemill.sql.topics import Extent, Topics
+from tidemill.sql.topics import Topics
 from tidemill.sql.views.definition import Definition
 
 PUBLISHED = "published.duckdb"
 """The file of the copy, in the folder of the view. Its table has the name of the view."""
 _FILE, _NEW = "view.duckdb", "new.duckdb"
 _STATE, _ROWS = "__state", "__rows"
-_CLIENT = "tidemill-views"
 _LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its topics still have."
 
 
@@ -101,7 +101,7 @@ class Store:
         self.published = self._own / PUBLISHED
         self._database = self._open()
         try:
-            self._identity = self._identify(kafka)
+            self._identity = self._identify()
             known = self._stored()
             if known and {"version": "", **known, "shapes": None} != self._identity:
                 self._database.close()
@@ -115,7 +115,9 @@ class Store:
                 self._database.sql(self._result)
                 if not known:
                     self._store()
-            self._goals = {topic: self._topics.ends(topic) for topic in self._read_by_batches()}
+            self._goals = {
+                topic: self._topics.asking.ends(topic) for topic in self._read_by_batches()
+            }
         except BaseException:
             self._database.close()
             raise
@@ -191,11 +193,11 @@ class Store:
         )
         return database
 
-    def _identify(self, kafka: Kafka) -> dict[str, Any]:
+    def _identify(self) -> dict[str, Any]:
         """Return what the rows depend on: the definition, and which topics it reads."""
         tables = uses(tree_of(self._database, self._definition.query)).tables
         topics = sorted({table.removesuffix(LATEST) for table in tables})
-        ids = {topic: kafka.topic_id(_CLIENT, topic) for topic in topics}
+        ids = {topic: self._topics.asking.identity(topic) for topic in topics}
         for topic, id_ in ids.items():
             if id_ is None:
                 raise UnknownTableError(f"there is no topic {topic}")
@@ -246,7 +248,7 @@ class Store:
             wanted = None if used.all_columns else frozenset(used.names) | FOR_LATEST
             for table in used.tables:
                 topic = table.removesuffix(LATEST)
-                shape = self._shape(topic, self._topics.extents(topic))
+                shape = self._shape(topic, self._topics.asking.extents(topic))
                 columns = Columns(shape, wanted, self._misfits)
                 positions = self._positions(topic)
                 self._tables.append(Latest(self._database, topic, columns, positions, kept=True))
