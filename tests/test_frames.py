@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 import tidemill
 from tests.support.hidden_packages import python_without
@@ -51,7 +52,12 @@ def test_a_topic_is_read_with_one_client_for_all_questions(
 ) -> None:
     fill(kafka, "asked", {"n": 1}, {"n": 2}, partitions=2)
     made, admin = [], Kafka.admin
-    monkeypatch.setattr(Kafka, "admin", lambda *given: made.append(given) or admin(*given))
+
+    def counted(kafka: Kafka, client: str) -> AdminClient:
+        made.append(client)
+        return admin(kafka, client)
+
+    monkeypatch.setattr(Kafka, "admin", counted)
     found = tidemill.read(
         "asked", since="1 hour", until=datetime.now(UTC) + timedelta(hours=1), partitions=[1]
     )

@@ -20,6 +20,7 @@ from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.metrics import add_publisher
 from tidemill.eventstore.publishing import Publisher, PublishPositionError
 from tidemill.eventstore.store import Store
+from tidemill.kafka_client.producing.transactional import Marker
 from tidemill.metrics.registry import Registry
 
 
@@ -76,6 +77,13 @@ def test_each_event_is_a_record_with_its_place(store: Store, kafka: Kafka) -> No
             "event-tags": json.dumps(["a", "b"]).encode(),
             "event-metadata": b"m",
         }
+
+
+@pytest.mark.parametrize("metadata", ["", "[]", "{}", "[" * 4000])
+def test_a_marker_that_another_program_has_committed_is_not_ours(
+    store: Store, kafka: Kafka, metadata: str
+) -> None:
+    assert not Publisher(store, kafka, "out")._is_ours(Marker(7, metadata))
 
 
 def test_a_publisher_measures_how_far_it_is(store: Store, kafka: Kafka) -> None:
@@ -136,7 +144,7 @@ def test_a_topic_that_lost_its_records_does_not_get_them_again_in_silence(
     append(store, "a-1", "a-1")
     publish(store, kafka, to)
     forget_marker(monkeypatch)
-    monkeypatch.setattr(Publisher, "_last_in_topic", lambda _: None)
+    monkeypatch.setattr(Publisher, "_last_in_topic", lambda *_: None)
     with pytest.raises(PublishPositionError, match="not known"):
         publish(store, kafka, to)
     assert publish(store, kafka, to, after=1) == [2]

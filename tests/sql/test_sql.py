@@ -32,6 +32,8 @@ from tidemill.sql.errors import (
     UnknownTableError,
 )
 from tidemill.sql.session import Connection
+from tidemill.sql.views.definition import Definition
+from tidemill.sql.views.store import check
 
 NAMES = ["ann", "ben", "cai", "dan", "eve", "flo", "gus"]
 ROWS: list[dict[str, Any]] = [
@@ -358,6 +360,25 @@ def test_hostile_statements_are_refused(connection: Connection, statement: str) 
         connection.execute(statement).fetchall()
     assert topics_of_python
     assert not Path("/tmp/tidemill-sql-test.csv").exists()
+
+
+NESTED = [
+    "SELECT " + "1+(" * 400 + "1" + ")" * 400,
+    "SELECT * FROM " + "(SELECT * FROM " * 300 + "t" + ")" * 300,
+    "SELECT " + "[" * 900 + "1" + "]" * 900,
+    "SELECT " + "NOT " * 900 + "a FROM tumble(t, a, INTERVAL 1 MINUTE)",
+]
+
+
+@pytest.mark.parametrize("statement", NESTED, ids=["sum", "subquery", "list", "window"])
+def test_statements_that_are_nested_too_deeply_are_refused(
+    connection: Connection, statement: str
+) -> None:
+    for run in (connection.execute, connection.plan, connection.follow):
+        with pytest.raises(StatementRefusedError, match="nested too deeply"):
+            run(statement)
+    with pytest.raises(StatementRefusedError, match="nested too deeply"):
+        check(Definition(name="v", query=statement))
 
 
 def test_an_endless_statement_ends_at_its_time_limit(topics: Topics) -> None:

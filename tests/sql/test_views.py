@@ -20,6 +20,7 @@ pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] 
 
 import duckdb
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
@@ -98,7 +99,12 @@ def test_a_view_of_many_topics_is_opened_with_one_client_for_all_questions(
 ) -> None:
     one, two = (topics.fill(rows_of(0, 3)) for _ in range(2))
     made, admin = [], Kafka.admin
-    monkeypatch.setattr(Kafka, "admin", lambda *given: made.append(given) or admin(*given))
+
+    def counted(kafka: Kafka, client: str) -> AdminClient:
+        made.append(client)
+        return admin(kafka, client)
+
+    monkeypatch.setattr(Kafka, "admin", counted)
     query = f"SELECT a.n FROM {one}$latest a JOIN {two}$latest b ON a.n = b.n"
     with opened(topics, tmp_path, query) as store:
         assert settled(store) == [(0,), (1,), (2,)]

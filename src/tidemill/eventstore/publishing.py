@@ -138,10 +138,14 @@ class Publisher:
 
     def _is_ours(self, marker: Marker) -> bool:
         """Return whether a marker is about the topic that exists now, and this store."""
-        written = json.loads(marker.metadata)
-        if written["topic"] != self._topic_id:
+        try:
+            written = json.loads(marker.metadata)
+            topic_id, log = written["topic"], written["log"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return False  # another program has committed it
+        if topic_id != self._topic_id:
             return False
-        if written["log"] != self.store.identity.topic_id:
+        if log != self.store.identity.topic_id:
             raise PublishPositionError(
                 f"topic {self.topic} has events of another store that was named {self.store.topic}",
                 hint="Publish to a new topic.",

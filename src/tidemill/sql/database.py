@@ -5,6 +5,7 @@ Must not know: clients, topics' offsets, commands.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from tidemill.sql.statement import LATEST, Node
 _KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
 FOR_LATEST = frozenset({"_key", "_partition", "_offset", "_timestamp", "_value"})
 """Columns of records that decide which one of a key is the latest."""
+_MEMORY_HINT = "Read less, or raise the memory limit: --memory, or connect(memory=...)."
 _INTEGERS = {"_offset": "({})::BIGINT", "_partition": "({})::BIGINT", "_timestamp": "epoch_ms({})"}
 
 
@@ -45,10 +47,8 @@ def open_database(
         "memory_limit": memory,
         **({} if threads is None else {"threads": str(threads)}),
     }
-    try:
+    with translation():  # a limit of memory or threads
         database = duckdb.connect(str(at or ":memory:"), config=config)
-    except duckdb.Error as error:  # a limit of memory or threads
-        raise SqlError(message(error)) from error
     if files is not None:
         folder = str(files).replace("'", "''")
         ask(database, f"SET allowed_directories = ['{folder}']")
@@ -79,6 +79,31 @@ def message(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
+def translated(error: Exception) -> Exception:
+    """Return an error of DuckDB or Arrow as ``SqlError``; others as they are.
+
+    A statement that DuckDB understands can be nested too deeply for its tree to be read.
+    """
+    if isinstance(error, RecursionError):
+        hint = "Write a part of it as a common table expression: WITH part AS (...)."
+        return StatementRefusedError("the statement is nested too deeply", hint=hint)
+    if isinstance(error, (duckdb.Error, pa.ArrowException)):
+        is_short = isinstance(error, duckdb.OutOfMemoryException)
+        return SqlError(message(error), hint=_MEMORY_HINT if is_short else None)
+    return error
+
+
+@contextlib.contextmanager
+def translation() -> Iterator[None]:
+    """Translate errors as ``translated`` does."""
+    try:
+        yield
+    except Exception as error:
+        if (found := translated(error)) is error:
+            raise
+        raise found from error
+
+
 def quoted(name: str) -> str:
     """Return a name in double quotes."""
     return '"' + name.replace('"', '""') + '"'
@@ -91,10 +116,8 @@ def tree_of(database: duckdb.DuckDBPyConnection, statement: str) -> Node:
         SqlError: it is malformed.
         StatementRefusedError: it is not one query.
     """
-    try:
+    with translation():
         found = duckdb.extract_statements(statement)
-    except duckdb.Error as error:
-        raise SqlError(message(error)) from error
     if len(found) != 1:
         raise StatementRefusedError(f"there are {len(found)} statements, and one can be run")
     if found[0].type.name == "MULTI":

@@ -15,8 +15,8 @@ import duckdb
 import pyarrow as pa
 
 from tidemill.sql.columns import Misfits, Shape
-from tidemill.sql.database import ask, quoted, reader
-from tidemill.sql.errors import QueryEndedError, SqlError, StatementRefusedError
+from tidemill.sql.database import ask, quoted, reader, translated
+from tidemill.sql.errors import QueryEndedError, StatementRefusedError
 from tidemill.sql.feed import Feed
 from tidemill.sql.incremental import END, Plan, merge
 from tidemill.sql.statement import LATEST
@@ -82,7 +82,7 @@ class Follower:
             except (duckdb.Error, pa.ArrowException) as error:
                 if self._cancelled.is_set():
                     return
-                raise SqlError(str(error)) from error
+                raise translated(error) from error
             if rows is not None and rows.num_rows:
                 if self._left is not None:
                     rows = rows.slice(0, self._left)

@@ -15,14 +15,13 @@ import pyarrow as pa
 
 from tidemill.errors import TidemillError
 from tidemill.sql.columns import Misfits
-from tidemill.sql.database import message, reader
-from tidemill.sql.errors import QueryEndedError, SqlError
+from tidemill.sql.database import reader, translated
+from tidemill.sql.errors import QueryEndedError
 from tidemill.sql.topics import Scan
 
 BATCH_ROWS = 10_000
 """Rows of a record batch of a result."""
 _ENDED = "the statement was cancelled, or took longer than its time limit"
-_MEMORY_HINT = "Read less, or raise the memory limit: --memory, or connect(memory=...)."
 _ENDED_HINT = "Read less, or raise the limit."
 
 
@@ -111,7 +110,4 @@ class Running:
             return failure
         if self.cancelled.is_set() or isinstance(error, duckdb.InterruptException):
             return QueryEndedError(_ENDED, hint=_ENDED_HINT)
-        if isinstance(error, (duckdb.Error, pa.ArrowException)):
-            is_short = isinstance(error, duckdb.OutOfMemoryException)
-            return SqlError(message(error), hint=_MEMORY_HINT if is_short else None)
-        return error
+        return translated(error)

@@ -7,6 +7,7 @@ Must not know: commands, HTTP.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import threading
@@ -31,8 +32,8 @@ from tidemill.sql.database import (
     FOR_LATEST,
     ask,
     declared,
-    message,
     open_database,
+    translation,
     tree_of,
     value_of,
     views,
@@ -148,7 +149,7 @@ class Connection:
         Raises:
             SqlError: as ``execute`` says.
         """
-        with self._database() as database:
+        with translation(), self._database() as database:
             return [plan for plan, _ in self._plans(database, statement, Misfits())]
 
     def follow(
@@ -181,15 +182,15 @@ class Connection:
             DurationError: the watermark is malformed.
         """
         delay = timedelta(microseconds=microseconds(watermark))
-        database, misfits = self._database(), Misfits()
-        try:
+        with contextlib.ExitStack() as opened, translation():
+            database, misfits = opened.enter_context(self._database()), Misfits()
             plan = self._followed(database, statement)
             stop = threading.Event()
             feed = Feed(self._topics, plan, database, self._shape, misfits, stop)
             ends = feed.ends()
             self._place(database, feed, plan, ends if start == "end" else None)
             ask(database, "SET lock_configuration = true")
-            return Follower(
+            follower = Follower(
                 database,
                 plan,
                 feed,
@@ -199,12 +200,8 @@ class Connection:
                 misfits=misfits,
                 cancelled=stop,
             )
-        except duckdb.Error as error:
-            database.close()
-            raise SqlError(message(error)) from error
-        except BaseException:
-            database.close()
-            raise
+            opened.pop_all()  # the follower closes it
+            return follower
 
     def _place(
         self, database: duckdb.DuckDBPyConnection, feed: Feed, plan: Plan, ends: Any

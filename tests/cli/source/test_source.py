@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
@@ -184,3 +186,15 @@ def test_an_invalid_definition_is_refused(
     assert done.returncode == 2
     assert text in done.stderr
     assert "hunter2" not in done.stderr + done.stdout
+
+
+def test_a_definition_that_can_not_be_understood_can_be_deleted(
+    broker: BrokerProcess, tidemill: CommandLine
+) -> None:
+    name = f"deep-{uuid.uuid4().hex[:8]}"
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("tidemill.sources", b"[" * 100_000, key=f"{name}/definition")
+    assert producer.flush(30) == 0
+    done = tidemill.run("source", "delete", name, "--force", "--topics", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert name not in {each["name"] for each in tidemill.json("source", "list")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection
 from typing import Annotated, Any
@@ -221,6 +220,7 @@ def delete(
 
     A worker does that, since it has the credentials. Its topics stay without --topics.
     """
+    from tidemill.connect.base import orders
     from tidemill.connect.cdc.topics import dead_letter_topic, state_topic, transactional_id
 
     kafka, board = BOARDS.find(name, servers, properties, to_change=True)
@@ -235,7 +235,8 @@ def delete(
     if force:
         writer.forget(name, board)
         writer.flush()
-        letters = dead_letter_topic(json.loads(board.definitions[name]).get("prefix") or name)
+        definition = orders.describe(board, name).definition  # it can be invalid
+        letters = dead_letter_topic(str(definition.get("prefix") or name))
         kafka.delete_topics(
             transactional_id(name), [state_topic(name), *([*captured, letters] if topics else [])]
         )

@@ -82,7 +82,7 @@ class StoredSection(Section):
             values = tomllib.loads(path.read_text())
         except OSError as failure:
             raise cls.invalid(f"can't read {path}: {failure.strerror}") from failure
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as failure:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
             raise cls.invalid(f"{path} is not valid TOML: {failure}") from failure
         try:
             return cls.parse(values).relative_to(path.parent)

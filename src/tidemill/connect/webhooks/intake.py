@@ -70,7 +70,7 @@ class Position:
             found = json.loads(metadata or "")
             since, topic_id = int(found["failing_since"]), str(found["topic"])
             return cls(offset, int(found["attempts"]), since, topic_id)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return cls(offset)
 
 

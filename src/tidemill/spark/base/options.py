@@ -183,7 +183,7 @@ def json_object(text: str, expected: str) -> dict[str, object]:
     """
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise OptionError(f"{expected}, not {text!r}: {error}") from error
     if not isinstance(content, dict):
         raise OptionError(f"{expected}, not {text!r}")

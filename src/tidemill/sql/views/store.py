@@ -21,19 +21,19 @@ import pyarrow as pa
 
 from tidemill.confluent.asking import Extent
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import DataLossError, TidemillError
+from tidemill.errors import DataLossError
 from tidemill.sql import feed
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.database import (
     FOR_LATEST,
     ask,
     declared,
-    message,
     open_database,
     quoted,
+    translation,
     tree_of,
 )
-from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
+from tidemill.sql.errors import StatementRefusedError, UnknownTableError
 from tidemill.sql.feed import Feed, Latest, new_records
 from tidemill.sql.incremental import Plan, merge, plan
 from tidemill.sql.statement import LATEST, uses
@@ -53,7 +53,7 @@ def check(definition: Definition) -> None:
     Raises:
         SqlError: it can't, or is malformed.
     """
-    with open_database(definition.memory, 1) as database:
+    with translation(), open_database(definition.memory, 1) as database:
         for text in definition.columns.values():
             declared(text)
         _plan(database, definition.query)
@@ -110,7 +110,7 @@ class Store:
             self._shapes = {
                 topic: _shape_from(each) for topic, each in (known.get("shapes") or {}).items()
             }
-            with self._translated():
+            with translation():
                 self._begin()
                 self._database.sql(self._result)
                 if not known:
@@ -131,7 +131,7 @@ class Store:
             UnreachableError: no broker answers.
         """
         try:
-            with self._translated():
+            with translation():
                 if self._feed is not None:
                     count = self._feed.read(feed.BATCH)
                     if count:
@@ -158,7 +158,7 @@ class Store:
         new = self._own / _NEW
         new.unlink(missing_ok=True)
         path, name = str(new).replace("'", "''"), quoted(self._definition.name)
-        with self._translated():
+        with translation():
             ask(self._database, f"ATTACH '{path}' AS __copy")
             try:
                 ask(self._database, f"CREATE TABLE __copy.{name} AS FROM ({self._result})")
@@ -169,7 +169,7 @@ class Store:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the present rows."""
-        with self._translated():
+        with translation():
             return ask(self._database, self._result)
 
     def close(self) -> None:
@@ -304,15 +304,6 @@ class Store:
                 ask(self._database, "ROLLBACK")
             raise
         ask(self._database, "COMMIT")
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except TidemillError:
-            raise
-        except (duckdb.Error, pa.ArrowException) as error:
-            raise SqlError(message(error)) from error
 
 
 def _shape_text(shape: Shape) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def test_a_timestamp_wins_over_offsets_as_in_sparks_connector() -> None:
         ({"startingOffsets": '{"flights": {"0": true}}'}, "True", ""),
         ({"startingOffsets": '{"flights": {"zero": 1}}'}, "zero", ""),
         ({"startingOffsets": '{"flights": [1]}'}, "[1]", ""),
+        ({"startingOffsets": '{"a":' * 100_000}, "recursion", ""),
         ({"startingOffsets": "[1]"}, "must be earliest, latest or JSON", ""),
         ({"startingOffsetsByTimestamp": '{"flights": {"0": -1}}'}, "-1", ""),
         ({"startingTimestamp": "soon"}, "'soon'", "milliseconds"),

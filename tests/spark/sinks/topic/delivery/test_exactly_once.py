@@ -34,10 +34,12 @@ from tests.support.processes import poll_until
 from tidemill.confluent import producing as librdkafka
 from tidemill.confluent.pooling import ClientPool
 from tidemill.errors import UnreachableError
+from tidemill.kafka_client.producing.transactional import Marker
 from tidemill.spark.errors import CheckpointRestoredError, DeliveryError, OptionError
 from tidemill.spark.sinks.topic.delivery import exactly_once
 from tidemill.spark.sinks.topic.delivery.at_least_once import SWITCH
 from tidemill.spark.sinks.topic.delivery.exactly_once import Share, write_share
+from tidemill.spark.sinks.topic.delivery.share import check_marker
 
 
 @pytest.fixture(autouse=True, params=["own", "librdkafka"])
@@ -385,6 +387,11 @@ def test_a_share_may_be_much_larger_than_what_the_client_queues(sink: Sink) -> N
     assert sink.write(share, many, **small) == 40_000
     assert sink.write(share, many, **small) == 0
     assert sink.values() == list(range(40_000))
+
+
+def test_a_marker_of_another_program_says_nothing_about_the_query() -> None:
+    for metadata in ("", "[]", "[" * 4000):
+        check_marker(Marker(1, metadata), new_share(0), "t")
 
 
 def test_the_marker_describes_itself(sink: Sink) -> None:

@@ -82,7 +82,7 @@ def _content_of(marker: Marker) -> dict[str, str]:
     """Return the metadata of a marker: who wrote it, and the fingerprint of the batch."""
     try:
         content = json.loads(marker.metadata or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # another program has written it
         return {}
     return {key: str(content[key]) for key in content} if isinstance(content, dict) else {}
 
