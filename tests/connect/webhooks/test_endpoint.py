@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import email.utils
+import tracemalloc
 from collections import defaultdict
 
 import pytest
@@ -13,12 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.effort import examples
 from tidemill.clock import ManualClock
+from tidemill.connect.webhooks.attempts import Restored, encode_attempt
 from tidemill.connect.webhooks.definition import Webhook, parse
 from tidemill.connect.webhooks.endpoint import MAX_BYTES, Endpoint
 from tidemill.connect.webhooks.lanes import Delivery, Event
 from tidemill.connect.webhooks.limits import Breaker, Rate
-from tidemill.connect.webhooks.marks import Marks
+from tidemill.connect.webhooks.marks import Marks, Offsets
 from tidemill.connect.webhooks.retries import STANDARD_S, Verdict, judge, pause_ms, retry_after_ms
+from tidemill.connect.webhooks.sender import Answer
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -155,6 +158,47 @@ TestUnordered = UnorderedMachine.TestCase
 for _case in (TestDelivery, TestBatches, TestUnordered):
     _case.settings = settings(max_examples=examples(25), stateful_step_count=40, deadline=None)
 del _case
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+def test_a_record_that_fails_for_days_costs_no_memory_for_those_finished_behind_it() -> None:
+    marks, restored = Marks(0, 0), Restored()
+    marks.begin(0, 0)
+    tracemalloc.start()
+    try:
+        for offset in range(1, 100_000):
+            marks.begin(offset, offset)
+            marks.finish(offset)
+        for offset in range(1, 10_000):  # what a new worker reads then
+            value = encode_attempt([event(offset)], "id", 1, NOW, Answer(200), "delivered")
+            restored.apply(value)
+        assert tracemalloc.get_traced_memory()[0] < 200_000
+    finally:
+        tracemalloc.stop()
+    assert marks.low_water(7) == (0, 0)
+    assert (0 in restored.done[0], 1 in restored.done[0], 9999 in restored.done[0]) == (
+        *(False, True, True),
+    )
+    marks.finish(0)
+    assert marks.low_water(7) == (100_000, 7)
+
+
+@given(st.lists(st.integers(0, 12)), st.lists(st.integers(0, 12)))
+def test_offsets_are_a_set(added: list[int], more: list[int]) -> None:
+    found = Offsets()
+    for offset in added + more:
+        found.add(offset)
+    assert list(found) == sorted({*added, *more})
+    assert [each for each in range(-1, 14) if each in found] == list(found)
+
+
+@pytest.mark.parametrize("place", ["[-1, 0]", "[0, -1]", "[0, 1e300]", "[0, 9223372036854775807]"])
+def test_an_absurd_place_in_the_topic_of_attempts_is_left_out(place: str) -> None:
+    restored = Restored()
+    restored.apply(b'{"outcome":"delivered","attempt":1,"records":[%b]}' % place.encode())
+    assert (restored.done, restored.highest) == ({}, {})
 
 
 # --- lanes ---------------------------------------------------------------------------------------

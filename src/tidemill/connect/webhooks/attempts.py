@@ -18,11 +18,13 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import end_offsets, read_to_end
 from tidemill.connect.webhooks.errors import WebhookError
 from tidemill.connect.webhooks.lanes import Event
+from tidemill.connect.webhooks.marks import Offsets
 from tidemill.connect.webhooks.sender import Answer
 from tidemill.connect.webhooks.topics import LETTER_BYTES, attempts_topic
 
 _POLL_S = 0.005
 _CLIENT = "tidemill-webhooks"
+_LARGEST = 2**63 - 1
 
 Headers = Sequence[tuple[str, bytes | None]]
 Written = Callable[[int], None]
@@ -75,8 +77,8 @@ class Restored:
     Attributes:
         start: the offset in the topic of attempts from which it was read.
         end: the end of that topic.
-        done: finished records, as (partition, offset).
-        dead: those of them that became dead letters.
+        done: offsets of finished records, by partition.
+        dead: those of them that became dead letters, as (partition, offset).
         planned: of records that have failed: attempts so far, those that are steps of the schedule,
             and the time of the next one.
         redelivered: finished records by job.
@@ -85,7 +87,7 @@ class Restored:
 
     start: int = 0
     end: int = 0
-    done: set[tuple[int, int]] = field(default_factory=set)
+    done: dict[int, Offsets] = field(default_factory=lambda: defaultdict(Offsets))
     dead: set[tuple[int, int]] = field(default_factory=set)
     planned: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     redelivered: dict[str, set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
@@ -109,19 +111,22 @@ class Restored:
 
     def forget(self, partitions: Sequence[int]) -> None:
         """Forget what is about records of a topic that had the same name."""
-        for place in [*self.done, *self.planned]:
+        for place in [*self.planned]:
             if place[0] in partitions:
-                self.done.discard(place)
                 self.planned.pop(place, None)
         for number in partitions:
+            self.done.pop(number, None)
             self.highest.pop(number, None)
 
     def merge(self, other: Restored) -> Restored:
         """Return both together, for partitions that were added later."""
+        for number, offsets in other.done.items():
+            for offset in offsets:
+                self.done[number].add(offset)
         return Restored(
             min(self.start, other.start),
             max(self.end, other.end),
-            self.done | other.done,
+            self.done,
             self.dead | other.dead,
             {**self.planned, **other.planned},
             defaultdict(set, {**self.redelivered, **other.redelivered}),
@@ -136,6 +141,8 @@ class Restored:
             places = [(int(partition), int(offset)) for partition, offset in found["records"]]
             attempt, due_ms = int(found["attempt"]), int(found.get("next") or 0)
             planned = attempt, int(found.get("steps", attempt)), due_ms
+            if any(not 0 <= number < _LARGEST for place in places for number in place):
+                return
         except (ValueError, TypeError, KeyError):
             return
         finished = outcome in ("delivered", "dead")
@@ -148,7 +155,7 @@ class Restored:
                 continue
             self.highest[place[0]] = max(self.highest.get(place[0], -1), place[1])
             if finished:
-                self.done.add(place)
+                self.done[place[0]].add(place[1])
                 (self.dead.add if outcome == "dead" else self.dead.discard)(place)
                 self.planned.pop(place, None)
             elif outcome == "retry":

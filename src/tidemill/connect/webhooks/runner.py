@@ -206,9 +206,8 @@ class Run:
             is_known = event.offset <= restored.highest.get(event.partition, -1)
             floor = restored.start if is_known else self._outbox.end
             if is_known:
-                if place in restored.done:
-                    restored.done.remove(place)
-                    marks.pass_over(event.offset, floor)
+                if event.offset in restored.done.get(event.partition, ()):
+                    marks.pass_over(event.offset)
                     continue
                 planned = restored.planned.pop(place, (0, 0, 0))
                 event.attempts, event.steps, event.due_ms = planned
@@ -221,7 +220,7 @@ class Run:
                 continue
             if not accepted:
                 self._counts["filtered"] += 1
-                marks.pass_over(event.offset, floor)
+                marks.pass_over(event.offset)
                 continue
             marks.begin(event.offset, floor)
             self._endpoint.add(event)
