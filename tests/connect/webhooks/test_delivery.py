@@ -168,6 +168,26 @@ def test_days_of_failure_disable(shop: Shop) -> None:
         assert "every attempt failed" in shop.attempts(event="disabled")[0]["reason"]
 
 
+@pytest.mark.parametrize("hours", [-1, 24 * 6])
+def test_a_clock_that_jumps_neither_delays_retries_nor_disables(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    real_ns = time.time_ns
+
+    def reply(request: Request) -> Reply:
+        if len(receiver.requests) == 1:
+            monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3600 * 10**9)
+        return 500 if len(receiver.requests) < 4 else 200
+
+    with Receiver(reply) as receiver:
+        shop.define(receiver.url, rate=100.0)
+        shop.start()
+        shop.send({"number": 1})
+        shop.wait(lambda: len(receiver.requests) == 4, "it is retried")
+        shop.wait(lambda: shop.attempts(outcome="delivered"), "it is delivered")
+        assert shop.attempts(event="disabled") == []
+
+
 def test_a_new_worker_continues_exactly_where_the_last_one_stopped(shop: Shop) -> None:
     """Also above a record that fails: what was delivered behind it is not delivered again."""
     with Receiver(lambda request: 500 if request.json["number"] == 0 else 200) as receiver:

@@ -9,7 +9,7 @@ from typing import Literal
 from tidemill.connect.webhooks.definition import DAY_S, Webhook
 from tidemill.connect.webhooks.lanes import Delivery, Event, Lanes
 from tidemill.connect.webhooks.limits import Breaker, Rate
-from tidemill.connect.webhooks.retries import Verdict, pause_ms
+from tidemill.connect.webhooks.retries import JITTER, Verdict, pause_ms
 
 HURRY_MS = 5000
 """When the endpoint works again, what waits for a retry is sent within this time."""
@@ -64,6 +64,12 @@ class Endpoint:
         self.in_flight = 0
         self.is_disabled = False
         self.is_full = False
+
+    @property
+    def longest_pause_ms(self) -> int:
+        """The longest pause between two attempts."""
+        pauses_s = (*self._webhook.retries_s, self._webhook.max_retry_after_s)
+        return int(1000 * max(pauses_s) * (1 + JITTER))
 
     def add(self, event: Event) -> None:
         """Take an event."""

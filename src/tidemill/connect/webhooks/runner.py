@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemill.clock import SteadyClock, SystemClock
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.webhooks.attempts import Recorder, Restored
 from tidemill.connect.webhooks.definition import Webhook
@@ -47,7 +48,11 @@ MAX_UNWRITTEN = 256
 
 
 def now_ms() -> int:
-    """Return the time in milliseconds since the epoch."""
+    """Return the wall-clock time in milliseconds since the epoch: for signatures and records.
+
+    What is planned uses ``SteadyClock``: when an operator sets the machine's clock, retries must
+    not wait for hours, and five days of failure must not pass in a moment.
+    """
     return time.time_ns() // 1_000_000
 
 
@@ -69,6 +74,7 @@ class Run:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._outbox = Outbox(webhook, recorder, self._written, self.fail)
         self._endpoint = Endpoint(webhook, random.random)
+        self._now_ms = SteadyClock(SystemClock()).now_ms
         self._marks: dict[int, Marks] = {}
         self._restored = Restored()
         self._jobs: dict[str, Job] = {}
@@ -188,7 +194,7 @@ class Run:
             known_to = restored.highest.get(number, -1)
             self._marks[number] = Marks(each.offset, restored.start, known_to)
             since = self._endpoint.failing_since_ms
-            self._endpoint.failing_since_ms = since or each.failing_since_ms
+            self._endpoint.failing_since_ms = since or min(each.failing_since_ms, self._now_ms())
         self._is_sending = not self._ended.done()
         self._publish()
         for job in self._jobs.values():
@@ -209,8 +215,9 @@ class Run:
                 if event.offset in restored.done.get(event.partition, ()):
                     marks.pass_over(event.offset)
                     continue
-                planned = restored.planned.pop(place, (0, 0, 0))
-                event.attempts, event.steps, event.due_ms = planned
+                event.attempts, event.steps, due_ms = restored.planned.pop(place, (0, 0, 0))
+                # The clock of the earlier process could be ahead.
+                event.due_ms = min(due_ms, self._now_ms() + self._endpoint.longest_pause_ms)
             try:
                 accepted = messages.accepts(event)
             except MessageError as error:
@@ -247,15 +254,15 @@ class Run:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        wake = self._endpoint.wake_ms(now_ms()) if self._is_sending else None
+        wake = self._endpoint.wake_ms(self._now_ms()) if self._is_sending else None
         if wake is not None:
-            pause = min(max((wake - now_ms()) / 1000, 0.001), 3600)
+            pause = min(max((wake - self._now_ms()) / 1000, 0.001), 3600)
             self._timer = self._loop.call_later(pause, self._pump)
 
     def _next(self) -> Delivery | None:
         if not self._is_sending or self._outbox.unwritten >= MAX_UNWRITTEN:
             return None
-        return self._endpoint.next(now_ms())
+        return self._endpoint.next(self._now_ms())
 
     async def _send_from(self, delivery: Delivery | None) -> None:
         """Send a delivery, and further ones as long as there are some."""
@@ -291,7 +298,7 @@ class Run:
         longest = int(1000 * self._webhook.max_retry_after_s)
         wait_ms = retry_after_ms(answer.retry_after, now_ms(), longest)
         verdict = judge(answer.status, asks_to_wait=wait_ms is not None)
-        decision = self._endpoint.done(delivery, verdict, now_ms(), wait_ms)
+        decision = self._endpoint.done(delivery, verdict, self._now_ms(), wait_ms)
         if decision.outcome == "delivered":
             self._counts["delivered"] += len(delivery.events)
         else:
