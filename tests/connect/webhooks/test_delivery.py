@@ -14,14 +14,15 @@ import pytest
 import standardwebhooks
 import structlog
 import svix
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.connect.webhooks.conftest import SECRET, Shop
 from tests.support.certificates import self_signed
 from tests.support.ports import reserve_port
 from tests.support.receiver import Receiver, Reply, Request
 from tests.support.spans import PARENT, TRACE_ID, recorded, trace_of
-from tidemill.confluent.reading import read_to_end
+from tidemill.confluent.reading import Follower, read_to_end
+from tidemill.connect.webhooks import redelivery
 from tidemill.connect.webhooks.signatures import Verifier, new_key_pair, new_secret
 from tidemill.connect.webhooks.topics import dead_letters_topic
 
@@ -137,6 +138,29 @@ def test_a_range_is_redelivered(shop: Shop, receiver: Receiver) -> None:
     shop.order("redeliver/all", **{"partition": None, "from": 3, "to": None})
     shop.wait(lambda: len(shop.attempts(job="all")) == 3, "they are redelivered")
     assert sorted(numbers(receiver)) == [2, 3, 3, 4, 5]
+
+
+def test_a_redelivery_that_can_not_read_for_a_moment_is_not_forgotten(
+    shop: Shop, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.define(receiver.url)
+    shop.start()
+    shop.send_all([(None, {"number": n}) for n in range(5)])
+    shop.wait(lambda: len(receiver.requests) == 5, "all arrive")
+    receiver.requests.clear()
+    failures = iter(range(3))
+
+    class Failing(Follower):
+        def poll(self, timeout_s: float) -> Iterator[Any]:
+            if next(failures, None) is not None:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+            return super().poll(timeout_s)
+
+    monkeypatch.setattr(redelivery, "Follower", Failing)
+    monkeypatch.setattr(redelivery, "RETRY_S", 0.01)
+    shop.order("redeliver/one", **{"from": 0})
+    shop.wait(lambda: len(shop.attempts(outcome="delivered", job="one")) == 5, "all again")
+    assert sorted(numbers(receiver)) == [0, 1, 2, 3, 4]
 
 
 def test_410_disables_until_resumed_and_nothing_is_lost(shop: Shop) -> None:

@@ -7,12 +7,14 @@ sent in any order, with the ids that they had. Must not know: HTTP.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
 
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.errors import RAISED
 from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.connect.webhooks.attempts import Restored
 from tidemill.connect.webhooks.definition import Webhook
@@ -21,7 +23,10 @@ from tidemill.connect.webhooks.lanes import Event
 
 MAX_OPEN = 200
 STOP_S = 10.0
+RETRY_S = 5.0
+"""The pause after a failed read of the records."""
 _CLIENT = "tidemill-webhooks"
+_FAILURES: tuple[type[BaseException], ...] = (Exception, *RAISED)
 
 log = structlog.get_logger("tidemill.webhooks")
 
@@ -49,7 +54,8 @@ class Job:
         self._finished = 0
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._reading: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
+        self._ranges: dict[int, Range] | None = None  # what is left to read, by partition
 
     def start(
         self, kafka: Kafka, webhook: Webhook, done: set[tuple[int, int]], take: Take, floor: int
@@ -66,7 +72,7 @@ class Job:
 
     async def stop(self) -> None:
         """Read no more. A later run starts the job again, without what is finished."""
-        self._stopping = True
+        self._stopping.set()
         self._room.release()
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=STOP_S)
@@ -74,7 +80,7 @@ class Job:
     @property
     def is_done(self) -> bool:
         """Whether everything is finished."""
-        is_read = self._reading is not None and self._reading.done() and not self._stopping
+        is_read = self._reading is not None and self._reading.done() and not self._stopping.is_set()
         return is_read and self._finished == self.sent
 
     def finish(self) -> None:
@@ -89,15 +95,26 @@ class Job:
     async def _run(
         self, kafka: Kafka, webhook: Webhook, done: set[tuple[int, int]], take: Take
     ) -> None:
-        try:
-            for number, found in (await asyncio.to_thread(self._ranges, kafka, webhook)).items():
-                await self._read(kafka, webhook, number, found, done, take)
-        except Exception as error:
-            log.warning(
-                "webhook.redelivery_failed", webhook=webhook.name, job=self.id, error=str(error)
-            )
+        """Read until all is read: a job that ends early would count as done."""
+        while not self._stopping.is_set():
+            try:
+                if self._ranges is None:
+                    self._ranges = await asyncio.to_thread(self._find, kafka, webhook)
+                for number in [*self._ranges]:
+                    await self._read(kafka, webhook, number, done, take)
+                return
+            except _FAILURES as error:
+                log.warning(
+                    "webhook.redelivery_failed",
+                    webhook=webhook.name,
+                    job=self.id,
+                    error=str(error),
+                    retry_after_s=RETRY_S,
+                )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), RETRY_S)
 
-    def _ranges(self, kafka: Kafka, webhook: Webhook) -> dict[int, Range]:
+    def _find(self, kafka: Kafka, webhook: Webhook) -> dict[int, Range]:
         """Return by partition the first offset, the one behind the last, and which are wanted."""
         if self._wanted.get("failed"):
             return {
@@ -117,14 +134,14 @@ class Job:
         kafka: Kafka,
         webhook: Webhook,
         number: int,
-        wanted: Range,
         done: set[tuple[int, int]],
         take: Take,
     ) -> None:
-        (first, end, offsets), place = wanted, (webhook.topic, number)
+        assert self._ranges is not None
+        (first, end, offsets), place = self._ranges[number], (webhook.topic, number)
         follower = Follower.of(kafka, _CLIENT, [place], starts={place: first})
         try:
-            while follower.behind({place: end}) and not self._stopping:
+            while follower.behind({place: end}) and not self._stopping.is_set():
                 for message in await asyncio.to_thread(lambda: [*follower.poll(0.1)]):
                     event = event_of(message)
                     if event.offset >= end or (number, event.offset) in done:
@@ -132,10 +149,11 @@ class Job:
                     if offsets is not None and event.offset not in offsets:
                         continue
                     await self._room.acquire()
-                    if self._stopping:
+                    if self._stopping.is_set():
                         return
                     event.job = self.id
                     self.sent += 1
+                    self._ranges[number] = event.offset + 1, end, offsets
                     take(event)
         finally:
             await asyncio.to_thread(follower.close)
