@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,11 @@ class Window:
             if len(self._ids) <= self.most and since_ms + self.age_ms > now_ms:
                 break
             self._ids.popitem(last=False)
+
+    def items(self) -> Iterator[tuple[bytes, Stored]]:
+        """Yield the ids with the places of their records, the oldest first."""
+        for id_, (_, stored) in self._ids.items():
+            yield id_, stored
 
     def __len__(self) -> int:
         """Return the number of ids, with those that have expired since the last ``add``."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
+from tidemill.clock import SteadyClock, SystemClock
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.dedup import Once, Stored, Window, rebuild
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.settings import GatewaySettings
+from tidemill.gateway.topics import Topic
 from tidemill.gateway.writing import Writer
 from tidemill.record_json import InputRecord
 
@@ -26,6 +27,8 @@ HEADER = "idempotency-key"
 _TOPICS = 64
 """The most topics whose keys are in memory. They are read back when they are needed again."""
 _READERS = 2
+_SLICE = 1000
+"""Keys that are taken over before other requests have their turn."""
 _VALID = re.compile(r"[!-~]{1,200}")
 
 
@@ -46,10 +49,24 @@ def parse_key(text: str | None) -> str | None:
 
 
 @dataclass
-class _Topic:
+class _Known:
+    """The keys of a topic. One that was created again has none of the earlier one's.
+
+    Attributes:
+        doubts: writes so far that are possibly in the log.
+        read: how many there were when the log was read last.
+    """
+
+    id: str
     once: Once
-    is_read: bool = False
+    doubts: int = 0
+    read: int = -1
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all keys in the log are known."""
+        return self.read == self.doubts
 
 
 class Keys:
@@ -60,10 +77,11 @@ class Keys:
         self._writer = writer
         self._most = settings.idempotency_keys
         self._age_ms = settings.idempotency_seconds * 1000
-        self._topics: OrderedDict[str, _Topic] = OrderedDict()
+        self._now_ms = SteadyClock(SystemClock()).now_ms
+        self._topics: OrderedDict[str, _Known] = OrderedDict()
         self._readers = asyncio.Semaphore(_READERS)
 
-    async def store(self, topic: str, key: str, record: InputRecord) -> tuple[Stored, bool]:
+    async def store(self, topic: Topic, key: str, record: InputRecord) -> tuple[Stored, bool]:
         """Store a record unless the topic has one with its key.
 
         Returns:
@@ -73,19 +91,24 @@ class Keys:
             HttpError: the key was used for another record (422), or the write failed.
         """
         known = await self._ready(topic)
-        digest = _digest(record.key, record.value)
-        keyed = replace(record, headers=[*record.headers, (HEADER, key.encode())])
+        id_, digest = key.encode(), _digest(record.key, record.value)
+        keyed = replace(record, headers=[*record.headers, (HEADER, id_)])
 
         async def write() -> Stored:
+            if not known.is_read:  # an earlier write of this key is possibly in the log
+                await self._read(topic.name, known)
+                found = known.once.window.find(id_, self._now_ms())
+                if found is not None:
+                    return found
             try:
-                stored = await self._writer.send(topic, keyed)
+                stored = await self._writer.send(topic.name, keyed)
             except HttpError as error:
                 if error.status == 503:  # it is possibly in the log
-                    known.is_read = False
+                    known.doubts += 1
                 raise
             return replace(stored, digest=digest)
 
-        stored, is_new = await known.once.store(key.encode(), write)
+        stored, is_new = await known.once.store(id_, write)
         if stored.digest != digest:
             raise HttpError(
                 422,
@@ -95,32 +118,44 @@ class Keys:
             )
         return stored, is_new
 
-    async def _ready(self, name: str) -> _Topic:
+    async def _ready(self, topic: Topic) -> _Known:
         """Return the keys of a topic after they were read back."""
-        topic = self._topics.get(name)
-        if topic is None:
-            once = Once(Window(self._most, self._age_ms), _now_ms)
-            topic = self._topics[name] = _Topic(once)
+        known = self._topics.get(topic.name)
+        if known is None or known.id != topic.id:
+            once = Once(Window(self._most, self._age_ms), self._now_ms)
+            known = self._topics[topic.name] = _Known(topic.id, once)
             self._forget_one()
-        self._topics.move_to_end(name)
-        if not topic.is_read:
-            async with topic.reading, self._readers:
-                if not topic.is_read:
-                    await asyncio.to_thread(self._read, name, topic.once.window)
-                    topic.is_read = True
-        return topic
+        self._topics.move_to_end(topic.name)
+        await self._read(topic.name, known)
+        return known
 
-    def _read(self, name: str, window: Window) -> None:
+    async def _read(self, name: str, known: _Known) -> None:
+        """Read the keys in a topic, which other requests write to meanwhile."""
+        while not known.is_read:
+            async with known.reading, self._readers:
+                if known.is_read:
+                    return
+                doubts = known.doubts
+                found = await asyncio.to_thread(self._in_log, name)
+                for number, (id_, stored) in enumerate(found.items(), 1):
+                    known.once.window.add(id_, stored, self._now_ms())
+                    if number % _SLICE == 0:
+                        await asyncio.sleep(0)
+                known.read = doubts
+
+    def _in_log(self, name: str) -> Window:
         # What a transaction writes has no key of the gateway: one that is open must not delay it.
+        window = Window(self._most, self._age_ms)
         rebuild(
             window,
             self._kafka,
             name,
             HEADER,
-            now_ms=_now_ms(),
+            now_ms=self._now_ms(),
             committed=False,
             digest=lambda message: _digest(message.key(), message.value()),
         )
+        return window
 
     def _forget_one(self) -> None:
         if len(self._topics) > _TOPICS:
@@ -128,10 +163,6 @@ class Keys:
                 if topic.once.is_idle and not topic.reading.locked():
                     del self._topics[name]
                     return
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _digest(key: bytes | None, value: bytes | None) -> bytes:

@@ -197,7 +197,7 @@ class _Writing:
         return asyncio.ensure_future(self._keyed(record, key))
 
     async def _keyed(self, record: InputRecord, key: str) -> Stored:
-        stored, _ = await self.parts.keys.store(self.topic.name, key, record)
+        stored, _ = await self.parts.keys.store(self.topic, key, record)
         return stored
 
     def place(self, stored: Stored) -> dict[str, object]:
