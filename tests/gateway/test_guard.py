@@ -279,7 +279,7 @@ class TestSlowAndAbsurd:
         ("data", "expected"),
         [
             (b"GET /docs HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 100_000, 431),
-            (b"GET /" + b"x" * 100_000 + b" HTTP/1.0\r\nHost: localhost\r\n\r\n", 404),
+            (b"GET /" + b"x" * 100_000 + b" HTTP/1.0\r\nHost: localhost\r\n\r\n", 431),
             (b"GET /docs HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 200 + b"\r\n", 400),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20, 400),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),

@@ -35,6 +35,7 @@ STOP_S = 5
 RETRY_S = 2.0
 """How often it is tried again to listen on a port that is in use."""
 _BACKLOG = 1024
+_LARGE_HEAD = "the headers are too large"
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -70,8 +71,10 @@ class BoundedProtocol(HttpToolsProtocol):
     connections_limit = 1000
     slow_client_s = 30
     _head_bytes = 0
+    _first_bytes = 0  # those that came with the beginning of the next head
     _is_in_head = False
     _head_timer: asyncio.TimerHandle | None = None
+    _idle_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -87,21 +90,23 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse bytes of a client."""
         if self.transport.is_closing():
             return
-        self._head_bytes += len(data)
-        super().data_received(data)
-        if self.parser is None or self.transport.is_closing():
-            return
         if self._is_in_head:
-            if self._head_bytes > HEAD_BYTES:
-                self._refuse(431, "the headers are too large")
-            elif self._head_timer is None:
-                self._await_head()
-        else:
-            self._head_bytes = 0
+            self._head_bytes += len(data)
+        is_body = self.cycle is not None and self.cycle.more_body
+        self._first_bytes = 0 if is_body else len(data)
+        super().data_received(data)
+        if self.parser is None or self.transport.is_closing() or not self._is_in_head:
+            return
+        if self._head_bytes > HEAD_BYTES:
+            self._refuse(431, _LARGE_HEAD)
+        elif self._head_timer is None:
+            self._await_head()
 
     def on_message_begin(self) -> None:
         """Note that a head begins."""
         self._is_in_head = True
+        # Of a head behind another request, only the next bytes count.
+        self._head_bytes, self._first_bytes = self._first_bytes, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -113,13 +118,24 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start or queue the request."""
         self._is_in_head = False
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        for timer in (self._head_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._idle_timer = None
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > HEAD_BYTES:
+            self._refuse(431, _LARGE_HEAD)
+            raise ValueError(_LARGE_HEAD)
         if len(self.pipeline) >= PIPELINED:
             raise ValueError("too many pipelined requests")
         super().on_headers_complete()
         self._open_cycles().append(self.cycle)
+
+    def on_response_complete(self) -> None:
+        """Start the next request, or let the connection be idle, whatever bytes come meanwhile."""
+        super().on_response_complete()
+        if not self._open_cycles() and not self.transport.is_closing():
+            self._idle_timer = self.loop.call_later(KEEP_ALIVE_S, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, or what passes a limit of ``on_header`` and others."""
@@ -140,7 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection."""
-        for timer in (self._head_timer, self._write_timer):
+        for timer in (self._head_timer, self._idle_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
         self._leave()  # also those that wait for their turn, which uvicorn forgets
@@ -152,13 +168,16 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer an error and close. An answer that has begun is cut off."""
+        """Answer an error and close. An answer that has begun is cut off.
+
+        If an earlier request waits for its answer, its client would take the error for that.
+        """
         if self.transport.is_closing():
             return
-        has_begun = any(each.response_started for each in self._open_cycles())
+        waits = any(each.response_started or not each.more_body for each in self._open_cycles())
         self._leave()
         text = f"{reason}\n".encode()
-        if not has_begun:
+        if not waits:
             self.transport.write(
                 f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
                 f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(text)}\r\n"
