@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import ssl
 import time
@@ -196,12 +197,13 @@ def test_days_of_failure_disable(shop: Shop) -> None:
 def test_a_clock_that_jumps_neither_delays_retries_nor_disables(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    real_ns = time.time_ns
+    real_ns, numbered = time.time_ns, itertools.count(1)
 
     def reply(request: Request) -> Reply:
-        if len(receiver.requests) == 1:
+        number = next(numbered)
+        if number == 1:
             monkeypatch.setattr(time, "time_ns", lambda: real_ns() + hours * 3600 * 10**9)
-        return 500 if len(receiver.requests) < 4 else 200
+        return 500 if number < 4 else 200
 
     with Receiver(reply) as receiver:
         shop.define(receiver.url, rate=100.0)
