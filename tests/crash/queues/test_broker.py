@@ -226,6 +226,7 @@ def test_queues_survive_kills_of_the_broker_and_of_consumers(
         assert history.stored, "no acknowledgement was known to be on disk"
 
 
+@pytest.mark.disk  # in memory a sync takes no time, so no power cut would hit one
 def test_queues_survive_power_cuts(start_broker: BrokerFactory, tmp_path: Path) -> None:
     seed = chosen_seed(13)
     dice = random.Random(seed)
