@@ -26,7 +26,7 @@ from tidemill.errors import (
     UnknownTopicOrPartitionError,
     UnreachableError,
 )
-from tidemill.kafka_client.errors import RefusedError
+from tidemill.kafka_client.errors import RefusedError, UnsupportedSettingError
 
 RETRY_AFTER_S = 1.0
 
@@ -126,6 +126,7 @@ _TYPES: Mapping[type[TidemillError], tuple[int, str, float | None]] = {
     UnreachableError: (503, "unavailable", RETRY_AFTER_S),
     NotAllowedError: (403, "forbidden", None),
     StateConflictError: (409, "conflict", None),
+    UnsupportedSettingError: (501, "not_supported", None),
     RequestTimedOutError: (503, "unavailable", RETRY_AFTER_S),
     # Of hooks.
     SignatureError: (401, "invalid_signature", None),

@@ -25,6 +25,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from tidemill.confluent.clients import Kafka, has_answered, topic_id_text
+from tidemill.confluent.configs import config_source, is_set
 from tidemill.confluent.errors import error_in
 from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable, unknown_topic
 
@@ -40,16 +41,6 @@ _WAITING = 500
 _VALID = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _ISOLATION = {True: IsolationLevel.READ_COMMITTED, False: IsolationLevel.READ_UNCOMMITTED}
-
-_SOURCES = {
-    1: "topic",
-    2: "broker",
-    3: "all brokers",
-    4: "broker file",
-    5: "default",
-    6: "group",
-}
-"""Where the value of a config comes from. Source: KIP-226."""
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -192,6 +183,8 @@ class Catalog:
     async def configs(self, name: str) -> list[dict[str, object]]:
         """Return the configs of a topic by name, each with its value and where that comes from.
 
+        ``is_set`` is whether the value was chosen, and is not what every topic has.
+
         Raises:
             HttpError: the topic does not exist (404), or the user must not see its configs (403).
         """
@@ -204,7 +197,8 @@ class Catalog:
             {
                 "name": each.name,
                 "value": None if each.is_sensitive else each.value,
-                "source": _SOURCES.get(int(getattr(each.source, "value", each.source)), "unknown"),
+                "source": config_source(each),
+                "is_set": is_set(each),
             }
             for each in sorted(found.values(), key=lambda each: str(each.name))
         ]

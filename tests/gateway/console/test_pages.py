@@ -11,12 +11,20 @@ import httpx
 import pytest
 
 from tests.gateway.console.test_cluster import snapshot_of
+from tests.gateway.console.views import view_of
+from tidemill.confluent.clients import Kafka
 from tidemill.errors import NotAllowedError
 from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.cluster.transactions import Transactions
+from tidemill.gateway.cluster.watch import Watch
+from tidemill.gateway.console.app import Frame
 from tidemill.gateway.console.contract import ROOT, Attention, Page, View
-from tidemill.gateway.console.overview import attention_of
+from tidemill.gateway.console.overview import attention_of, check
 from tidemill.gateway.console.render import TEMPLATES, Renderer
 from tidemill.gateway.console.table import PAGES
+from tidemill.gateway.errors import from_error, invalid
+from tidemill.kafka_client.errors import UnsupportedSettingError
+from tidemill.metrics.published import Published
 
 DOCS = Path(__file__).parents[3] / "docs" / "console.md"
 NEEDED: dict[str, dict[str, str]] = {"message": {"partition": "0", "offset": "0"}}
@@ -113,6 +121,49 @@ async def test_the_overview_notes_what_a_user_must_not_read() -> None:
     first, second = await attention_of(view, snapshot_of(0))
     assert first.level == "problem"
     assert (second.level, "tidemill.pipelines is not allowed" in second.text) == ("note", True)
+
+
+KERBEROS = Kafka("127.0.0.1:1", {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"})
+
+
+async def test_the_overview_says_that_a_login_has_no_snapshot_and_shows_the_rest() -> None:
+    async def published() -> list[Published]:
+        return [Published("bridge", "host:1", 1, ())]
+
+    async def same(view: View, snapshot: Snapshot) -> list[Attention]:
+        await Transactions(KERBEROS).look()
+        return []
+
+    page = next(each for each in PAGES if each.address == "overview")
+    metrics = SimpleNamespace(published=published)
+    view = view_of(page, watch=Watch(KERBEROS), metrics=metrics)
+    view.checks = [check, same]
+    data = await page.data(view)
+    (note,) = data["attention"]
+    assert (note.level, "can't be listed with this login" in note.text) == ("note", True)
+    shown = Renderer().block(page.template, "live", data)
+    assert "GSSAPI" in shown
+    assert "host:1" in shown
+    assert "no topics yet" not in shown
+
+
+async def test_pages_that_need_a_snapshot_say_that_a_login_has_none() -> None:
+    page = next(each for each in PAGES if each.address == "topics")
+    with pytest.raises(UnsupportedSettingError) as caught:
+        await page.data(view_of(page, watch=Watch(KERBEROS)))
+    found = from_error(caught.value)
+    assert (found.status, found.code) == (501, "not_supported")
+    assert "Pages of records, queues, alerts and workers are there." in (found.hint or "")
+
+
+def test_what_a_snapshot_does_not_have_is_said_on_each_page_that_shows_it() -> None:
+    frame = Frame(
+        *("1", PAGES, "topics", "Topics", "", False, True, False, "", ""),
+        problems=("Only 50000 of 60000 partitions are shown.",),
+    )
+    context = {"frame": frame, "view": None, "csrf": lambda: ""}
+    shown = Renderer().page("error.html", {**context, "error": invalid("wrong")})
+    assert "Only 50000 of 60000 partitions are shown." in shown
 
 
 @pytest.mark.parametrize("address", ["overview.live", "messages.tail", "messages.scan"])

@@ -19,7 +19,8 @@ from tidemill.cli.options import (
     TopicName,
     pairs,
 )
-from tidemill.cli.topic.configs import ALL_CONFIGS, config_source, topic_configs
+from tidemill.cli.topic.configs import ALL_CONFIGS, topic_configs
+from tidemill.confluent.configs import config_source
 from tidemill.log.errors import InvalidConfigError
 from tidemill.state.errors import InvalidPartitionsError
 

@@ -28,11 +28,12 @@ from tidemill.cli.options import (
     pairs,
 )
 from tidemill.cli.topic.alter import alter
-from tidemill.cli.topic.configs import config_source, is_set, topic_configs
+from tidemill.cli.topic.configs import topic_configs
 from tidemill.cli.topic.consume import consume
 from tidemill.cli.topic.lag_policy import lag_policy, policy_text
 from tidemill.cli.topic.logdirs import partition_sizes
 from tidemill.cli.topic.produce import produce
+from tidemill.confluent.configs import config_source, is_set
 from tidemill.errors import TidemillError, TopicExistsError
 from tidemill.log.errors import InvalidTopicError
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import NotAllowedError, UnreachableError
 from tidemill.kafka_client.admin.requests import BrokerRequests, Wording
-from tidemill.kafka_client.errors import ConnectionFailedError, ConnectionRejectedError
+from tidemill.kafka_client.errors import (
+    ConnectionFailedError,
+    ConnectionRejectedError,
+    UnsupportedSettingError,
+)
 from tidemill.kafka_client.settings import Address, connection_settings
 
 
@@ -28,5 +32,11 @@ def requests_to(kafka: Kafka) -> BrokerRequests:
         return NotAllowedError(f"the broker refuses the login: {error}")
 
     config = {**kafka.properties, "bootstrap.servers": kafka.servers}
-    settings = connection_settings(config, "tidemill-console")
+    try:
+        settings = connection_settings(config, "tidemill-console")
+    except UnsupportedSettingError as error:
+        raise UnsupportedSettingError(
+            f"topics, groups and transactions can't be listed with this login: {error}",
+            hint=f"Pages of records, queues, alerts and workers are there. {error.hint or ''}",
+        ) from error
     return BrokerRequests(settings, Wording(unreachable, rejected))

@@ -58,6 +58,9 @@ _HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
+_TITLES = {404: "Not found", 501: "Not available here"}
+"""Titles of pages that say why there is nothing to show, by status."""
+
 log = structlog.get_logger("tidemill.gateway")
 
 
@@ -251,7 +254,7 @@ class Console:
                 del response.headers["www-authenticate"]  # a browser would ask in a window
             return response
         context = self._context(request, session)
-        context["frame"].title = "Not found" if error.status == 404 else "That did not work"
+        context["frame"].title = _TITLES.get(error.status, "That did not work")
         text = self._renderer.page("error.html", {**context, "error": error})
         return HTMLResponse(text, error.status)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from tidemill.errors import TidemillError
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Page, View, address
+from tidemill.kafka_client.errors import UnsupportedSettingError
 from tidemill.metrics.published import LOST_AFTER_MS
 
 BUSIEST = 8
 """Topics and groups that the overview lists."""
+_LEFT_OUT = "Not all could be looked at: {}."
 _LAG_S = 300.0
 """A group whose oldest unread record is older needs attention."""
 
@@ -32,7 +34,10 @@ class Worker:
 
 async def data(view: View) -> Data:
     """Return the overview."""
-    snapshot = await view.snapshot()
+    try:
+        snapshot = await view.snapshot()
+    except UnsupportedSettingError as error:  # what needs no snapshot is shown
+        snapshot = Snapshot(0, 0.0, "", -1, {}, {}, {}, problems=(_LEFT_OUT.format(error),))
     topics = [each for each in snapshot.topics.values() if not each.is_internal]
     attention = await attention_of(view, snapshot)
     try:
@@ -43,6 +48,7 @@ async def data(view: View) -> Data:
     known = [each.bytes for each in snapshot.topics.values() if each.bytes is not None]
     busiest = sorted(topics, key=lambda each: -snapshot.rates.get(each.name, 0.0))[:BUSIEST]
     return {
+        "has_snapshot": view.shown is not None,
         "cluster": {
             "id": snapshot.cluster_id,
             "brokers": snapshot.brokers,
@@ -81,9 +87,9 @@ async def attention_of(view: View, snapshot: Snapshot) -> list[Attention]:
         try:
             found += await each_check(view, snapshot)
         except TidemillError as error:
-            found.append(Attention("note", f"Not all could be looked at: {error}."))
+            found.append(Attention("note", _LEFT_OUT.format(error)))
     order = ("problem", "warning", "note")
-    return sorted(found, key=lambda each: order.index(each.level))
+    return sorted(dict.fromkeys(found), key=lambda each: order.index(each.level))
 
 
 async def _workers(view: View) -> list[Worker]:

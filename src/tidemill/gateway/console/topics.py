@@ -178,8 +178,8 @@ async def detail(view: View) -> Data:
         "hour": view.history.rates([name]),
         "partitions": partitions,
         "readers": _readers(view, snapshot, name),
-        "configs": [each for each in configs if each["source"] != "default"],
-        "defaults": [each for each in configs if each["source"] == "default"],
+        "configs": [each for each in configs if each["is_set"]],
+        "defaults": [each for each in configs if not each["is_set"]],
     }
 
 
