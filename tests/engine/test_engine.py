@@ -33,7 +33,12 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.errors import TopicExistsError, UnknownTopicOrPartitionError
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.errors import InvalidTopicError, OffsetOutOfRangeError, StorageError
+from tidemill.log.errors import (
+    DataDirLostError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.settings import Log, Settings
@@ -350,6 +355,20 @@ async def test_a_failed_sync_fails_the_engine_for_any_caller() -> None:
         assert isinstance(created, StorageError)
         assert isinstance(await engine.failed, StorageError)
         assert created is not None
+
+
+async def test_no_record_is_acknowledged_once_the_data_folder_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.engine.housekeeping.FOLDER_CHECK_MS", 10)
+    folder = tmp_path / "data"
+    async with running(folder) as engine:
+        await engine.topics.create([NewTopic("t", 1)])
+        shutil.rmtree(folder)
+        failure = await asyncio.wait_for(asyncio.shield(engine.failed), 10)
+        assert isinstance(failure, DataDirLostError)
+        (refused,) = await produce(engine, write("t", b"lost"))
+        assert isinstance(refused.error, DataDirLostError)
 
 
 async def test_the_folders_of_a_large_topic_share_one_sync() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import random
+import shutil
 import time
 from pathlib import Path
 from uuid import UUID
@@ -19,6 +21,7 @@ from tidemill.clock import ManualClock
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.errors import (
     DataDirLockedError,
+    DataDirLostError,
     DiskFullError,
     FormatVersionError,
     InvalidConfigError,
@@ -63,6 +66,38 @@ def test_a_folder_is_used_by_one_store(tmp_path: Path, clock: ManualClock) -> No
         open_store(tmp_path / "new" / "data", clock)
     store.close()
     open_store(tmp_path / "new" / "data", clock).close()
+
+
+@pytest.mark.parametrize("lose", ["delete", "rename", "replace"])
+def test_a_folder_that_disappears_is_noticed(tmp_path: Path, clock: ManualClock, lose: str) -> None:
+    folder = tmp_path / "data"
+    store = open_store(folder, clock)
+    store.check_in_place()
+    if lose == "delete":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(tmp_path / "elsewhere")
+    if lose == "replace":
+        open_store(folder, clock).close()  # nothing keeps another broker from doing that
+    with pytest.raises(DataDirLostError, match=r"data was deleted or renamed"):
+        store.check_in_place()
+    store.close(clean=False)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_lost(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path, clock)
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tidemill.log.disk.files.os.stat", refuse)
+        with pytest.raises(StorageError, match=r"Stale file handle") as caught:
+            store.check_in_place()
+    assert not isinstance(caught.value, DataDirLostError)
+    store.close()
 
 
 def test_another_format_version_is_refused(tmp_path: Path, clock: ManualClock) -> None:

@@ -21,13 +21,20 @@ from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.waiters import Waiters
 from tidemill.errors import TidemillError
 from tidemill.log.compaction.run import cleanable, compact
-from tidemill.log.errors import DiskFullError, InvalidRecordError, StorageError, SyncFailedError
+from tidemill.log.errors import (
+    DataDirLostError,
+    DiskFullError,
+    InvalidRecordError,
+    StorageError,
+    SyncFailedError,
+)
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.settings import Settings
 
 EXPIRY_INTERVAL_MS = 600_000
 RELEASE_INTERVAL_MS = 2_000
+FOLDER_CHECK_MS = 1_000
 PURGED_PER_TURN = 4
 """Files and folders that are removed in one turn of the loop."""
 
@@ -81,6 +88,7 @@ class Housekeeping:
             (log.checkpoint_interval_ms, self._write_notes),
             (EXPIRY_INTERVAL_MS, self.expire),
             (RELEASE_INTERVAL_MS, self.release_preallocated),
+            (FOLDER_CHECK_MS, self.check_folder),
         ):
             self._tasks.append(asyncio.create_task(self._every(interval_ms, work)))
         if self._check_lag is not None:
@@ -169,6 +177,14 @@ class Housekeeping:
         if failure is not None:
             raise failure
 
+    async def check_folder(self) -> None:
+        """Check that the data folder was not deleted: open files would still take writes.
+
+        Raises:
+            DataDirLostError: it was deleted or renamed.
+        """
+        self._store.check_in_place()
+
     async def expire(self) -> None:
         """Drop committed offsets, producer ids and transactional ids that were unused for long."""
         expiry_ms = self._settings.log.producer_id_expiration_ms
@@ -216,7 +232,7 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 await work()
-            except SyncFailedError as error:
+            except (SyncFailedError, DataDirLostError) as error:
                 self._on_failure(error)
                 return
             except TidemillError as error:

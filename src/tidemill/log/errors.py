@@ -49,6 +49,18 @@ class SyncFailedError(StorageError):
     default_hint = "Check the disk, then start the broker again; it recovers what is really there."
 
 
+class DataDirLostError(StorageError):
+    """The data folder was deleted or renamed while it is in use. The broker must stop.
+
+    Files that are open still take writes, but no restart would find them.
+    """
+
+    default_hint = (
+        "Restore the folder, or start the broker again with an empty one. What was acknowledged "
+        "since the folder disappeared is lost."
+    )
+
+
 class JournalRestoreError(StorageError):
     """A segment lacks what the journal has, and can't be written. The broker must not start.
 

@@ -24,6 +24,7 @@ from tidemill.log.disk.index import MapCache, most_maps
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import (
+    DataDirLostError,
     DiskFullError,
     JournalDamagedError,
     StorageError,
@@ -132,6 +133,17 @@ class LogStore:
                 lock.close()
                 raise
         return store
+
+    def check_in_place(self) -> None:
+        """Check that the data folder is where it was.
+
+        Raises:
+            DataDirLostError: it was deleted or renamed.
+            StorageError: that can't be found out.
+        """
+        with storage_errors("looking for", self.path):
+            if not self._lock.is_in_place():
+                raise DataDirLostError(f"the data folder {self.path} was deleted or renamed")
 
     # --- partitions ------------------------------------------------------------------------------
 

@@ -64,6 +64,12 @@ class RawFile(Protocol):
 class Lock(Protocol):
     """A lock that is held until it is closed or the process ends."""
 
+    def is_in_place(self) -> bool:
+        """Return whether the locked file is still at its path.
+
+        Otherwise another process can lock the path, too.
+        """
+
     def close(self) -> None: ...
 
 
@@ -312,7 +318,27 @@ class RealFileSystem:
                 f"{os.path.dirname(path)} is in use by another process",
                 hint="Stop the other broker, or give this one another --data-dir.",
             ) from None
-        return RealFile(fd)
+        return _LockFile(fd, path)
+
+
+class _LockFile:
+    """A file that is locked while it is open."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+
+    def is_in_place(self) -> bool:
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(there, os.fstat(self._fd))
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 def _open_private(path: str, flags: int) -> int:
