@@ -7,8 +7,10 @@ consumer that handles a fixed number of records a second.
 """
 
 import argparse
+import functools
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,9 +36,10 @@ class Broker:
         command += ["--data-dir", str(self.folder / "data")]
         self.log = (self.folder / "broker.log").open("w+b")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
-        self.address = self._address()
 
-    def _address(self):
+    @functools.cached_property
+    def address(self):
+        """Return the address, as soon as it listens."""
         while self.process.poll() is None:
             found = re.search(r"127\.0\.0\.1:\d+", Path(self.log.name).read_text())
             if found:
@@ -99,6 +102,13 @@ class SlowConsumer(threading.Thread):
                 self.stopping.wait(max(ahead, 0))  # the work of a slow consumer
         self.client.close()
 
+    def __enter__(self):
+        self.start()
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.join()
+
 
 def run(broker, policy, records, limit, rate):
     """Produce ``records`` records to a topic with this policy; return what happened."""
@@ -109,7 +119,6 @@ def run(broker, policy, records, limit, rate):
     admin.create_topics([NewTopic(topic, 1, config=configs)])[topic].result()
 
     consumer = SlowConsumer(broker, topic, rate)
-    consumer.start()
     producer = Producer(
         {"bootstrap.servers": broker.address, "acks": "all", "batch.num.messages": 100}
     )
@@ -128,23 +137,22 @@ def run(broker, policy, records, limit, rate):
         most["wait"] = max(most["wait"], message.latency())
         most["behind"] = max(most["behind"], stored - consumer.next_number)
 
-    began = time.monotonic()
-    for number in range(records):
-        # A producer that keeps few records of its own feels the broker's answer immediately.
-        while len(producer) >= 200:
-            producer.poll(0.01)
-        producer.produce(topic, VALUE, key=b"%d" % number, on_delivery=delivered)
-        if number % 200 == 0:
+    with consumer:
+        began = time.monotonic()
+        for number in range(records):
+            # A producer that keeps few records of its own feels the broker's answer immediately.
+            while len(producer) >= 200:
+                producer.poll(0.01)
+            producer.produce(topic, VALUE, key=b"%d" % number, on_delivery=delivered)
+            if number % 200 == 0:
+                measure()
+        while producer.flush(0.1):
             measure()
-    while producer.flush(0.1):
-        measure()
-    produced_s = time.monotonic() - began
-    last = records - 1
-    while not consumer.seen or consumer.seen[-1] != last:
-        measure()
-        time.sleep(0.05)
-    consumer.stopping.set()
-    consumer.join()
+        produced_s = time.monotonic() - began
+        last = records - 1
+        while not consumer.seen or consumer.seen[-1] != last:
+            measure()
+            time.sleep(0.05)
     measure()
     return {
         "lost": records - len(set(consumer.seen)),
@@ -165,6 +173,7 @@ def main():
         "--rate", type=int, default=4_000, help="records a second that are consumed"
     )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     print(f"{options.records:,} records of 1 KB; the consumer handles {options.rate:,} a second")
     titles = f"{'':10}{'lost':>8}{'behind':>8}{'produced':>11}{'consumed':>11}"
     print(f"{titles}{'wait':>9}{'disk':>10}{'memory':>10}")

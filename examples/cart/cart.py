@@ -8,6 +8,7 @@ runs, also of Apache Kafka.
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -291,6 +292,7 @@ def main():
     )
     arguments = parser.parse_args()
     test_the_cart_without_a_store()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = arguments.bootstrap_servers

@@ -8,7 +8,9 @@ second part, a program counts with StatsD, and the broker is killed while it cou
 """
 
 import argparse
+import contextlib
 import json
+import signal
 import socket
 import struct
 import subprocess
@@ -200,13 +202,31 @@ class Broker:
         self._process.wait()
 
     def stop(self):
-        self._process.terminate()
-        self._process.wait()
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
 
 
 def create_topic(servers, name):
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, 1)])[name].result(30)
+
+
+@contextlib.contextmanager
+def run_broker(folder, settings):
+    """Run a broker, and its bridges beside it. Ctrl-C and SIGTERM end both with this program."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    broker, bridges = Broker(folder, settings), None
+    try:
+        broker.start()
+        create_topic(broker.servers, "prices")
+        bridges = start_bridges(folder, settings, broker.servers)
+        yield broker
+    finally:
+        if bridges is not None:
+            bridges.terminate()
+            bridges.wait()
+        broker.stop()
 
 
 def start_bridges(folder, settings, servers):
@@ -266,11 +286,7 @@ def main():
         settings.write_text(
             BRIDGES.format(group=GROUP, port=port, requests=requests, statsd=statsd)
         )
-        broker = Broker(folder, settings)
-        broker.start()
-        bridges = start_bridges(folder, settings, broker.servers)
-        try:
-            create_topic(broker.servers, "prices")
+        with run_broker(folder, settings) as broker:
             for bridge in ("prices", "app"):
                 wait_for(lambda bridge=bridge: is_running(broker.servers, bridge), bridge)
             expected = [b"price %d" % number for number in range(count)]
@@ -286,10 +302,6 @@ def main():
             print(
                 f"\nStatsD: {sent} counted by the program, {orders} in the topic, {drops} dropped"
             )
-        finally:
-            bridges.terminate()
-            bridges.wait()
-            broker.stop()
     if stream != expected or orders + drops != sent:
         sys.exit("error: the log has lost something")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from direct import Broker, create_topic, free_port, is_running, start_bridges, wait_for
+from direct import free_port, is_running, run_broker, wait_for
 from tidemill.direct.pubsub import LogSubscriber, Message, Publisher, Subscriber
 
 PER_SECOND = 500
@@ -141,19 +141,11 @@ def main():
         addresses = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
         settings = folder / "tidemill.toml"
         settings.write_text(BRIDGE.format(publish=addresses[0], requests=addresses[1]))
-        broker = Broker(folder, settings)
-        broker.start()
-        create_topic(broker.servers, "prices")
-        bridges = start_bridges(folder, settings, broker.servers)
-        try:
+        with run_broker(folder, settings) as broker:
             wait_for(lambda: is_running(broker.servers, "prices"), "the bridge runs")
             alone = zeromq_alone(count)
             logged = with_a_log(count, broker.servers, addresses)
             last = last_prices(addresses)
-        finally:
-            bridges.terminate()
-            bridges.wait()
-            broker.stop()
     print(f"{'ZeroMQ':<12} {'arrived':>8} {'lost':>6}  in order")
     for way, found in (("alone", alone), ("with a log", logged)):
         in_order = "yes" if found == [each for each in expected if each in set(found)] else "no"

@@ -368,6 +368,7 @@ def main():
     if options.fit:
         print(*fit(), sep="\n")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     with contextlib.ExitStack() as stack:
         run(options, Path(stack.enter_context(tempfile.TemporaryDirectory())), stack)
 

@@ -220,7 +220,7 @@ class Processes:
 # --- the run -------------------------------------------------------------------------------------
 
 
-def prepare(service, servers, people, path, folder, rules, master):
+def prepare(service, servers, people, path, folder, processes, options):
     """Create the topics, the bridge and the alerts, and start what works on them."""
     admin = AdminClient({"bootstrap.servers": servers})
     # One partition keeps the order in which things were sent.
@@ -236,13 +236,11 @@ def prepare(service, servers, people, path, folder, rules, master):
     (folder / "bridge.toml").write_text(BRIDGE.format(path=path))
     (folder / "alerts.toml").write_text(ALERTS.format(url=people.url))
     command("bridge", "create", str(folder / "bridge.toml"), "-b", servers)
-    processes = Processes(folder)
     processes.keep("bridge", "run", "app", "-b", servers)
     processes.keep("alert", "run", "--config", str(folder / "alerts.toml"), "-b", servers)
-    run = ("pipeline", "run", str(rules), "-b", servers, "--master", master)
+    run = ("pipeline", "run", str(options.rules), "-b", servers, "--master", options.master)
     processes.keep(*run, "--data-dir", str(folder))
     processes.wait_until(lambda: Path(path).exists(), "the bridge listens")
-    return processes
 
 
 def live_through(service, sender, people, processes, servers, kills):
@@ -411,8 +409,9 @@ def run(options, folder, stack):
         stack.callback(lambda: killer.broker.stop())
         servers = killer.broker.bootstrap_servers
     service, path = Service(options.seed, options.days), str(folder / "statsd")
-    processes = prepare(service, servers, people, path, folder, options.rules, options.master)
+    processes = Processes(folder)
     stack.callback(processes.stop)
+    prepare(service, servers, people, path, folder, processes, options)
     sender = Sender(service, servers, path)
     stack.callback(sender.close)
     kills = killer.kills(service, processes) if options.kill else {}
@@ -445,6 +444,7 @@ def main():
     options = parser.parse_args()
     if options.kill and options.bootstrap_servers:
         parser.error("--kill needs a broker of its own")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     with contextlib.ExitStack() as stack:
         run(options, Path(stack.enter_context(tempfile.TemporaryDirectory())), stack)
 

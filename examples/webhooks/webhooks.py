@@ -8,6 +8,7 @@ request in five, and is killed twice. It is a process of its own: this program w
 
 import argparse
 import base64
+import contextlib
 import hmac
 import json
 import os
@@ -98,16 +99,26 @@ class Receiver:
     def __init__(self, folder, name, secret):
         self.port, self.file, self._secret = free_port(), folder / f"{name}.jsonl", secret
         self.url = f"http://127.0.0.1:{self.port}/"
-        self.start()
+        self._process, self._is_over, self._lock = None, False, threading.Lock()
 
     def start(self):
         arguments = ["--receive", str(self.port), str(self.file), str(self._secret)]
-        self._process = subprocess.Popen([sys.executable, __file__, *arguments])
+        with self._lock:
+            if self._is_over:
+                return
+            self._process = subprocess.Popen([sys.executable, __file__, *arguments])
         wait_for_port(self.port)
 
     def kill(self):
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def close(self):
+        """End it, also if it is just to be started again."""
+        with self._lock:
+            self._is_over = True
+        self.kill()
 
     def events(self):
         return [json.loads(line) for line in self.file.read_text().splitlines()]
@@ -208,15 +219,20 @@ def tidemill(*arguments):
     subprocess.run([sys.executable, "-m", "tidemill", *arguments], check=True)
 
 
-def start_broker(folder):
-    """Start a broker with its workers, and return the process and its address."""
+@contextlib.contextmanager
+def run_broker(folder):
+    """Run a broker with its workers, and yield its address."""
     port = free_port()
     command = [sys.executable, "-m", "tidemill", "serve", "--data-dir", str(folder / "data")]
     options = ["--kafka-port", str(port), "--set", "amqp.port=0", "--set", "gateway.enabled=false"]
     with (folder / "broker.log").open("w") as log:
         made = subprocess.Popen([*command, *options], stdout=log, stderr=log, cwd=folder)
-    wait_for_port(port)
-    return made, f"127.0.0.1:{port}"
+    try:
+        wait_for_port(port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        made.terminate()
+        made.wait()
 
 
 def main():
@@ -229,25 +245,23 @@ def main():
         receive(int(port), Path(file), Path(secret).read_text().strip())
         return 0
     count, found = options.events, {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         secret = folder / "secret"
         secret.write_text("whsec_" + base64.b64encode(secrets.token_bytes(32)).decode())
         os.chmod(secret, 0o600)
         bare, hooks = (Receiver(folder, each, secret) for each in ("bare", "webhooks"))
-        broker, servers = start_broker(folder)
-        try:
-            print(f"{count} events with a bare POST", flush=True)
-            post_each(bare, count)
-            print(f"{count} events through a topic and its webhook", flush=True)
-            through_a_topic(hooks, count, servers, folder, secret)
-            for way, receiver in (("bare POST", bare), ("webhook", hooks)):
-                found[way] = judge(receiver, count)
-        finally:
-            broker.terminate()
-            broker.wait()
-            bare.kill()
-            hooks.kill()
+        for receiver in (bare, hooks):
+            stack.callback(receiver.close)
+            receiver.start()
+        servers = stack.enter_context(run_broker(folder))
+        print(f"{count} events with a bare POST", flush=True)
+        post_each(bare, count)
+        print(f"{count} events through a topic and its webhook", flush=True)
+        through_a_topic(hooks, count, servers, folder, secret)
+        for way, receiver in (("bare POST", bare), ("webhook", hooks)):
+            found[way] = judge(receiver, count)
     print("\nway        arrived  lost  repeated  out of order")
     for way, (arrived, lost, repeated, disorder) in found.items():
         print(f"{way:<9}  {arrived:7}  {lost:4}  {repeated:8}  {disorder:12}")
