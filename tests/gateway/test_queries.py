@@ -20,9 +20,11 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway.errors import HttpError
+from tidemill.errors import TidemillError, UnknownTopicOrPartitionError, UnreachableError
+from tidemill.gateway.errors import HttpError, from_error, from_names
 from tidemill.gateway.queries import Queries
 from tidemill.gateway.settings import GatewaySettings
+from tidemill.sql.errors import DefinitionError
 from tidemill.sql.process import Order
 
 ENDLESS = "SELECT sum(a.range) FROM range(99999) a, range(99999) b, range(99999) c"
@@ -100,6 +102,22 @@ MORE = [
     ("INSTALL httpfs", 400, "statement_refused"),
     ("SELECT list(range) FROM range(100000000)", 400, "invalid_statement"),
 ]
+
+
+def test_errors_of_a_process_have_the_statuses_of_all_others() -> None:
+    def answer(error: TidemillError) -> HttpError:
+        kinds = [each.__name__ for each in type(error).__mro__]
+        return from_names(kinds, str(error), error.hint)
+
+    refused = answer(DefinitionError("no"))
+    assert (refused.status, refused.code, refused.hint) == (
+        400,
+        "statement_refused",
+        DefinitionError.default_hint,
+    )
+    for error in (UnreachableError("x"), UnknownTopicOrPartitionError("x"), TidemillError("x")):
+        assert answer(error).body() == from_error(error).body()
+        assert answer(error).retry_after_s == from_error(error).retry_after_s
 
 
 @pytest.mark.parametrize(

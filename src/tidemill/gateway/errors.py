@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import http
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import orjson
 from confluent_kafka import KafkaError
 from starlette.responses import Response
 
+from tidemill.amqp_client.errors import AmqpConflictError, AmqpNotFoundError, QueueRefusedError
 from tidemill.confluent.errors import RETRIABLE
 from tidemill.confluent.reading import OutOfRangeError
 from tidemill.connect.base.errors import RecordRefusedError, RecordTooLargeError
@@ -27,7 +29,15 @@ from tidemill.errors import (
     UnreachableError,
 )
 from tidemill.kafka_client.errors import RefusedError, UnsupportedSettingError
+from tidemill.sql.errors import (
+    QueryEndedError,
+    SqlError,
+    StatementRefusedError,
+    TooMuchToReadError,
+    UnknownTableError,
+)
 
+K = TypeVar("K")
 RETRY_AFTER_S = 1.0
 
 
@@ -121,7 +131,8 @@ def busy(message: str) -> HttpError:
     return HttpError(503, "busy", message, retry_after_s=RETRY_AFTER_S)
 
 
-_TYPES: Mapping[type[TidemillError], tuple[int, str, float | None]] = {
+_Answer = tuple[int, str, float | None]
+_TYPES: Mapping[type, _Answer] = {
     UnknownTopicOrPartitionError: (404, "unknown_topic", None),
     UnreachableError: (503, "unavailable", RETRY_AFTER_S),
     NotAllowedError: (403, "forbidden", None),
@@ -137,8 +148,19 @@ _TYPES: Mapping[type[TidemillError], tuple[int, str, float | None]] = {
     HookFencedError: (503, "fenced", 30.0),
     HookOverloadedError: (503, "busy", RETRY_AFTER_S),
     HookUnavailableError: (503, "unavailable", RETRY_AFTER_S),
+    # Of queries.
+    UnknownTableError: (404, "unknown_topic", None),
+    TooMuchToReadError: (413, "too_much_to_read", None),
+    QueryEndedError: (504, "query_timeout", None),
+    StatementRefusedError: (400, "statement_refused", None),
+    SqlError: (400, "invalid_statement", None),
+    # Of queues.
+    AmqpNotFoundError: (404, "not_found", None),
+    AmqpConflictError: (409, "conflict", None),
+    QueueRefusedError: (403, "forbidden", None),
 }
-"""Status, code and Retry-After by class; the first class that fits counts."""
+"""Status, code and Retry-After by class; of several that fit, the most special one counts."""
+_BY_NAME: Mapping[str, _Answer] = {kind.__name__: found for kind, found in _TYPES.items()}
 _OUT_OF_RANGE = (416, "offset_out_of_range")
 _CODES: Mapping[int, tuple[int, str]] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: (404, "unknown_topic"),
@@ -223,11 +245,24 @@ def from_error(error: TidemillError) -> HttpError:
             hint="Records before the start were deleted. Continue at the start, or at the end.",
             more={"start": error.start, "end": error.end},
         )
-    status, code, retry = next(
-        (found for kind, found in _TYPES.items() if isinstance(error, kind)),
-        (502, "refused", None),
-    )
-    return HttpError(status, code, str(error), hint=error.hint, retry_after_s=retry)
+    return _from_first(_TYPES, type(error).__mro__, str(error), error.hint)
+
+
+def from_names(kinds: Sequence[str], message: str, hint: str | None) -> HttpError:
+    """Return the answer for an error of another process, which has sent only its text.
+
+    Args:
+        kinds: the names of its class and of the classes above, in the order of Python.
+    """
+    return _from_first(_BY_NAME, kinds, message, hint)
+
+
+def _from_first(
+    table: Mapping[K, _Answer], kinds: Iterable[K], message: str, hint: str | None
+) -> HttpError:
+    known = (table[kind] for kind in kinds if kind in table)
+    status, code, retry = next(known, (502, "refused", None))
+    return HttpError(status, code, message, hint=hint, retry_after_s=retry)
 
 
 def _text(error: KafkaError) -> str:

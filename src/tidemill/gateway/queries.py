@@ -20,7 +20,7 @@ from starlette.responses import Response
 from tidemill.confluent.clients import Kafka
 from tidemill.extras import problem_of
 from tidemill.gateway import guard
-from tidemill.gateway.errors import HttpError, busy, invalid
+from tidemill.gateway.errors import HttpError, busy, from_names, invalid
 from tidemill.gateway.following import disconnected
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.settings import GatewaySettings
@@ -30,16 +30,6 @@ _START_S = 15.0
 """How long a process can take besides the time limit of its query."""
 _MOST_BYTES = 16 << 20
 _MOST_STATEMENT = 1 << 20
-_STATUSES: Mapping[str, tuple[int, str]] = {
-    "UnknownTableError": (404, "unknown_topic"),
-    "TooMuchToReadError": (413, "too_much_to_read"),
-    "QueryEndedError": (504, "query_timeout"),
-    "StatementRefusedError": (400, "statement_refused"),
-    "SqlError": (400, "invalid_statement"),
-    "NotAllowedError": (403, "forbidden"),
-    "UnreachableError": (503, "unavailable"),
-}
-"""Status and code by the class of the error; the first class that fits counts."""
 
 
 @dataclass
@@ -195,9 +185,7 @@ async def _read(
         if isinstance(found, list):
             result.rows.append(found)
         elif "error" in found:
-            known = (_STATUSES[each] for each in found["kinds"] if each in _STATUSES)
-            status, code = next(known, (502, "refused"))
-            raise HttpError(status, code, found["error"], hint=found["hint"])
+            raise from_names(found["kinds"], found["error"], found["hint"])
         elif "columns" in found:
             result.columns = found["columns"]
         else:

@@ -12,10 +12,11 @@ from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 from tidemill.amqp_client.connection import AmqpClient
-from tidemill.amqp_client.errors import AmqpConflictError, AmqpNotFoundError, QueueRefusedError
+from tidemill.amqp_client.errors import AmqpNotFoundError
 from tidemill.amqp_client.moving import Moved, move
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway.errors import HttpError, busy
+from tidemill.errors import TidemillError
+from tidemill.gateway.errors import HttpError, busy, from_error
 
 T = TypeVar("T")
 _AT_ONCE = 4
@@ -82,12 +83,8 @@ class AmqpActions:
         try:
             async with self._free:
                 return await asyncio.to_thread(self._run, work)
-        except AmqpNotFoundError as error:
-            raise HttpError(404, "not_found", str(error), hint=error.hint) from error
-        except AmqpConflictError as error:
-            raise HttpError(409, "conflict", str(error), hint=error.hint) from error
-        except QueueRefusedError as error:
-            raise HttpError(403, "forbidden", str(error), hint=error.hint) from error
+        except TidemillError as error:
+            raise from_error(error) from error
         finally:
             self._waiting -= 1
 
