@@ -80,7 +80,7 @@ class TopicPlan:
 
 
 class Connection:
-    """A connection in the sense of DB-API 2.0 (PEP 249).
+    """A connection in the sense of DB-API 2.0 (PEP 249); ``tidemill.sql.connect`` makes it.
 
     Args:
         kafka: the cluster.
@@ -103,14 +103,14 @@ class Connection:
         self,
         kafka: Kafka,
         *,
-        memory: str = "1GB",
-        threads: int | None = None,
-        timeout_s: float | None = None,
-        max_bytes: int | None = None,
-        schemas: Mapping[str, str] | None = None,
-        files: str | Path | None = None,
-        read_only: bool = False,
-        views: bool = True,
+        memory: str,
+        threads: int | None,
+        timeout_s: float | None,
+        max_bytes: int | None,
+        schemas: Mapping[str, str] | None,
+        files: str | Path | None,
+        read_only: bool,
+        views: bool,
     ) -> None:
         self._kafka = kafka
         self._topics = Topics(kafka)

@@ -19,7 +19,7 @@ from tidemill.connect.alerts import topics
 from tidemill.connect.alerts.definition import AlertEntry, AlertsSection, ReceiverEntry
 from tidemill.connect.alerts.model import Alert, Stored
 from tidemill.connect.alerts.store import read_alerts
-from tidemill.connect.alerts.worker import Worker
+from tidemill.connect.alerts.worker import Config, Worker
 
 
 @dataclass
@@ -77,13 +77,13 @@ class Alerts:
 
     def start(self, **settings: Any) -> None:
         given = {"interval_ms": 50, "scrape": self.page.url, **settings}
-        worker = Worker(
-            self.kafka,
+        config = Config(
             AlertsSection.model_validate(given),
             [AlertEntry.model_validate(each) for each in self.rules],
             [ReceiverEntry.model_validate(each) for each in self.receivers],
             {"tidemill_group_lag_seconds"},
         )
+        worker = Worker(self.kafka, config)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=worker.run, args=(self._stop,))
         self._thread.start()

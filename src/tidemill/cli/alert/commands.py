@@ -239,7 +239,7 @@ def run(
     from tidemill.cli.metric_names import known_series
     from tidemill.cli.server.settings_file import load
     from tidemill.connect.alerts.definition import AlertEntry, AlertsSection, ReceiverEntry
-    from tidemill.connect.alerts.worker import Worker
+    from tidemill.connect.alerts.worker import Config, Worker
     from tidemill.errors import SettingsError
 
     flags: dict[str, tuple[str, object]] = {
@@ -260,7 +260,7 @@ def run(
             )
     kafka = _kafka(servers, properties)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
-    worker = Worker(kafka, loaded.section(AlertsSection), rules, receivers, known_series())
+    worker = Worker(kafka, Config(loaded.section(AlertsSection), rules, receivers, known_series()))
     until_signal(worker.run)
 
 

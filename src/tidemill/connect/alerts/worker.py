@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -54,23 +54,25 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Worker:
-    """Evaluates rules until it is stopped.
+@dataclass(frozen=True)
+class Config:
+    """What a settings file says about alerts.
 
-    Args:
+    Attributes:
         known: names of metrics that exist, also while no process has them.
     """
 
-    def __init__(
-        self,
-        kafka: Kafka,
-        settings: AlertsSection,
-        rules: Sequence[AlertEntry],
-        receivers: Sequence[ReceiverEntry],
-        known: Collection[str] = (),
-    ) -> None:
-        self._kafka = kafka
-        self._given = settings, rules, receivers, known
+    settings: AlertsSection
+    rules: Sequence[AlertEntry]
+    receivers: Sequence[ReceiverEntry]
+    known: Collection[str] = ()
+
+
+class Worker:
+    """Evaluates rules until it is stopped."""
+
+    def __init__(self, kafka: Kafka, config: Config) -> None:
+        self._kafka, self._config = kafka, config
         self._registry = Registry()
         self._current: Run | None = None
         self._registry.collect(self._collect)
@@ -87,7 +89,7 @@ class Worker:
         runs = Runs(PermanentAlertError, AlertError)
         while not stop.is_set():
             runs.begin()
-            self._current = Run(self._kafka, *self._given, self._registry, stop)
+            self._current = Run(self._kafka, self._config, self._registry, stop)
             try:
                 await self._current.run(runs.work)
             except ProducerFencedError as error:
@@ -114,20 +116,10 @@ class Run:
     """The work from a start until a failure or the end. It belongs to one event loop."""
 
     def __init__(
-        self,
-        kafka: Kafka,
-        settings: AlertsSection,
-        rules: Sequence[AlertEntry],
-        receivers: Sequence[ReceiverEntry],
-        known: Collection[str],
-        registry: Registry,
-        stop: threading.Event,
+        self, kafka: Kafka, config: Config, registry: Registry, stop: threading.Event
     ) -> None:
-        self._kafka = kafka
-        self._settings = settings
-        self._rules = rules
-        self._receivers = receivers
-        self._known = known
+        self._kafka, self._config = kafka, config
+        settings, rules, receivers = config.settings, config.rules, config.receivers
         self._registry = registry
         self._stop = stop
         self._machine = Alerting(rules, receivers)
@@ -153,16 +145,18 @@ class Run:
             TidemillError: the brokers do not answer, for example.
         """
         self._topic = await asyncio.to_thread(AlertTopic, self._kafka)
-        self._pages = MetricPages(self._settings.urls())
+        self._pages = MetricPages(self._config.settings.urls())
         self._workers: WorkerMetrics | None = None
         self._records: TopicRecords | None = None
         try:
             await asyncio.to_thread(self._open)
             is_running()
-            log.info("alerts.running", rules=len(self._rules), alerts=len(self._machine.alerts))
+            log.info(
+                "alerts.running", rules=len(self._config.rules), alerts=len(self._machine.alerts)
+            )
             await self._store(self._machine.retire(now_ms()))
             while not self._stop.is_set():
-                due = time.monotonic() + self._settings.interval_ms / 1000
+                due = time.monotonic() + self._config.settings.interval_ms / 1000
                 await self._evaluate()
                 while await self._turn() and time.monotonic() < due:
                     pass
@@ -175,7 +169,7 @@ class Run:
             self._apply(key, value)
         if self._on_metrics:
             self._workers = WorkerMetrics(self._kafka)
-        rules = {each.name: each for each in self._rules}
+        rules = {each.name: each for each in self._config.rules}
         conditions = {name: (rules[name].topic, each) for name, each in self._on_topics.items()}
         for name, (_, condition) in conditions.items():
             of_rule = (each for each in self._machine.alerts.values() if each.rule == name)
@@ -249,7 +243,7 @@ class Run:
             self._report_problems(scraped)
         at_ms = now_ms()
         changes: Changes = {}
-        for rule in self._rules:
+        for rule in self._config.rules:
             changes |= self._evaluate_rule(rule, scraped, at_ms)
         changes |= self._machine.clean(at_ms)
         for name, test in self._old_tests.items():
@@ -299,9 +293,9 @@ class Run:
         """Return what is wrong with the name of a metric that no process has now."""
         if scraped.problems:
             return "not all metrics can be read", "; ".join(sorted(scraped.problems.values()))[:500]
-        if name in self._known or name in scraped.names:
+        if name in self._config.known or name in scraped.names:
             return "", ""
-        close = get_close_matches(name, [*self._known, *scraped.names], 1, 0.7)
+        close = get_close_matches(name, [*self._config.known, *scraped.names], 1, 0.7)
         return (
             f"no process has a metric {name}",
             f"Did you mean {close[0]}?" if close else "docs/metrics.md has all names.",
@@ -315,7 +309,7 @@ class Run:
                 log.warning("alert.problem", alert=rule, problem=problem, hint=hint)
 
     def _report_problems(self, scraped: Scraped) -> None:
-        for url in self._settings.urls():
+        for url in self._config.settings.urls():
             problem = scraped.problems.get(url, "")
             if self._said.get(url, "") != problem:
                 self._said[url] = problem
@@ -324,7 +318,7 @@ class Run:
 
     def _heartbeat(self, at_ms: int) -> Changes:
         """Return the state of the worker, if it has changed or is old."""
-        waiting: dict[str, list[Notice]] = {each.name: [] for each in self._receivers}
+        waiting: dict[str, list[Notice]] = {each.name: [] for each in self._config.receivers}
         for group in self._machine.groups.values():
             if group.notice is not None and group.receiver in waiting:
                 waiting[group.receiver].append(group.notice)
@@ -334,12 +328,12 @@ class Run:
                 "waiting": len(waiting[each.name]),
                 "error": next((n.error for n in waiting[each.name] if n.error), ""),
             }
-            for each in self._receivers
+            for each in self._config.receivers
         }
         made = WorkerState(
             at_ms,
             f"{socket.gethostname()}:{os.getpid()}",
-            self._settings.interval_ms,
+            self._config.settings.interval_ms,
             dict(self._rule_states),
             receivers,
         )
@@ -352,7 +346,7 @@ class Run:
 
     def _families(self, at_ms: int) -> list[Family]:
         counts: dict[tuple[str, str], int] = {}
-        for rule in self._rules:
+        for rule in self._config.rules:
             counts |= {(rule.name, state): 0 for state in ("pending", "firing")}
         for alert in self._machine.alerts.values():
             if (key := (alert.rule, alert.state)) in counts:
