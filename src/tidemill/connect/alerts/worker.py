@@ -56,7 +56,7 @@ def now_ms() -> int:
 
 @dataclass(frozen=True)
 class Config:
-    """What a settings file says about alerts.
+    """The settings of alerts, with their rules and receivers.
 
     Attributes:
         known: names of metrics that exist, also while no process has them.
