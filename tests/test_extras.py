@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.hidden_packages import python_without, tidemill_without
 from tidemill import extras
+from tidemill.cli.server.finding import extras_finding
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -97,6 +98,19 @@ def test_doctor_warns_of_an_extra_in_part(tmp_path: Path) -> None:
 
     assert re.search(r"warn  extras  .*spark in part \(.*sqlglot is missing\)", said)
     assert re.search(r"Install again: pip install 'tidemill\[[a-z,]*spark[a-z,]*\]' ", said)
+
+
+def test_doctor_takes_no_extra_for_installed_without_its_main_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """pyarrow comes with SQL, and tzdata with pandas."""
+    here = {"duckdb", "pyarrow", "pandas", "tzdata"}
+    monkeypatch.setattr(extras, "is_installed", lambda module: module in here)
+    found = extras_finding()
+
+    assert found.status == "ok"
+    assert "in part" not in found.text
+    assert re.search(r"sql \(.*not installed: spark, .*demo", found.text)
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,12 @@ def extras_finding() -> Finding:
     """Tell which extras are installed, in which versions, and which are not.
 
     A missing extra is not a fault. A warning is an extra of which only a part is installed, or a
-    version that tidemill does not allow.
+    version that tidemill does not allow. An extra without its main package, the first one, is not
+    installed: the others can be here for something else, as pandas is, or as pyarrow for SQL.
     """
     found = {extra: packages(extra) for extra in EXTRAS}
     whole = {extra: parts for extra, parts in found.items() if all(p.version for p in parts)}
-    absent = [extra for extra, parts in found.items() if not any(p.version for p in parts)]
+    absent = [extra for extra, parts in found.items() if parts[0].version is None]
     texts = [f"{extra} ({', '.join(map(_version, parts))})" for extra, parts in whole.items()]
     texts += [
         f"{extra} in part ({', '.join(map(_version, parts))})"
