@@ -6,6 +6,7 @@ Must not know a section.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -16,9 +17,12 @@ INT, LONG = 2**31 - 1, 2**63 - 1
 
 
 class Section(BaseModel):
-    """A table of ``tidemill.toml``. Unknown keys are errors."""
+    """A table of ``tidemill.toml``.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    Unknown keys are errors. So are nan and inf: nothing is above nan, and JSON has neither.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
     key: ClassVar[str] = ""
     """The name of the table, where a protocol or a kind of worker declares it."""
@@ -26,6 +30,9 @@ class Section(BaseModel):
     """Whether the file has a list of these tables: ``[[key]]`` and not ``[key]``."""
     is_named: ClassVar[bool] = False
     """Whether the tables of the list have names: ``[key.NAME]`` and not ``[[key]]``."""
+
+    refers_to: ClassVar[Mapping[str, str]] = {}
+    """Fields with names of entries of another list, and the ``key`` of that list."""
 
     @property
     def entry_name(self) -> str:

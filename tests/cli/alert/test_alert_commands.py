@@ -101,7 +101,7 @@ def test_an_alert_that_has_ended_can_not_be_acknowledged(
         ("", "the settings file has no [[alert]]"),
         (
             '[[alert]]\nname = "x"\nmetric = "m"\nabove = 1\nreceivers = ["ops"]\n',
-            "[[alert]] x: there is no receiver ops",
+            "[[alert]] x: receivers: there is no [[alert_receiver]] ops",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from tidemill.cli.output import UsageError
 from tidemill.cli.server import settings_file
 from tidemill.cli.server.config import load_settings
 from tidemill.cli.server.settings_file import OTHER_VARIABLES, known_settings, load
+from tidemill.connect.alerts.definition import AlertEntry
 from tidemill.errors import SettingsError
 from tidemill.settings import Section
 
@@ -339,3 +340,29 @@ def test_an_invalid_entry_of_a_list_is_rejected_with_its_place_and_a_hint(
     with pytest.raises(SettingsError, match=rf"^tidemill\.toml, {said}") as refused:
         load(environ={})
     assert re.search(hint, refused.value.hint)
+
+
+ALERT = '[[alert]]\nname = "late"\nmetric = "m"\n'
+OPS = '[[alert_receiver]]\nname = "ops"\nurl = "https://ops.example"\n'
+
+
+def test_an_entry_that_names_one_that_does_not_exist_is_refused() -> None:
+    write(ALERT + 'above = 1\nreceivers = ["ops", "opps"]\n' + OPS)
+    said = r"^\[\[alert\]\] late: receivers: there is no \[\[alert_receiver\]\] opps\n"
+    with pytest.raises(SettingsError, match=said) as refused:
+        load(environ={})
+    assert refused.value.hint == "There are: ops."
+    write(ALERT + 'above = 1\nreceivers = ["ops"]\n' + OPS)
+    assert load(environ={}).settings.entries(AlertEntry)[0].receivers == ["ops"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_a_limit_that_no_value_can_pass_is_refused(number: str) -> None:
+    write(f"{ALERT}above = {number}\n")
+    with pytest.raises(SettingsError, match=r"\[\[alert\]\] 1: invalid value above = .*finite"):
+        load(environ={})
+
+
+def test_no_section_takes_a_number_that_is_not_finite() -> None:
+    for section in settings_file.declared_sections():
+        assert section.model_config.get("allow_inf_nan") is False, section

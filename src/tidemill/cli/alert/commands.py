@@ -251,13 +251,6 @@ def run(
         raise SettingsError(
             "the settings file has no [[alert]]", hint="See docs/guide-alerts.md, or use --config."
         )
-    names = {each.name for each in receivers}
-    for rule in rules:
-        if unknown := sorted(set(rule.receivers) - names):
-            raise SettingsError(
-                f"[[alert]] {rule.name}: there is no receiver {unknown[0]}",
-                hint=f"There are: {', '.join(sorted(names)) or 'none'}.",
-            )
     kafka = _kafka(servers, properties)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
     worker = Worker(kafka, Config(loaded.section(AlertsSection), rules, receivers, known_series()))

@@ -172,6 +172,7 @@ def validated(
     except ValidationError as error:
         raise _invalid(error, prefix, given, known) from error
     _check_together(settings, configs, given)
+    _check_references(sections)
     return settings
 
 
@@ -341,6 +342,19 @@ def _check_together(
             raise SettingsError(
                 f"{_places(given, *named)}: log.topic_defaults: {error}", hint=error.hint
             ) from error
+
+
+def _check_references(sections: Sequence[Section]) -> None:
+    """Check that entries exist which others name."""
+    for each in sections:
+        for field, key in each.refers_to.items():
+            names = [other.entry_name for other in sections if other.key == key]
+            unknown = next((name for name in getattr(each, field) if name not in names), None)
+            if unknown is not None:
+                raise SettingsError(
+                    f"[[{each.key}]] {each.entry_name}: {field}: there is no [[{key}]] {unknown}",
+                    hint=f"There are: {', '.join(sorted(names)) or 'none'}.",
+                )
 
 
 def _places(given: Mapping[str, Given], *keys: str) -> str:

@@ -52,6 +52,7 @@ class AlertEntry(Section):
 
     key = "alert"
     is_repeated = True
+    refers_to = {"receivers": "alert_receiver"}
 
     name: str = Field(
         pattern=_NAME, description="Identifies the rule; the label `alertname` of its alerts."
