@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -249,6 +250,36 @@ def test_debug_after_the_command_is_an_error_with_the_right_place() -> None:
         "error: no such option: --debug",
         "hint: Put it first: tidemill --debug group seek 'my group'",
     ]
+
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tidemill.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+signal.signal(signal.SIGINT, getattr(signal, sys.argv.pop()))
+runpy.run_module("tidemill", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)]
+)
+def test_ctrl_c_during_the_imports_ends_the_command_without_a_stack_trace(
+    handler: str, code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, "--version", handler],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 HEAVY = ["confluent_kafka", "pyspark", "pandas", "pyarrow", "numpy", "pydantic_settings", "py4j"]

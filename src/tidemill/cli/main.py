@@ -232,6 +232,6 @@ def _open_standard_streams() -> None:
 
 
 def main() -> None:
-    """Entry point of the ``tidemill`` script."""
+    """Run the command that ``sys.argv`` names."""
     _open_standard_streams()
     app()
