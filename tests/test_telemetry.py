@@ -51,6 +51,18 @@ def test_human_lines_are_short_and_safe_for_a_terminal() -> None:
     assert "error='OSError: gone'" in second
 
 
+@pytest.mark.parametrize("style", ["human", "logfmt", "json"])
+def test_a_hint_that_an_error_does_not_have_is_left_out(style: telemetry.Format) -> None:
+    stream = io.StringIO()
+    telemetry.configure("info", style, stream=stream)
+    log = structlog.get_logger("tidemill.views")
+    log.warning("view.failed", hint="", failures=1)
+    log.warning("view.failed", hint="Wait.", failures=2)
+    first, second = stream.getvalue().splitlines()
+    assert "hint" not in first
+    assert "Wait." in second
+
+
 def test_auto_is_logfmt_outside_of_a_terminal() -> None:
     assert lines("auto")[0].startswith("timestamp=")
 

@@ -62,6 +62,7 @@ def configure(
             _component,
             structlog.processors.TimeStamper(fmt=time_format, utc=style != "human"),
             _exception_as_field,
+            _without_empty_hint,
             _one_line if style == "logfmt" else _unchanged,
             renderers[style],
         ],
@@ -126,6 +127,13 @@ def _exception_as_field(_logger: object, _method: str, event: Event) -> Event:
     error = event.get("error")
     if isinstance(error, BaseException):
         event["error"] = f"{type(error).__name__}: {error}"
+    return event
+
+
+def _without_empty_hint(_logger: object, _method: str, event: Event) -> Event:
+    """Leave out the hint if the error has none."""
+    if event.get("hint") == "":
+        del event["hint"]
     return event
 
 
