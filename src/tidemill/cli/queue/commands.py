@@ -67,7 +67,8 @@ def create(
     with connect(url) as client:
         if dead_letter_to is not None:
             client.call("queue.declare", queue=dead_letter_to, durable=True)
-        client.call("queue.declare", queue=name, durable=True, arguments=wanted)
+        declared = client.call("queue.declare", queue=name, durable=True, arguments=wanted)
+        name = declared.text("queue")  # the broker makes a name for an empty one
     if as_json:
         output.emit_json({"queue": name, "arguments": wanted})
     else:
