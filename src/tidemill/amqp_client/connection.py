@@ -192,8 +192,8 @@ class AmqpClient:
                 context = ssl.create_default_context(cafile=self._ca_file)
                 sock = context.wrap_socket(sock, server_hostname=url.host)
         except (OSError, ssl.SSLError) as error:
-            is_plain = error.strerror and not isinstance(error, ssl.SSLError)
-            reason = error.strerror.lower() if is_plain else error
+            plain = "" if isinstance(error, ssl.SSLError) else error.strerror or ""
+            reason = plain.lower() or str(error)
             raise UnreachableError(
                 f"no broker answers at {url.host}:{url.port} ({reason})",
                 hint="Start one: tidemill dev. Or give the address: --amqp-url amqp://HOST:PORT/",
