@@ -190,3 +190,14 @@ def test_a_commit_that_no_topic_takes_is_refused_by_the_client(store: Store) -> 
     with pytest.raises(CommitTooLargeError):
         store.append("s", [NewEvent("e", bytes(65 * 1024 * 1024))])
     assert store.append("s", [NewEvent("e")], expected=0).positions == range(1, 2)
+
+
+def test_a_writer_whose_clock_is_wrong_is_told_and_does_not_try_again(
+    kafka: Kafka, topic: str
+) -> None:
+    configs = {"message.timestamp.before.max.ms": "0"}  # any record is too old then
+    with Store(kafka, topic, configs=configs) as store:
+        with pytest.raises(EventStoreError, match="rejects the time") as refused:
+            store.append("s", [NewEvent("e")])
+        assert not isinstance(refused.value, OutcomeUnknownError)
+        assert store.version("s") == 0

@@ -169,6 +169,11 @@ class Log:
                 hint="Append fewer events in one commit, keep large content elsewhere, or raise "
                 "max.message.bytes of the topic.",
             )
+        if error.code() == KafkaError.INVALID_TIMESTAMP:
+            return EventStoreError(
+                f"the broker rejects the time of a commit: {error.str()}",
+                hint="Set the clock of this machine, or of the broker's: they differ by hours.",
+            )
         if error.code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.INVALID_RECORD}:
             return EventStoreError(f"the broker rejects a commit: {error.str()}")
         return OutcomeUnknownError(
