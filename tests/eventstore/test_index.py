@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
-from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError
+from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError, NewerFoldError
 from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.index import About, IndexFile
 from tidemill.eventstore.indexing import Indexing
@@ -157,3 +157,13 @@ def test_the_fold_waits_when_the_memory_of_what_the_index_lacks_is_full(
             store.append("s", [NewEvent("e", bytes(1000))])
     assert indexed(tmp_path, topic) == 100
     assert 1000 < max(sizes) < 8000
+
+
+def test_an_index_that_was_folded_by_newer_rules_is_refused(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with Store(kafka, topic, folder=tmp_path) as store:
+        store.append("s", new_event())
+    change(tmp_path, topic, "UPDATE about SET fold = 2")
+    with pytest.raises(NewerFoldError, match="version 2"):
+        Store(kafka, topic, folder=tmp_path)

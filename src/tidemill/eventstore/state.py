@@ -178,6 +178,19 @@ def fingerprint(value: bytes) -> bytes:
     return hashlib.blake2b(value, digest_size=16).digest()
 
 
+def check_fold(version: int) -> None:
+    """Check that this process has the rules that a log asks for.
+
+    Raises:
+        NewerFoldError: it does not.
+    """
+    if version > FOLD_VERSION:
+        raise NewerFoldError(
+            f"the log needs version {version} of the fold; this process has {FOLD_VERSION}",
+            hint="Upgrade tidemill in this process.",
+        )
+
+
 class State:
     """The state behind the last folded record. Its callers hold the store's lock.
 
@@ -259,11 +272,8 @@ class State:
             NewerFoldError: the commit asks for rules that this version does not have. The state is
                 as before.
         """
-        if commit is not None and commit.fold > FOLD_VERSION:
-            raise NewerFoldError(
-                f"the log needs version {commit.fold} of the fold; this process has {FOLD_VERSION}",
-                hint="Upgrade tidemill in this process.",
-            )
+        if commit is not None:
+            check_fold(commit.fold)
         outcome = None if commit is None else decide(self, commit)
         events: Sequence[Folded] = ()
         if isinstance(outcome, Accepted):

@@ -42,7 +42,7 @@ from tidemill.eventstore.indexing import STEPS, Indexing
 from tidemill.eventstore.log import Log, Record
 from tidemill.eventstore.proposals import Proposals
 from tidemill.eventstore.reading import Answer, Following, Reader, answered
-from tidemill.eventstore.state import Head, State, fingerprint
+from tidemill.eventstore.state import Head, State, check_fold, fingerprint
 
 TIMEOUT_S = 15.0
 """How long an append waits for its outcome by default."""
@@ -75,6 +75,7 @@ class Store:
         UnsuitableTopicError: the topic can lose commits.
         IndexMismatchError: the index belongs to another log, or to a longer one.
         IndexUnusableError: the index can't be opened or created.
+        NewerFoldError: the log asks for rules that this version does not have.
         UnreachableError: no broker answers.
     """
 
@@ -113,6 +114,7 @@ class Store:
     def _start(self) -> None:
         """Read the log to its end, from the last record on that the index has."""
         end, head = self._log.end(), self._indexed.head
+        check_fold(head.fold)  # a newer process can have written the index
         if head.offset >= end:
             raise mismatch(self._index.path, f"has offset {head.offset}, and the log ends at {end}")
         self._log.tail(max(head.offset, 0))
