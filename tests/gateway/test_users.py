@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -283,6 +284,60 @@ async def test_new_tokens_hold_up_no_other_request(monkeypatch: pytest.MonkeyPat
     await logins
     assert longest < 0.9  # each of the four clients sleeps for a second
     assert len(users._users) == 2
+    await asyncio.gather(users.close(), own.close())
+
+
+async def test_many_wrong_logins_at_a_time_hold_up_nothing_and_few_are_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks: list[str] = []
+    gate = threading.Event()
+
+    def check(kafka: Kafka) -> None:
+        checks.append(kafka.properties["sasl.username"])
+        assert gate.wait(30)
+        raise HttpError(401, "unauthorized", "no")
+
+    async def log_in(user: str) -> int:
+        with pytest.raises(HttpError) as refused:
+            async with users.parts(scope(user)):
+                pass
+        return refused.value.status
+
+    monkeypatch.setattr(users_module, "_check", check)
+    own = Parts.start(SASL, GatewaySettings())
+    users = Users(own, frozenset({"basic"}), FakeClock())
+    calls = [asyncio.create_task(log_in(f"u{n}")) for n in range(200)]
+    async with asyncio.timeout(30):
+        while not checks:
+            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(len, checks) <= users_module._CHECKS
+        gate.set()
+        statuses = await asyncio.gather(*calls)
+    assert set(statuses) == {401, 429, 503}
+    assert 10 <= len(checks) <= 10 + users_module._CHECKS
+    assert statuses.count(503) == 100
+    await asyncio.gather(users.close(), own.close())
+
+
+async def test_requests_of_a_new_user_that_come_together_are_checked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks: list[str] = []
+
+    def check(kafka: Kafka) -> None:
+        checks.append(kafka.properties["sasl.username"])
+
+    async def log_in() -> Parts:
+        async with users.parts(scope("a")) as parts:
+            return parts
+
+    monkeypatch.setattr(users_module, "_check", check)
+    own = Parts.start(SASL, GatewaySettings())
+    users = Users(own, frozenset({"basic"}), FakeClock())
+    found = await asyncio.gather(*(log_in() for _ in range(50)))
+    assert all(each is found[0] for each in found)
+    assert checks == ["a"]
     await asyncio.gather(users.close(), own.close())
 
 

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,10 @@ CHECKED_S = 60.0
 _CHECK_S = 5.0
 """How long the broker can take to accept a login."""
 _LOOK_S = 0.25
+_CHECKS = 4
+"""Logins that are checked at the same time."""
+_WAITING = 100
+"""The most logins that wait for that."""
 _FAILURES_PER_SECOND = 1
 """Failed logins of a client address, on average over ten seconds. Above it, none is checked."""
 _MOST_BYTES = 16_384
@@ -102,6 +107,9 @@ class Users:
         self._salt = secrets.token_bytes(16)
         self._users: OrderedDict[bytes, _User] = OrderedDict()
         self._failures = Rates(_FAILURES_PER_SECOND, now)
+        self._threads = ThreadPoolExecutor(_CHECKS, "logins")  # a guesser holds up nothing else
+        self._free = asyncio.Semaphore(_CHECKS)
+        self._waiting = 0
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -126,42 +134,66 @@ class Users:
 
     async def _user(self, properties: Mapping[str, Any], address: str) -> _User:
         key = self._key(properties)
-        found = self._users.get(key)
-        if found is None or self._now() - found.checked_at > CHECKED_S:
-            wait_s = self._failures.peek(address)
-            if wait_s:
-                raise HttpError(
-                    429, "too_many_requests", "too many failed logins", retry_after_s=wait_s
-                )
-            own = {
-                key: value
-                for key, value in self._own.kafka.properties.items()
-                if key not in ("sasl.username", "sasl.password", "sasl.mechanisms")
-            }
-            kafka = Kafka(self._own.kafka.servers, {**own, **properties})
-            try:
-                await asyncio.to_thread(_check, kafka)
-            except HttpError as error:
-                if error.status == 401:
-                    self._failures.wait_s(address)
-                    await self._forget(key)
-                    raise self._refused(str(error)) from None
-                raise
-            found = await self._checked(key, kafka)
+        found = self._fresh(key)
+        if found is None:
+            lock = self._locks.setdefault(key, asyncio.Lock())
+            async with lock:  # requests of a new user come together
+                found = self._fresh(key) or await self._checked(key, properties, address)
         self._users.move_to_end(key)
         return found
 
-    async def _checked(self, key: bytes, kafka: Kafka) -> _User:
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:  # requests of a new user come together
-            found = self._users.get(key)
-            if found is None:
-                clients = await Clients.of(kafka)
-                await self._make_room()
-                found = _User(Parts.start(kafka, self._own.settings, self._own, clients), 0.0)
-                self._users[key] = found
-            found.checked_at = self._now()
-            return found
+    def _fresh(self, key: bytes) -> _User | None:
+        """Return a user whose login was checked lately, or None."""
+        found = self._users.get(key)
+        is_fresh = found is not None and self._now() - found.checked_at <= CHECKED_S
+        return found if is_fresh else None
+
+    async def _checked(self, key: bytes, properties: Mapping[str, Any], address: str) -> _User:
+        """Return a user after its login was checked."""
+        own = {
+            name: value
+            for name, value in self._own.kafka.properties.items()
+            if name not in ("sasl.username", "sasl.password", "sasl.mechanisms")
+        }
+        kafka = Kafka(self._own.kafka.servers, {**own, **properties})
+        try:
+            await self._check(kafka, address)
+        except HttpError as error:
+            if error.status != 401:
+                raise
+            self._failures.wait_s(address)
+            await self._forget(key)
+            raise self._refused(str(error)) from None
+        found = self._users.get(key)
+        if found is None:
+            clients = await Clients.of(kafka)
+            await self._make_room()
+            found = _User(Parts.start(kafka, self._own.settings, self._own, clients), 0.0)
+            self._users[key] = found
+        found.checked_at = self._now()
+        return found
+
+    async def _check(self, kafka: Kafka, address: str) -> None:
+        """Let the broker check a login. A few are under way; others wait for their turn.
+
+        Raises:
+            HttpError: the broker refuses it (401) or does not answer (503); the address has failed
+                too often (429); too many wait (503).
+        """
+        if self._waiting >= _WAITING:
+            raise busy("too many logins are under way")
+        self._waiting += 1
+        try:
+            async with self._free:
+                wait_s = self._failures.peek(address)  # those in front of it may have failed
+                if wait_s:
+                    raise HttpError(
+                        429, "too_many_requests", "too many failed logins", retry_after_s=wait_s
+                    )
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._threads, _check, kafka)
+        finally:
+            self._waiting -= 1
 
     async def _make_room(self) -> None:
         while len(self._users) >= MOST_USERS:
@@ -213,6 +245,7 @@ class Users:
         """End the clients of all users."""
         for key in list(self._users):
             await self._forget(key)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 _CB = "oauth_cb"
