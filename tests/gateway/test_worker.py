@@ -6,11 +6,14 @@ import os
 import re
 import signal
 import socket
+import ssl
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.certificates import self_signed
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
@@ -75,3 +78,36 @@ def test_a_listener_whose_port_is_in_use_takes_nothing_from_the_other_and_is_tri
             taken.close()
             url, expected = urls[busy]
             poll_until(lambda: status(url) == expected, 60, "the port is used")  # noqa: B023
+
+
+def test_both_listeners_of_a_broker_s_gateway_can_have_tls(tmp_path: Path) -> None:
+    cert, key = self_signed(tmp_path)
+    port, hooks = reserve_port(), reserve_port()
+    tls = f"tls_cert='{cert.name}'\ntls_key='{key.name}'\n"  # relative to the file
+    (tmp_path / "tidemill.toml").write_text(
+        f"[gateway]\n{tls}[hooks]\nport={hooks}\n{tls}"
+        "[[hook]]\nname='open'\ntopic='open'\nverifier='none'\n"
+    )
+    settings = {"gateway.enabled": "true", "gateway.port": str(port)}
+    trust = ssl.create_default_context(cafile=cert)
+    with (
+        BrokerProcess(tmp_path, settings=settings) as broker,
+        httpx.Client(verify=trust, timeout=60, trust_env=False) as client,
+    ):
+
+        def is_up() -> bool:
+            try:
+                return client.get(f"https://127.0.0.1:{port}/docs").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        poll_until(is_up, 60, "the gateway answers")
+        stored = client.post(f"https://localhost:{hooks}/hooks/open", content=b"x" * 100_000)
+        assert stored.status_code == 200
+        answer = client.get(f"https://127.0.0.1:{port}/topics/open/partitions/0")
+        assert answer.json()["records"][0]["value"] == "x" * 100_000
+        own = {"origin": f"https://127.0.0.1:{port}"}  # a page of the gateway's own
+        assert client.get(f"https://127.0.0.1:{port}/topics", headers=own).status_code == 200
+        with pytest.raises(httpx.TransportError):
+            client.get(f"http://127.0.0.1:{port}/docs")
+        assert broker.terminate() == 0

@@ -26,6 +26,7 @@ from tidemill.gateway.queries import post_sql
 from tidemill.gateway.reading import get_partition
 from tidemill.gateway.server import Listener
 from tidemill.gateway.users import Users
+from tidemill.net.tls import ListenerTls
 
 
 async def _topic(request: Request) -> Response:
@@ -114,5 +115,6 @@ def listeners(parts: Parts, users: Users, console: ConsoleSettings | None = None
             settings.port,
             settings.connections,
             settings.slow_client_seconds,
+            tls=ListenerTls(settings.key, settings.tls_cert, settings.tls_key),
         ),
     ]

@@ -19,7 +19,7 @@ from tidemill.gateway.hooks.app import HooksApp
 from tidemill.gateway.hooks.settings import DeclaredHooks
 from tidemill.gateway.metrics import WORKER, Measured
 from tidemill.gateway.parts import Parts
-from tidemill.gateway.server import serve
+from tidemill.gateway.server import Address, serve
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.gateway.users import Users
 from tidemill.metrics.process import LoopLag
@@ -28,7 +28,7 @@ SWITCH_SECONDS = 0.0005
 """How long the thread of acknowledgements waits for the event loop's thread, while that is busy."""
 _SPARE_FILES = 200
 
-Ready = Callable[[Mapping[str, tuple[str, int]]], None]
+Ready = Callable[[Mapping[str, Address]], None]
 """Called once, when clients can connect, with the address of each listener that serves."""
 
 

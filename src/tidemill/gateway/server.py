@@ -1,7 +1,6 @@
 """Serves ASGI applications on several sockets, in one process and one event loop.
 
-uvicorn speaks HTTP/1.1 with httptools. What it leaves open is bounded here: the size of a request's
-head, the time until it is complete, pipelined requests, and connections. Must not know: topics.
+uvicorn speaks HTTP/1.1 with httptools, within the limits of ``connections``. Must not know: topics.
 """
 
 from __future__ import annotations
@@ -9,33 +8,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import http
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tidemill.errors import SettingsError
+from tidemill.gateway.connections import KEEP_ALIVE_S, BoundedProtocol, TlsProtocol
+from tidemill.net.handshake import Handshake
+from tidemill.net.tls import ListenerTls
 
-HEAD_BYTES = 64 * 1024
-"""The largest head of a request: its line and its headers."""
-HEADERS = 100
-HEAD_S = 10.0
-"""How long a client can take for a head."""
-KEEP_ALIVE_S = 75
-"""How long a connection can be idle between two requests."""
-PIPELINED = 32
-"""The most requests of a connection that wait for their turn."""
 STOP_S = 5
 RETRY_S = 2.0
 """How often it is tried again to listen on a port that is in use."""
+WATCH_SECONDS = 5.0
+"""How often the files of a certificate are looked at."""
 _BACKLOG = 1024
-_LARGE_HEAD = "the headers are too large"
+_PLAIN_TEXT = ListenerTls("gateway", None, None)
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -54,6 +47,7 @@ class Listener:
         connections: The most open connections.
         slow_client_s: How long a client can take to accept what fills its buffers, in seconds.
         section: The section of the settings with its port, for errors.
+        tls: Its certificate and key; without a certificate, it speaks plain text.
     """
 
     name: str
@@ -63,144 +57,40 @@ class Listener:
     connections: int
     slow_client_s: int = 30
     section: str = "gateway"
+    tls: ListenerTls = _PLAIN_TEXT
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's connection, with limits."""
+class Address(NamedTuple):
+    """The address of a listener, as bound."""
 
-    connections_limit = 1000
-    slow_client_s = 30
-    _head_bytes = 0
-    _first_bytes = 0  # those that came with the beginning of the next head
-    _is_in_head = False
-    _head_timer: asyncio.TimerHandle | None = None
-    _idle_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
+    scheme: str
+    host: str
+    port: int
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or refuse it if there are too many."""
-        super().connection_made(transport)
-        self._cycles: list[RequestResponseCycle] = []
-        if len(self.connections) > self.connections_limit:
-            self._refuse(503, "too many connections")
-            return
-        self._await_head()
 
-    def data_received(self, data: bytes) -> None:
-        """Parse bytes of a client."""
-        if self.transport.is_closing():
-            return
-        if self._is_in_head:
-            self._head_bytes += len(data)
-        is_body = self.cycle is not None and self.cycle.more_body
-        self._first_bytes = 0 if is_body else len(data)
-        super().data_received(data)
-        if self.parser is None or self.transport.is_closing() or not self._is_in_head:
-            return
-        if self._head_bytes > HEAD_BYTES:
-            self._refuse(431, _LARGE_HEAD)
-        elif self._head_timer is None:
-            self._await_head()
+class _Tls:
+    """Makes the connections of a listener with TLS, and reads its certificate again.
 
-    def on_message_begin(self) -> None:
-        """Note that a head begins."""
-        self._is_in_head = True
-        # Of a head behind another request, only the next bytes count.
-        self._head_bytes, self._first_bytes = self._first_bytes, 0
-        super().on_message_begin()
+    Raises:
+        SettingsError: the certificate or the key can't be used.
+    """
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        super().on_header(name, value)
-        if len(self.headers) > HEADERS:
-            raise ValueError("too many headers")
+    def __init__(self, tls: ListenerTls, connection: type[TlsProtocol]) -> None:
+        context = tls.context()
+        assert context is not None
+        self._tls, self._connection, self._context = tls, connection, context
 
-    def on_headers_complete(self) -> None:
-        """Start or queue the request."""
-        self._is_in_head = False
-        for timer in (self._head_timer, self._idle_timer):
-            if timer is not None:
-                timer.cancel()
-        self._head_timer = self._idle_timer = None
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > HEAD_BYTES:
-            self._refuse(431, _LARGE_HEAD)
-            raise ValueError(_LARGE_HEAD)
-        if len(self.pipeline) >= PIPELINED:
-            raise ValueError("too many pipelined requests")
-        super().on_headers_complete()
-        self._open_cycles().append(self.cycle)
+    def __call__(self, **given: Any) -> asyncio.Protocol:
+        """Return what takes an accepted connection, as uvicorn asks for it."""
+        made = self._connection(**given)
+        return Handshake(made, self._context, lambda _: made.dismiss())
 
-    def on_response_complete(self) -> None:
-        """Start the next request, or let the connection be idle, whatever bytes come meanwhile."""
-        super().on_response_complete()
-        if not self._open_cycles() and not self.transport.is_closing():
-            self._idle_timer = self.loop.call_later(KEEP_ALIVE_S, self.transport.close)
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, or what passes a limit of ``on_header`` and others."""
-        self._refuse(400, "the request is not valid HTTP, or has too many headers")
-
-    def pause_writing(self) -> None:
-        """Wait for a client that does not take what was sent; but not for long."""
-        super().pause_writing()
-        if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.slow_client_s, self._give_up)
-
-    def resume_writing(self) -> None:
-        """Continue to send."""
-        super().resume_writing()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
-        for timer in (self._head_timer, self._idle_timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        self._leave()  # also those that wait for their turn, which uvicorn forgets
-        super().connection_lost(exc)
-
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(
-            HEAD_S, self._refuse, 408, "the request is too slow"
-        )
-
-    def _refuse(self, status: int, reason: str) -> None:
-        """Answer an error and close. An answer that has begun is cut off.
-
-        If an earlier request waits for its answer, its client would take the error for that.
-        """
-        if self.transport.is_closing():
-            return
-        waits = any(each.response_started or not each.more_body for each in self._open_cycles())
-        self._leave()
-        text = f"{reason}\n".encode()
-        if not waits:
-            self.transport.write(
-                f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
-                f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(text)}\r\n"
-                f"connection: close\r\n\r\n".encode()
-                + text
-            )
-        self.transport.close()
-
-    def _give_up(self) -> None:
-        """Close the connection of a client that does not read."""
-        self._leave()
-        self.transport.abort()
-
-    def _open_cycles(self) -> list[RequestResponseCycle]:
-        self._cycles = [each for each in self._cycles if not each.response_complete]
-        return self._cycles
-
-    def _leave(self) -> None:
-        """Tell the requests under way that nothing can be sent any more."""
-        for cycle in self._open_cycles():
-            cycle.disconnected = True
-            cycle.message_event.set()
-        self.flow.resume_writing()
+    async def watch(self) -> None:
+        """Read certificate and key again when their files have changed."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._tls.has_changed():
+                self._context = self._tls.reloaded() or self._context
 
 
 class _Server(uvicorn.Server):
@@ -248,7 +138,7 @@ def bind(listener: Listener) -> socket.socket:
 async def serve(
     listeners: Sequence[Listener],
     stop: asyncio.Event,
-    ready: Callable[[Mapping[str, tuple[str, int]]], None],
+    ready: Callable[[Mapping[str, Address]], None],
 ) -> None:
     """Serve applications until ``stop`` is set, then end open requests.
 
@@ -258,8 +148,10 @@ async def serve(
         ready: called with the address of each listener that serves.
 
     Raises:
-        SettingsError: no address can be used.
+        SettingsError: no address can be used, or a certificate can't.
     """
+    for each in listeners:
+        each.tls.context()
     served: list[tuple[Listener, socket.socket]] = []
     failed: list[tuple[Listener, SettingsError]] = []
     for each in listeners:
@@ -271,7 +163,7 @@ async def serve(
         raise failed[0][1]
     for listener, why in failed:
         log.warning("gateway.not_listening", listener=listener.name, error=str(why), hint=why.hint)
-    ready({each.name: bound.getsockname()[:2] for each, bound in served})
+    ready({each.name: Address(_scheme(each), *bound.getsockname()[:2]) for each, bound in served})
     async with asyncio.TaskGroup() as group:
         for listener, bound in served:
             group.create_task(_serve(listener, bound, stop))
@@ -282,13 +174,32 @@ async def serve(
 async def _serve(listener: Listener, bound: socket.socket, stop: asyncio.Event) -> None:
     host, port = bound.getsockname()[:2]
     log.info("gateway.listening", listener=listener.name, host=host, port=port)
-    server = _server(listener)
+    connection = _connection(listener)
+    server = _server(listener, connection)
     serving = asyncio.create_task(server.serve([bound]))
     stopping = asyncio.create_task(stop.wait())
+    watching = asyncio.create_task(connection.watch()) if isinstance(connection, _Tls) else None
     await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
+    for each in (stopping, watching):
+        if each is not None:
+            each.cancel()
     server.should_exit = True
     await serving
+
+
+def _scheme(listener: Listener) -> str:
+    return "https" if listener.tls.is_used else "http"
+
+
+def _connection(listener: Listener) -> Any:
+    """Return what makes the connections of a listener, with its limits."""
+    limits = {
+        "connections_limit": listener.connections,
+        "slow_client_s": listener.slow_client_s,
+    }
+    if listener.tls.is_used:
+        return _Tls(listener.tls, type("TlsConnection", (TlsProtocol,), limits))
+    return type("Connection", (BoundedProtocol,), limits)
 
 
 async def _serve_when_free(listener: Listener, stop: asyncio.Event) -> None:
@@ -302,12 +213,7 @@ async def _serve_when_free(listener: Listener, stop: asyncio.Event) -> None:
                 await _serve(listener, bind(listener), stop)
 
 
-def _server(listener: Listener) -> _Server:
-    limits = {
-        "connections_limit": listener.connections,
-        "slow_client_s": listener.slow_client_s,
-    }
-    connection = type("Connection", (BoundedProtocol,), limits)
+def _server(listener: Listener, connection: Any) -> _Server:
     config = uvicorn.Config(
         listener.app,
         http=connection,

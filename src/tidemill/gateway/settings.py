@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from tidemill.settings.section import HOST, INT, LONG, Section
+from tidemill.settings.section import HOST, INT, LONG, CertificateFile, KeyFile, Section
 
 
 def _schemes(text: str) -> str:
@@ -50,6 +50,8 @@ class GatewaySettings(Section):
         "127.0.0.1", description="Address that the gateway listens on."
     )
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 picks a free one.")
+    tls_cert: CertificateFile = None
+    tls_key: KeyFile = None
     allow_remote: bool = Field(
         False,
         description="Whether clients on other machines can use topics. Without `logins`, each of "

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
-
-from tidemill.net.link import Link
 
 log = structlog.get_logger("tidemill.listener")
 
@@ -23,7 +21,24 @@ _PLAIN = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCO
 """OpenSSL's reasons for first bytes that are not those of TLS, or of a TLS that is too old."""
 
 
-class Handshake(asyncio.Protocol):
+class Begins(Protocol):
+    """A connection that a handshake begins; also the protocol of what is within TLS."""
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the client."""
+
+    def accepted(self, transport: asyncio.Transport) -> bool:
+        """Count an accepted connection; return False, and close it, if there are too many."""
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Take over after the handshake."""
+
+
+C = TypeVar("C", bound=Begins)
+
+
+class Handshake(asyncio.Protocol, Generic[C]):
     """One accepted connection until its handshake is done.
 
     Args:
@@ -31,9 +46,7 @@ class Handshake(asyncio.Protocol):
         dismiss: called if the handshake fails.
     """
 
-    def __init__(
-        self, link: Link, context: ssl.SSLContext, dismiss: Callable[[Link], None]
-    ) -> None:
+    def __init__(self, link: C, context: ssl.SSLContext, dismiss: Callable[[C], None]) -> None:
         self._link = link
         self._context = context
         self._dismiss = dismiss
@@ -64,7 +77,7 @@ class Handshake(asyncio.Protocol):
         upgrade = asyncio.ensure_future(
             loop.start_tls(
                 raw,
-                self._link,
+                cast("asyncio.BaseProtocol", self._link),
                 self._context,
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
@@ -108,7 +121,7 @@ class Handshake(asyncio.Protocol):
         reason = getattr(error, "reason", None) or ""
         hint = "The client must trust the certificate, and use the name that it is for."
         if reason in _PLAIN:
-            hint = "Does the client use TLS at all? Set security.protocol=SSL in the client."
+            hint = "Does the client use TLS at all? It needs security.protocol=SSL, or https://."
         log.warning(
             "connection.closed",
             why="TLS handshake failed",

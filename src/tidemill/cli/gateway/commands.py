@@ -39,6 +39,7 @@ def gateway(
     from tidemill.gateway.console.settings import ConsoleSettings
     from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSection
     from tidemill.gateway.run import run
+    from tidemill.gateway.server import Address
     from tidemill.gateway.settings import GatewaySettings
 
     flags: dict[str, tuple[str, object]] = {
@@ -51,10 +52,13 @@ def gateway(
     cluster = Cluster.at(servers, properties)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
 
-    def ready(addresses: Mapping[str, tuple[str, int]]) -> None:
+    def ready(addresses: Mapping[str, Address]) -> None:
         from tidemill.protocols.contract import address_text
 
-        urls = {name: f"http://{address_text(*at)}" for name, at in addresses.items()}
+        urls = {
+            name: f"{at.scheme}://{address_text(at.host, at.port)}"
+            for name, at in addresses.items()
+        }
         if sys.stdout.isatty():
             for name, url in urls.items():
                 more = f" Console: {url}/ Documentation: {url}/docs" if name == "topics" else ""

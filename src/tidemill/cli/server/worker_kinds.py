@@ -204,7 +204,7 @@ def _gateway(broker: Broker) -> Iterable[WorkerSpec]:
             broker.settings.section(ConsoleSettings),
         )
         for name, value in section.model_dump(mode="json").items()
-        if value != ""
+        if value not in ("", None)
     ]
     yield WorkerSpec("gateway", broker.command("gateway", "--config", file, *given), stop_s=20)
 
@@ -237,7 +237,8 @@ def _gateway_address(settings: Settings) -> tuple[str, str] | None:
     section = settings.section(GatewaySettings)
     if not section.enabled or not section.port:
         return None
-    return "http", f"http://{address_text(section.host, section.port)}/"
+    scheme = "http" if section.tls_cert is None else "https"
+    return scheme, f"{scheme}://{address_text(section.host, section.port)}/"
 
 
 def _text(value: object) -> str:

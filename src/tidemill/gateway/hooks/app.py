@@ -29,6 +29,7 @@ from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry
 from tidemill.gateway.hooks.writer import Writer
 from tidemill.gateway.metrics import TRACE
 from tidemill.gateway.server import Listener
+from tidemill.net.tls import ListenerTls
 
 DUPLICATE = "webhook-duplicate"
 """The header of an answer that says how many records the topic had already."""
@@ -76,7 +77,9 @@ class HooksApp:
         # Senders are elsewhere, and no web page: what they send is verified.
         app = Guard(self, allow_remote=True, names=None, origins=None, rates=rates)
         address = section.host, section.port
-        listener = Listener("hooks", app, *address, section.connections, section=section.key)
+        tls = ListenerTls(section.key, section.tls_cert, section.tls_key)
+        limits = section.connections
+        listener = Listener("hooks", app, *address, limits, section=section.key, tls=tls)
         return [listener] if self._hooks or self._broken else []
 
     def _made(self, entry: HookEntry) -> Hook:

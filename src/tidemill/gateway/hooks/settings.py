@@ -13,7 +13,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tidemill.connect.base.secrets import is_reference
-from tidemill.settings.section import HOST, INT, ListenerPort, Section
+from tidemill.settings.section import (
+    HOST,
+    INT,
+    CertificateFile,
+    KeyFile,
+    ListenerPort,
+    Section,
+)
 
 _FIELD = r"[^.\s\x00-\x1f]{1,100}"
 SELECTOR = rf"method|(header|query|path):[!-~]{{1,100}}|json:{_FIELD}(\.{_FIELD}){{0,15}}"
@@ -30,6 +37,8 @@ class HooksSection(Section):
 
     host: Annotated[str, HOST] = Field("127.0.0.1", description="Address to listen on.")
     port: ListenerPort = 8081
+    tls_cert: CertificateFile = None
+    tls_key: KeyFile = None
     body_bytes: int = Field(
         1 << 20, ge=1, le=16 << 20, description="Largest body of a request in bytes."
     )
