@@ -26,14 +26,19 @@ from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
 from tidemill import sql
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.base.errors import DefinitionExistsError
+from tidemill.connect.base import manager as base_manager
+from tidemill.connect.base.board import Board
+from tidemill.connect.base.errors import DefinitionExistsError, TakenOverError
+from tidemill.connect.base.orders import pause
 from tidemill.errors import DataLossError
 from tidemill.sql import feed
 from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
 from tidemill.sql.session import Connection
+from tidemill.sql.views import running
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.manager import manager
 from tidemill.sql.views.store import Store, check
+from tidemill.sql.views.topics import VIEWS
 
 CHILD = Path(__file__).parent / "views_child.py"
 GROUPS = "SELECT who, count(*) AS c, sum(n) AS s, avg(n) AS a, max(n) AS m FROM {t} GROUP BY who"
@@ -271,6 +276,7 @@ def counted(connection: Connection, column: str) -> int:
     return 0
 
 
+@pytest.mark.usefixtures("without_pauses")
 def test_a_view_is_created_read_and_dropped_with_statements(
     topics: Topics, connection: Connection, tmp_path: Path
 ) -> None:
@@ -319,3 +325,101 @@ def test_a_view_is_created_read_and_dropped_with_statements(
         connection.execute("SELECT * FROM totals")
     with pytest.raises(StatementRefusedError, match="a topic has the name"):
         connection.execute(f"CREATE MATERIALIZED VIEW {topic} AS SELECT n FROM {topic}")
+
+
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses and copies are published immediately, and not once a second."""
+    monkeypatch.setattr(base_manager, "STATUS_S", 0.05)
+    monkeypatch.setattr(running, "_PUBLISH_S", 0.05)
+
+
+@contextlib.contextmanager
+def kept_current(
+    topics: Topics, folder: Path, only: list[str] | None = None, ends: str = ""
+) -> Iterator[threading.Thread]:
+    """A worker of views. It ends with an error, if ``ends`` says so."""
+    stop, made, errors = threading.Event(), manager(topics.kafka, folder, only), []
+
+    def run() -> None:
+        try:
+            made.run(stop)
+        except TakenOverError as error:
+            errors.append(str(error))
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        stop.set()
+        worker.join(30)
+    assert not worker.is_alive()
+    assert errors == ([ends] if ends else [])
+
+
+def status_of(topics: Topics, name: str) -> dict[str, Any]:
+    return Board.read(topics.kafka, VIEWS).statuses.get(name, {})
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_view_that_is_dropped_leaves_no_files(
+    topics: Topics, connection: Connection, tmp_path: Path
+) -> None:
+    topic = topics.fill(rows_of(0, 5))
+    for name in ("one", "two"):
+        connection.execute(f"CREATE MATERIALIZED VIEW {name} AS SELECT n FROM {topic}")
+    with kept_current(topics, tmp_path):
+        wait_for(lambda: len(list(tmp_path.glob("*/published.duckdb"))) == 2, "both are published")
+        connection.execute("DROP MATERIALIZED VIEW one")
+        wait_for(lambda: not (tmp_path / "one").exists(), "its folder is deleted")
+        assert (tmp_path / "two" / "view.duckdb").exists()
+    (tmp_path / "two" / "notes").write_text("mine")
+    (tmp_path / "two" / "view.duckdb.tmp").mkdir()
+    for name, board in (("foreign", "another-board"), ("unmarked", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "view.duckdb").write_text("rows")
+        if board is not None:
+            (tmp_path / name / "board").write_text(board)
+    connection.execute("DROP MATERIALIZED VIEW two")  # no worker sees it
+    with kept_current(topics, tmp_path):
+        wait_for(lambda: not (tmp_path / "two" / "board").exists(), "its files are deleted")
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["notes"]
+    assert (tmp_path / "foreign" / "view.duckdb").exists()
+    assert (tmp_path / "unmarked" / "view.duckdb").exists()
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_the_last_worker_that_has_begun_keeps_a_view_alone(
+    topics: Topics, connection: Connection, tmp_path: Path
+) -> None:
+    topic = topics.fill(rows_of(0, 5))
+    connection.execute(f"CREATE MATERIALIZED VIEW shared AS SELECT n FROM {topic}")
+
+    def publishes(folder: str) -> bool:
+        found = status_of(topics, "shared")
+        return str(tmp_path / folder) in str(found.get("file")) and found["phase"] == "running"
+
+    def counted() -> int:
+        ((count,),) = connection.execute("SELECT count(*) FROM shared").fetchall()
+        return int(count)
+
+    with kept_current(topics, tmp_path / "first"):
+        wait_for(lambda: publishes("first"), "the first worker keeps it")
+        taken = "another worker has taken over view shared"
+        with kept_current(topics, tmp_path / "second", ["shared"], taken) as second:
+            wait_for(lambda: publishes("second"), "the second worker keeps it")
+            add(topics, topic, rows_of(5, 5))
+            wait_for(lambda: counted() == 10, "the view has the new rows")
+            assert publishes("second")
+            # An order begins it again where it is running no more: with the first worker.
+            pause(
+                topics.kafka, VIEWS, "view", "shared", Board.read(topics.kafka, VIEWS), paused=False
+            )
+            wait_for(lambda: publishes("first"), "the first worker keeps it again")
+            second.join(30)
+            assert not second.is_alive()  # it was started for this view alone
+        add(topics, topic, rows_of(10, 5))
+        wait_for(lambda: counted() == 15, "the view has the new rows")
+        connection.execute("DROP MATERIALIZED VIEW shared")
+    assert "shared" not in Board.read(topics.kafka, VIEWS).claims

@@ -77,7 +77,7 @@ def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Prope
     _BOARDS.pause(name, servers, properties, paused=False)
 
 
-@app.command(short_help="Delete a view. Its files stay.")
+@app.command(short_help="Delete a view and its files.")
 def delete(
     name: Name,
     yes: Yes = False,
@@ -85,7 +85,7 @@ def delete(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Delete a view. The worker ends it, and its files stay where they are."""
+    """Delete a view. Its worker ends it and deletes its files; so does one that starts later."""
     question = f"Delete view {name}?"
     if _BOARDS.delete(name, servers, properties, question, yes=yes, dry_run=dry_run):
         print(f"deleted view {name}")
@@ -105,7 +105,8 @@ def run(
     """Keep views current in this process, until Ctrl-C or SIGTERM.
 
     The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill view run --all --declared FILE',
-    with the folder 'views' of the data folder. It also runs in front of Apache Kafka.
+    with the folder 'views' of the data folder. It also runs in front of Apache Kafka. One worker
+    keeps a view: the last one that was started.
     """
     from tidemill.extras import require_extra
 

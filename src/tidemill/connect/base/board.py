@@ -21,6 +21,7 @@ from tidemill.errors import UnreachableError
 
 BOARD_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 _FLUSH_S = 15.0
+_CLAIMS = 16
 
 Values = dict[str, Any]
 
@@ -46,6 +47,7 @@ class Board:
         commands: by name, the payload of each command.
         statuses: by name, the last published status.
         declared: by name, the settings file that declares it. Others are not in it.
+        claims: by name, the last claims of workers that want it for themselves, in order.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class Board:
         self.commands: dict[str, dict[str, Values]] = {}
         self.statuses: dict[str, Values] = {}
         self.declared: dict[str, str] = {}
+        self.claims: dict[str, list[str]] = {}
 
     @classmethod
     def read(cls, kafka: Kafka, topic: str) -> Self:
@@ -75,6 +78,11 @@ class Board:
             _set(self.statuses, name, _payload(value))
         elif rest == "declared":
             _set(self.declared, name, None if value is None else value.decode(errors="replace"))
+        elif rest == "claim" and value is None:
+            self.claims.pop(name, None)
+        elif rest == "claim" and value is not None:
+            last = self.claims.get(name, [])[1 - _CLAIMS :]
+            self.claims[name] = [*last, value.decode(errors="replace")]
         elif rest.startswith("command/"):
             commands = self.commands.setdefault(name, {})
             _set(commands, rest.removeprefix("command/"), _payload(value))
@@ -120,8 +128,8 @@ class BoardFollower:
 class BoardWriter:
     """Writes records of the topic.
 
-    Their keys are a name and ``/definition``, ``/declared``, ``/status`` or ``/command/`` with the
-    name of the command.
+    Their keys are a name and ``/definition``, ``/declared``, ``/status``, ``/claim``, or
+    ``/command/`` with the name of the command.
     """
 
     def __init__(self, kafka: Kafka, topic: str) -> None:
@@ -152,8 +160,14 @@ class BoardWriter:
         """Store which settings file declares it; None: none does any more."""
         self._put(f"{name}/declared", None if file is None else file.encode())
 
+    def claim(self, name: str, claim: str) -> None:
+        """Store that a worker wants a definition for itself. The last claim counts."""
+        self._put(f"{name}/claim", claim.encode())
+
     def forget(self, name: str, board: Board) -> None:
         """Delete all records of a name."""
+        if name in board.claims:
+            self._put(f"{name}/claim", None)
         for command in board.commands.get(name, {}):
             self._put(f"{name}/command/{command}", None)
         self._put(f"{name}/status", None)

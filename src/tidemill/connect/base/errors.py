@@ -16,6 +16,10 @@ class ProducerFencedError(TidemillError):
     """Another producer with the same transactional id has started. This one must stop."""
 
 
+class TakenOverError(TidemillError):
+    """Other workers have taken over all that this one was started for."""
+
+
 class RecordTooLargeError(TidemillError):
     """A record is larger than the topic or the producer allows."""
 

@@ -7,8 +7,11 @@ definition, or what a keeper does.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,6 +22,7 @@ from tidemill import system
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.connect.base.board import BoardFollower, BoardWriter
+from tidemill.connect.base.errors import TakenOverError
 from tidemill.connect.base.metrics import Statuses
 from tidemill.errors import TidemillError
 from tidemill.metrics.registry import Registry
@@ -71,6 +75,7 @@ class _Kept:
     keeper: Keeper
     encoded: bytes
     task: asyncio.Task[None]
+    claim: str
     commands: Commands
     ordered_at: float = 0.0
     shown: dict[str, Any] | None = None
@@ -87,6 +92,10 @@ class Manager(Generic[D]):
         keep: returns the keeper of a definition, given its commands. It is called on the loop.
         only: names of the definitions; None: all that are ``managed``.
         measure: adds the metrics of this kind to a registry, from the statuses that are published.
+        exclusive: whether one worker keeps a definition: the last one that has begun, until the
+            definition or its commands change. Otherwise keepers see to that, if need be.
+        tidy: deletes what definitions have left that are none of these names. It is called in a
+            thread, after the start and when keepers of deleted definitions have ended.
 
     Raises:
         UnreachableError: no broker answers.
@@ -101,6 +110,9 @@ class Manager(Generic[D]):
         keep: Callable[[D, Commands], Keeper],
         only: Collection[str] | None = None,
         measure: Callable[[Registry, Statuses], None] | None = None,
+        *,
+        exclusive: bool = False,
+        tidy: Callable[[Collection[str]], None] = lambda names: None,
     ) -> None:
         self._kafka = kafka
         self._measure = measure
@@ -113,9 +125,17 @@ class Manager(Generic[D]):
         self._kept: dict[str, _Kept] = {}
         self._ending: dict[str, _Kept] = {}
         self._left_out: dict[str, bytes] = {}
+        self._is_exclusive = exclusive
+        self._taken_over: dict[str, tuple[bytes, Commands]] = {}
+        self._tidy = tidy
+        self._has_left = True
 
     def run(self, stop: threading.Event) -> None:
-        """Run an event loop until ``stop`` is set. Then all keepers end."""
+        """Run an event loop until ``stop`` is set. Then all keepers end.
+
+        Raises:
+            TakenOverError: all that it was started for by name is kept by other workers now.
+        """
         registry = Registry()
         if self._measure is not None:
             self._measure(registry, self._statuses)
@@ -134,6 +154,10 @@ class Manager(Generic[D]):
             await asyncio.to_thread(self._follower.catch_up)
             while not stop.is_set():
                 self._reconcile()
+                self._check_taken_over()
+                if self._has_left:
+                    self._has_left = False
+                    await asyncio.to_thread(self._tidy, self._names())
                 self._publish()
                 await asyncio.to_thread(self._follower.poll, LOOK_S)
         finally:
@@ -142,7 +166,12 @@ class Manager(Generic[D]):
     def _reconcile(self) -> None:
         """Start, stop and order keepers so that all is as the board says."""
         board = self._follower.board
-        self._ending = {name: kept for name, kept in self._ending.items() if not kept.task.done()}
+        for name in [name for name, kept in self._ending.items() if kept.task.done()]:
+            del self._ending[name]
+            self._has_left |= name not in board.definitions
+        for name in self._taken_over.keys() - board.definitions.keys():
+            del self._taken_over[name]
+            self._has_left = True
         for name, kept in list(self._kept.items()):
             self._store(name, kept.keeper)
             if kept.task.done():  # a bug: it is started again
@@ -154,14 +183,42 @@ class Manager(Generic[D]):
                 )
                 del self._kept[name]
             elif board.definitions.get(name) != kept.encoded:
-                self._ending[name] = self._kept.pop(name)
-                kept.keeper.stop()
+                self._end(name)
+            elif (last := self._claim_after(name, kept)) is not None:
+                worker = last.partition(" ")[0]
+                log.error("definition.taken_over", kind=self._noun, name=name, worker=worker)
+                self._taken_over[name] = kept.encoded, kept.commands
+                self._end(name)
         for name, encoded in board.definitions.items():
             commands = {key: dict(each) for key, each in board.commands.get(name, {}).items()}
             if name in self._kept:
                 self._order(self._kept[name], commands)
-            elif name not in self._ending and self._left_out.get(name) != encoded:
+            elif (
+                name not in self._ending
+                and self._left_out.get(name) != encoded
+                and self._taken_over.get(name) != (encoded, commands)
+            ):
                 self._begin(name, encoded, commands)
+
+    def _end(self, name: str) -> None:
+        kept = self._ending[name] = self._kept.pop(name)
+        kept.keeper.stop()
+
+    def _names(self) -> set[str]:
+        """Return the names of all that is defined, and of what has not ended yet."""
+        return {*self._follower.board.definitions, *self._kept, *self._ending}
+
+    def _claim_after(self, name: str, kept: _Kept) -> str | None:
+        """Return the claim of another worker behind that of a keeper; None if there is none."""
+        claims = self._follower.board.claims.get(name, [])
+        return claims[-1] if kept.claim in claims[:-1] else None
+
+    def _check_taken_over(self) -> None:
+        if self._only is not None and self._taken_over and not self._kept and not self._ending:
+            raise TakenOverError(
+                f"another worker has taken over {self._noun} {', '.join(sorted(self._taken_over))}",
+                hint=f"One worker keeps a {self._noun}: the last one that was started.",
+            )
 
     def _order(self, kept: _Kept, commands: Commands) -> None:
         """Pass on commands that have changed, and at times all, to hear what was carried out."""
@@ -182,9 +239,14 @@ class Manager(Generic[D]):
         if not (definition.managed if self._only is None else name in self._only):
             self._left_out[name] = encoded
             return
+        self._taken_over.pop(name, None)
+        claim = ""
+        if self._is_exclusive:
+            claim = f"{socket.gethostname()}:{os.getpid()} {uuid.uuid4().hex}"
+            self._writer.claim(name, claim)
         keeper = self._keep(definition, commands)
         task = asyncio.create_task(keeper.run(), name=f"{self._noun} {name}")
-        self._kept[name] = _Kept(keeper, encoded, task, {})
+        self._kept[name] = _Kept(keeper, encoded, task, claim, {})
 
     def _store(self, name: str, keeper: Keeper) -> None:
         """Store what a keeper has decided, and delete the commands that it has carried out."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from tidemill.confluent.asking import TopicQuestions
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.base.board import create_topic
 from tidemill.connect.base.keeper import RestartingKeeper
 from tidemill.connect.base.manager import Commands, Manager
 from tidemill.connect.base.runs import Runs
 from tidemill.errors import DataLossError
 from tidemill.sql.errors import SqlError, StatementRefusedError
+from tidemill.sql.views import files
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.running import RunningView
 from tidemill.sql.views.topics import VIEWS
@@ -31,4 +34,10 @@ def manager(kafka: Kafka, folder: Path, only: Collection[str] | None = None) -> 
         runs = Runs((StatementRefusedError, DataLossError), SqlError)
         return RestartingKeeper(RunningView(definition, kafka, folder), runs, commands)
 
-    return Manager(kafka, VIEWS, "view", Definition.decode, keep, only)
+    create_topic(kafka, VIEWS)
+    board = files.board(TopicQuestions(kafka, "tidemill-views"))
+
+    def tidy(names: Collection[str]) -> None:
+        files.tidy(folder, board, names)
+
+    return Manager(kafka, VIEWS, "view", Definition.decode, keep, only, exclusive=True, tidy=tidy)

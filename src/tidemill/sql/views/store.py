@@ -38,6 +38,7 @@ from tidemill.sql.feed import Feed, Latest, new_records
 from tidemill.sql.incremental import Plan, merge, plan
 from tidemill.sql.statement import LATEST, uses
 from tidemill.sql.topics import Topics
+from tidemill.sql.views import files
 from tidemill.sql.views.definition import Definition
 
 PUBLISHED = "published.duckdb"
@@ -99,6 +100,7 @@ class Store:
         own.mkdir(parents=True, exist_ok=True)
         self._own = own.resolve()
         self.published = self._own / PUBLISHED
+        files.mark(self._own, files.board(self._topics.asking))
         self._database = self._open()
         try:
             self._identity = self._identify()
