@@ -1,4 +1,4 @@
-"""The base class of all errors, and the errors that every floor uses.
+"""The base class of all errors, the errors that every floor uses, and how they quote libraries.
 
 Each floor has a module ``errors`` with its own errors: ``log.errors``, ``state.errors``,
 ``engine.errors``, ``net.errors``, ``protocols.kafka.errors`` and ``spark.errors``. This module must
@@ -6,6 +6,14 @@ not know any floor.
 """
 
 from __future__ import annotations
+
+
+def lower_first(text: str) -> str:
+    """Return a library's sentence as the continuation of ours: ``Syntax error`` in lower case.
+
+    The first word stays as it is if it is an abbreviation or a keyword: ``SSL``, ``SELECT``.
+    """
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 class TidemillError(Exception):

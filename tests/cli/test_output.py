@@ -14,6 +14,7 @@ from tidemill.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
     UnreachableError,
+    lower_first,
 )
 from tidemill.log.errors import DataDirLockedError, StorageError
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
@@ -116,3 +117,17 @@ def test_durations_have_two_units_at_most(milliseconds: int | None, text: str | 
 )
 def test_sizes_are_for_people(size: int | None, text: str | None) -> None:
     assert output.size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        ("Input should be valid", "input should be valid"),
+        ("SELECT clause without selection list", "SELECT clause without selection list"),
+        ("SSL handshake failed", "SSL handshake failed"),
+        ("A", "a"),
+        ("", ""),
+    ],
+)
+def test_a_quoted_sentence_keeps_abbreviations_and_keywords(said: str, quoted: str) -> None:
+    assert lower_first(said) == quoted

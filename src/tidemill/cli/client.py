@@ -21,6 +21,7 @@ from tidemill.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
     UnreachableError,
+    lower_first,
 )
 from tidemill.kafka_client.brokers import Brokers
 from tidemill.kafka_client.errors import (
@@ -419,7 +420,7 @@ def rejected(error: ConnectionRejectedError) -> UnreachableError:
 def error_text(error: KafkaError) -> str:
     """Return librdkafka's error message without its prefixes."""
     text = error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2] or error.name()
-    return (text[:1].lower() + text[1:]).rstrip(".")
+    return lower_first(text).rstrip(".")
 
 
 def is_internal(topic: str) -> bool:

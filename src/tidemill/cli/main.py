@@ -43,7 +43,7 @@ from tidemill.cli.user.commands import app as user_app
 from tidemill.cli.view.commands import app as view_app
 from tidemill.cli.webhook.commands import app as webhook_app
 from tidemill.cli.worker.commands import app as worker_app
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, lower_first
 
 
 class CommandLine(TyperGroup):
@@ -123,7 +123,7 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         if getattr(failure, "option_name", None) == "--debug":
             rest = shlex.join(word for word in arguments if word != "--debug")
             hint = f"Put it first: tidemill --debug {rest}"
-        output.error(_lower_first(said), hint)
+        output.error(lower_first(said).rstrip("."), hint)
         return output.USAGE
     if isinstance(failure, OSError):
         known = failure.filename is not None and failure.strerror
@@ -138,10 +138,6 @@ def _report(failure: BaseException, arguments: Sequence[str]) -> int:
         "This is a bug in tidemill. Run it again with 'tidemill --debug ...' and report it.",
     )
     return output.FAILURE
-
-
-def _lower_first(text: str) -> str:
-    return (text[:1].lower() + text[1:]).rstrip(".")
 
 
 app = typer.Typer(

@@ -27,6 +27,7 @@ from tidemill.errors import (
     TidemillError,
     UnknownTopicOrPartitionError,
     UnreachableError,
+    lower_first,
 )
 from tidemill.kafka_client.errors import RefusedError, UnsupportedSettingError
 from tidemill.sql.errors import (
@@ -268,4 +269,4 @@ def _from_first(
 def _text(error: KafkaError) -> str:
     """Return librdkafka's message without its prefixes."""
     text = error.str().rpartition("Broker: ")[2].rpartition("Local: ")[2] or error.name()
-    return (text[:1].lower() + text[1:]).rstrip(".")
+    return lower_first(text).rstrip(".")

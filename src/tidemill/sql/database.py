@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tidemill.errors import lower_first
 from tidemill.sql.columns import OF_CHANGES, RECORD, Columns, Shape, column_name
 from tidemill.sql.errors import SqlError, StatementRefusedError
 from tidemill.sql.statement import LATEST, Node
@@ -75,8 +76,7 @@ def reader(relation: Any, rows: int) -> pa.RecordBatchReader:
 
 def message(error: Exception) -> str:
     """Return DuckDB's words without the name of the kind: "Parser Error: syntax error ..."."""
-    text = _KIND.sub("", str(error).strip())
-    return text[:1].lower() + text[1:]
+    return lower_first(_KIND.sub("", str(error).strip()))
 
 
 def translated(error: Exception) -> Exception:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from tidemill.errors import SettingsError, TidemillError
+from tidemill.errors import SettingsError, TidemillError, lower_first
 from tidemill.settings import Section, SettingDef, Settings
 
 S = TypeVar("S", bound=Section)
@@ -234,7 +234,7 @@ def _invalid_entry(kind: type[Section], place: str, error: ValidationError) -> S
     hint = f"{name} is: {about}" if about else ""
     if first["type"] == "missing":
         return SettingsError(f"{place}: {key} is missing", hint=hint)
-    reason = _lower_first(first["msg"].removeprefix("Value error, "))
+    reason = lower_first(first["msg"].removeprefix("Value error, "))
     if not key:
         return SettingsError(f"{place}: {reason}")
     return SettingsError(
@@ -268,7 +268,7 @@ def _invalid(
     reason = first["msg"].removeprefix("Value error, ")
     definition = definition_of(key, known)
     return SettingsError(
-        f"{place}: invalid value {key} = {_value(first['input'])}: {_lower_first(reason)}",
+        f"{place}: invalid value {key} = {_value(first['input'])}: {lower_first(reason)}",
         hint=_allowed(definition) if definition else SEE_ALL,
     )
 
@@ -279,10 +279,6 @@ def _allowed(definition: SettingDef) -> str:
 
 def _value(value: object) -> str:
     return shown(str(value) if not isinstance(value, bool | int | float) else value)
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _checked_config(key: str, name: str, given: Given) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import ValidationError, model_validator
 
 from tidemill.connect.base.secrets import find_plain
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, lower_first
 from tidemill.settings.section import Section
 
 S = TypeVar("S", bound=Section)
@@ -122,4 +122,4 @@ def _invalid(
     if first["type"] == "missing":
         return error(f"the key {key} is missing")
     said = first["msg"].removeprefix("Value error, ")
-    return error(f"invalid {key}: {said[:1].lower()}{said[1:]}")
+    return error(f"invalid {key}: {lower_first(said)}")
