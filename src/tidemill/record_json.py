@@ -264,7 +264,9 @@ def _value_at(text: str, at: int) -> Json:
         reason = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
         raise ValueError(f"not JSON: {reason} at column {error.colno}") from error
     except RecursionError as error:
-        raise ValueError(f"JSON that is nested too deep begins at column {at + 1}") from error
+        raise ValueError(
+            f"not JSON that can be read: it is nested too deeply from column {at + 1} on"
+        ) from error
     return Json(text, at, end)
 
 
@@ -275,6 +277,15 @@ def _whole(text: str) -> Json:
     if end != len(text):
         raise ValueError(f"not JSON: Extra data at column {end + 1}")
     return value
+
+
+def check_json(text: str) -> None:
+    """Check that a text is one JSON value.
+
+    Raises:
+        ValueError: it is not. The message says where: "not JSON: ... at column 3".
+    """
+    _whole(text)
 
 
 def elements(value: Json) -> Iterator[Json]:

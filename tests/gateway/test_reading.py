@@ -67,6 +67,7 @@ def test_a_position_is_an_offset_a_word_or_a_time(
         f"@{start + 1001}": ["2", "3"],
         "2023-11-14T22:13:22Z": ["2", "3"],
         "2033-01-01": [],
+        "1969-12-31T23:59:59.999Z": ["0", "1", "2", "3"],  # -1 would mean the end
     }.items():
         answer = http.get(f"/topics/{topic}/partitions/0", params={"from": position})
         assert values(answer) == expected, position
@@ -145,6 +146,8 @@ def test_only_what_is_committed_is_read(http: httpx.Client, kafka: Kafka, topic:
         ("topics/T/partitions/0?from=soon", 400, "invalid_request"),
         ("topics/T/partitions/0?from=@soon", 400, "invalid_request"),
         ("topics/T/partitions/0?from=--1", 400, "invalid_request"),
+        ("topics/T/partitions/0?from=-@1", 400, "invalid_request"),
+        ("topics/T/partitions/0?from=-2026-01-01", 400, "invalid_request"),
         ("topics/T/partitions/0?from=" + "9" * 40, 400, "invalid_request"),
         ("topics/T/partitions/0?limit=0", 400, "invalid_request"),
         ("topics/T/partitions/0?limit=1000000", 400, "invalid_request"),

@@ -103,6 +103,10 @@ class Log:
         if create:
             self._kafka.create_topics(_CLIENT, {topic: (1, {**_CONFIGS, **(configs or {})})})
         partitions = self._kafka.partitions(_CLIENT, topic, self._admin)
+        if not partitions:
+            raise UnsuitableTopicError(
+                f"topic {topic!r} does not exist", hint="The first append of a program creates it."
+            )
         if len(partitions) != 1:
             raise UnsuitableTopicError(
                 f"topic {topic!r} has {len(partitions)} partitions, and a store has one",

@@ -40,7 +40,7 @@ class Parameters:
         """Return one of some words."""
         value = self.text(name) or default
         if value not in words:
-            raise invalid(f"invalid {name} {value[:100]!r}: use {' or '.join(words)}")
+            raise invalid(f"invalid {name} {value[:100]!r}: use {' or '.join(filter(None, words))}")
         return value
 
     def number(self, name: str, least: int, most: int) -> int | None:

@@ -21,11 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
-from tidemill.gateway.errors import busy, from_kafka, invalid, unknown_partition
+from tidemill.gateway.errors import HttpError, busy, from_kafka, invalid, unknown_partition
 from tidemill.gateway.guard import Budget
-from tidemill.gateway.parameters import Parameters, time_of
+from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
-from tidemill.record_json import Headers, to_line
+from tidemill.record_json import Headers, time_ms, to_line
 
 READERS = 4
 """The most consumers, each of which has a thread."""
@@ -170,10 +170,13 @@ async def positions(
         HttpError: the text is not a position (400), or no broker answers (503).
     """
     specs: Any = OffsetSpec
-    digits = text.removeprefix("-").removeprefix("@")
+    sign = text[:1] if text[:1] in ("-", "@") else ""
+    digits = text.removeprefix(sign)
     is_number = digits.isascii() and digits.isdecimal() and len(digits) < 20
     number = int(digits) if is_number and int(digits) < 2**63 else None
-    if number is not None and text[0] not in "-@":
+    if sign and number is None:
+        raise _invalid_position(text)
+    if number is not None and not sign:
         return [number] * len(places)
     starts, ends = known or ({}, {})
     if text == "beginning":
@@ -182,14 +185,24 @@ async def positions(
     ends = ends or await catalog.offsets(places, specs.latest())
     if text == "end":
         return [ends[place] for place in places]
-    if text[:1] == "-" and number is not None:
+    if number is not None and sign == "-":
         starts = starts or await catalog.offsets(places, specs.earliest())
         return [max(starts[place], ends[place] - number) for place in places]
-    if text[:1] == "@" and number is None:
-        raise invalid(f"invalid from {text[:100]!r}: digits follow the @")
-    time_ms = time_of("from", digits)
-    found = await catalog.offsets(places, specs.for_timestamp(time_ms))
+    try:
+        moment_ms = time_ms(text) if number is None else number
+    except ValueError:
+        raise _invalid_position(text) from None
+    found = await catalog.offsets(places, specs.for_timestamp(max(moment_ms, 0)))
     return [found[place] if found[place] >= 0 else ends[place] for place in places]
+
+
+def _invalid_position(text: str) -> HttpError:
+    """Return the error for an invalid position."""
+    return invalid(
+        f"invalid from {text[:100]!r}",
+        hint="Use beginning, end, an offset, -N for the last N of each partition, @ and "
+        "milliseconds since 1970, or a time: 2026-11-20T10:00Z.",
+    )
 
 
 def partition_of(request: Request, topic: Topic) -> int:

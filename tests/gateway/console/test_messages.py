@@ -243,6 +243,9 @@ def test_a_record_is_written_edited_and_imported(
         # Without the partition, a record would be stored elsewhere in silence.
         ({"action": "import", "partitions": "keep", "lines": '{"partition":2,"value":1}'}, 400),
         ({"action": "send", "encoding": "json", "value": "{"}, 400),
+        ({"action": "send", "encoding": "json", "value": '1,"key":2'}, 400),
+        ({"action": "send", "encoding": "json", "value": "[" * 9999}, 400),
+        ({"action": "send", "encoding": "none", "value": "a"}, 400),
         ({"action": "send", "encoding": "hex", "value": "xyz"}, 400),
         ({"action": "send", "encoding": "base64", "value": "?"}, 400),
         ({"action": "send", "headers": "no colon"}, 400),
@@ -255,6 +258,8 @@ def test_a_record_is_written_edited_and_imported(
         answer = post(http, url, **{"topic": topic, **wrong})
         assert answer.status_code == status, (wrong, answer.text)
     assert len(find(http, topic)["rows"]) == 3
+    wrong = {"action": "send", "topic": topic, "encoding": "json", "value": "nul"}
+    assert "the value is not JSON: Expecting value at column 1" in post(http, url, **wrong).text
 
 
 def test_dead_letters_go_back_to_their_origin(http: httpx.Client, kafka: Kafka, topic: str) -> None:

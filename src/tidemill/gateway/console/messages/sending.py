@@ -22,7 +22,7 @@ from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.posting import Outcome, check_partition, outcome_of, target
 from tidemill.gateway.reading import parts_of
 from tidemill.gateway.topics import Topic
-from tidemill.record_json import Headers, InputRecord, from_line
+from tidemill.record_json import Headers, InputRecord, check_json, from_line
 
 MOST_SELECTED = 500
 MOST_RESENT = 10_000
@@ -178,6 +178,8 @@ def _key(form: Form) -> bytes | None:
 def _value(form: Form) -> bytes | None:
     text = form.get("value", "").replace("\r\n", "\n")  # forms send line breaks so
     match form.get("encoding", "text"):
+        case "text":
+            return text.encode()
         case "null":
             return None
         case "json":
@@ -185,14 +187,15 @@ def _value(form: Form) -> bytes | None:
         case "base64":
             try:
                 return base64.b64decode("".join(text.split()), validate=True)
-            except ValueError as error:
-                raise invalid(f"the value is not base64: {error}") from None
+            except ValueError:
+                raise invalid("the value is not base64") from None
         case "hex":
             try:
                 return bytes.fromhex(text)
-            except ValueError as error:
-                raise invalid(f"the value is not hexadecimal: {error}") from None
-    return text.encode()
+            except ValueError:
+                raise invalid("the value is not hexadecimal") from None
+        case other:
+            raise invalid(f"invalid encoding {other[:50]!r}: use text, json, hex, base64 or null")
 
 
 def _compact(text: str) -> bytes:
@@ -202,7 +205,7 @@ def _compact(text: str) -> bytes:
         HttpError: it is not JSON (400).
     """
     try:
-        from_line(b'{"value":' + text.encode() + b"}")
+        check_json(text)
     except ValueError as error:
         raise invalid(f"the value is {error}") from None
     return compact(text).encode()
