@@ -15,6 +15,25 @@ import tidemill
 from tidemill.confluent.clients import Kafka
 
 HOUR_MS = 3_600_000
+NAMES = ["ann", "ben", "cai", "dan", "eve", "flo", "gus"]
+ROWS: list[dict[str, Any]] = [
+    {
+        "n": n,
+        "x": n / 2,
+        "s": None if n % 10 == 0 else f"s{n}",
+        "who": {"name": NAMES[n % 7]},
+        "flag": n % 2 == 0,
+        "tags": ["a", "b"],
+    }
+    for n in range(1000)
+]
+EVENTS: list[dict[str, Any]] = [
+    {"n": n, "who": f"u{n % 5}", "t": f"2026-01-01T00:{s // 60:02}:{s % 60:02}Z"}
+    for n, s in enumerate(n * 7 % 100 for n in range(300))
+]
+"""They have times of 100 seconds, not in order."""
+LATER = {"n": 1000, "who": "x", "t": "2026-01-01T01:00:00Z"}
+"""An event that ends all windows of the others."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +79,24 @@ def sql_broker() -> Iterator[tidemill.Broker]:
 @pytest.fixture
 def topics(sql_broker: tidemill.Broker) -> Topics:
     return Topics(Kafka(sql_broker.bootstrap_servers))
+
+
+@pytest.fixture(scope="module")
+def table(sql_broker: Any) -> str:
+    """A topic with ``ROWS``."""
+    rows = [(f"k{row['n'] % 50}", row) for row in ROWS]
+    return Topics(Kafka(sql_broker.bootstrap_servers)).fill(rows, partitions=3)
+
+
+@pytest.fixture(scope="module")
+def events(sql_broker: Any) -> str:
+    """A topic with ``EVENTS``."""
+    rows = [(str(row["who"]), row) for row in EVENTS]
+    return Topics(Kafka(sql_broker.bootstrap_servers)).fill(rows, partitions=5)
+
+
+@pytest.fixture(scope="module")
+def ended(sql_broker: Any) -> str:
+    """A topic with ``EVENTS``, and one that is an hour later."""
+    rows = [(str(row["who"]), row) for row in [*EVENTS, LATER]]
+    return Topics(Kafka(sql_broker.bootstrap_servers)).fill(rows, partitions=5)

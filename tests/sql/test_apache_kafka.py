@@ -9,8 +9,6 @@ import pytest
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
 from tests.sql.test_following import (  # noqa: F401 - pytest collects them
-    ended,
-    events,
     test_a_condition_on_offset_or_time_says_where_it_begins,
     test_a_followed_query_gives_rows_that_come_later,
     test_a_join_sees_the_table_as_it_is_when_a_row_comes,
@@ -18,12 +16,17 @@ from tests.sql.test_following import (  # noqa: F401 - pytest collects them
     test_rows_that_are_followed_are_those_of_the_query,
     test_windows_are_those_of_the_query_when_they_are_complete,
 )
+from tests.sql.test_slt import (  # noqa: F401
+    oracle,
+    test_a_statement_on_a_topic_gives_what_duckdb_gives,
+    test_a_statement_that_is_followed_gives_what_duckdb_gives,
+    test_a_view_has_what_duckdb_gives,
+    test_statements_that_write_leave_what_duckdb_has,
+)
 from tests.sql.test_sql import (  # noqa: F401
     connection,
-    table,
     test_a_captured_table_shows_its_rows,
     test_a_failure_amid_an_insert_leaves_nothing_visible,
-    test_a_statement_on_a_topic_gives_what_duckdb_gives,
     test_an_insert_that_fails_writes_nothing,
     test_columns_of_the_record,
     test_each_type_is_read_back_as_it_was_written,
@@ -39,9 +42,12 @@ from tests.sql.test_sql import (  # noqa: F401
 )
 from tests.sql.test_views import (  # noqa: F401
     test_a_view_is_created_read_and_dropped_with_statements,
+    test_a_view_that_is_dropped_leaves_no_files,
     test_another_query_or_another_topic_makes_the_view_again,
     test_kills_lose_nothing_and_count_nothing_twice,
+    test_the_last_worker_that_has_begun_keeps_a_view_alone,
     test_views_have_the_results_of_their_queries_after_each_start,
+    without_pauses,
 )
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.apache_kafka_tests import MARKS, apache  # noqa: F401

@@ -16,7 +16,6 @@ from confluent_kafka import Producer
 
 from tests.sql.conftest import Topics
 from tidemill import sql
-from tidemill.confluent.clients import Kafka
 from tidemill.errors import DurationError
 from tidemill.sql import feed
 from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
@@ -41,31 +40,6 @@ def put(topics: Topics, topic: str, *values: Any, **more: Any) -> None:
     for value in values:
         producer.produce(topic, json.dumps(value), **more)
     assert producer.flush(30) == 0
-
-
-SECONDS = [n * 7 % 100 for n in range(300)]
-
-
-@pytest.fixture(scope="module")
-def events(sql_broker: Any) -> str:
-    """A topic with times of one and a half minute, not in order."""
-    rows = [
-        {"n": n, "who": f"u{n % 5}", "t": f"2026-01-01T00:{s // 60:02}:{s % 60:02}Z"}
-        for n, s in enumerate(SECONDS)
-    ]
-    topics = Topics(Kafka(sql_broker.bootstrap_servers))
-    return topics.fill([(str(row["who"]), row) for row in rows], partitions=3)
-
-
-@pytest.fixture(scope="module")
-def ended(sql_broker: Any, events: str) -> str:
-    """A topic with the same records, and one that is an hour later."""
-    topics = Topics(Kafka(sql_broker.bootstrap_servers))
-    topic = topics.fill([], partitions=3)
-    with sql.connect(topics.servers) as connection:
-        connection.execute(f"INSERT INTO {topic} SELECT _key, n, who, t FROM {events}")
-    put(topics, topic, {"n": 1000, "who": "x", "t": "2026-01-01T01:00:00Z"})
-    return topic
 
 
 @pytest.mark.parametrize(

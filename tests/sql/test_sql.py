@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
-import duckdb
 from confluent_kafka import Producer, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -35,32 +33,6 @@ from tidemill.sql.session import Connection
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.store import check
 
-NAMES = ["ann", "ben", "cai", "dan", "eve", "flo", "gus"]
-ROWS: list[dict[str, Any]] = [
-    {
-        "n": n,
-        "x": n / 2,
-        "s": None if n % 10 == 0 else f"s{n}",
-        "who": {"name": NAMES[n % 7]},
-        "flag": n % 2 == 0,
-        "tags": ["a", "b"],
-    }
-    for n in range(1000)
-]
-CASES = re.findall(
-    r"^query\n(.*?)\n----\n(.*?)(?:\n\n|\Z)",
-    (Path(__file__).parent / "queries.slt").read_text(),
-    re.MULTILINE | re.DOTALL,
-)
-
-
-@pytest.fixture(scope="module")
-def table(sql_broker: Any) -> str:
-    from tidemill.confluent.clients import Kafka
-
-    topics = Topics(Kafka(sql_broker.bootstrap_servers))
-    return topics.fill([(f"k{row['n'] % 50}", row) for row in ROWS], partitions=3)
-
 
 @pytest.fixture
 def connection(topics: Topics) -> Iterator[Connection]:
@@ -71,19 +43,6 @@ def connection(topics: Topics) -> Iterator[Connection]:
 def one(connection: Connection, statement: str) -> Any:
     ((value,),) = connection.execute(statement).fetchall()
     return value
-
-
-@pytest.mark.parametrize(("statement", "expected"), CASES, ids=[c[0][:60] for c in CASES])
-def test_a_statement_on_a_topic_gives_what_duckdb_gives(
-    connection: Connection, table: str, statement: str, expected: str
-) -> None:
-    import pyarrow as pa
-
-    found = connection.execute(statement.format(t=table)).fetchall()
-    with duckdb.connect() as oracle:
-        oracle.register("t", pa.Table.from_pylist(ROWS))
-        assert found == oracle.execute(statement.format(t="t")).fetchall()
-    assert "\n".join("  ".join(map(str, row)) for row in found) == expected.strip()
 
 
 CONDITIONS = st.lists(
