@@ -110,6 +110,28 @@ async def test_a_lost_connection_is_made_again(kafka: Kafka, topic: str) -> None
     cluster.close()
 
 
+async def test_a_topic_that_was_created_again_has_its_own_first_offsets(
+    kafka: Kafka, topic: str
+) -> None:
+    cluster, admin, producer = Cluster(kafka), kafka.admin("tests"), kafka.producer("tests")
+
+    def write(count: int) -> None:
+        for _ in range(count):
+            producer.produce(topic, b"x", partition=0)
+        assert producer.flush(30) == 0
+
+    write(10)
+    (deleted,) = admin.delete_records([TopicPartition(topic, 0, 10)]).values()
+    assert deleted.result(30).low_watermark == 10
+    assert cluster.snapshot().topics[topic].starts[0] == 10
+    kafka.delete_topics("tests", [topic])
+    kafka.create_topics("tests", {topic: (1, {})})
+    write(3)
+    found = cluster.snapshot(whole=False).topics[topic]
+    assert (found.starts, found.records) == ((0,), 3)
+    cluster.close()
+
+
 def test_history_is_a_ring_and_gives_rates() -> None:
     history = History()
     for minute in range(100):

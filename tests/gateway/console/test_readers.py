@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,12 +24,12 @@ from tidemill.amqp_client.connection import AmqpClient
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway.amqp.state import _rates
 from tidemill.gateway.cluster import changes, transactions
-from tidemill.gateway.cluster.transactions import Look, Transactions
+from tidemill.gateway.cluster.transactions import Transactions
 from tidemill.gateway.console import queues
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.transactions import check
 from tidemill.kafka_client.admin import open_writes
-from tidemill.kafka_client.admin.transactions import Description
+from tidemill.kafka_client.admin.transactions import Description, now_ms
 
 
 def post(http: httpx.Client, url: str, **fields: Any) -> httpx.Response:
@@ -365,24 +364,23 @@ def test_the_twin_of_transactions_is_json(http: httpx.Client) -> None:
     assert {"list", "hanging", "held", "held_partitions", "problems"} <= found.keys()
 
 
-async def test_the_overview_looks_again_before_it_reports_a_transaction_that_is_open_for_long() -> (
-    None
-):
-    now_ms = time.time_ns() // 1_000_000
+async def test_the_overview_reports_a_transaction_that_is_open_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     places = (("orders", 0),)
-    begun = Description("t", "Ongoing", 1, 0, 60_000, now_ms - 3_600_000, places, 0)
-    still, ended = (Look(now_ms, each, {}, (), {}) for each in ((begun,), ()))
+    begun = Description("t", "ongoing", 1, 0, 60_000, now_ms() - 3_600_000, places, 0)
+    asked: list[Sequence[Description]] = [
+        (begun, replace(begun, transactional_id="u", started_ms=now_ms())),
+        (),
+    ]
+    monkeypatch.setattr(transactions, "_only_open", lambda _: asked.pop(0))
+    parts = SimpleNamespace(transactions=Transactions(Kafka("127.0.0.1:1")))
 
-    async def attention(latest: Look | None, now: Look) -> list[str]:
-        async def look() -> Look:
-            return now
-
-        parts = SimpleNamespace(transactions=SimpleNamespace(latest=latest, look=look))
+    async def attention() -> list[str]:
         found = await check(cast("View", SimpleNamespace(parts=parts)), snapshot_of(0))
         return [each.command for each in found]
 
-    old = replace(still, at_ms=now_ms - 120_000)
-    assert await attention(old, ended) == []
-    assert await attention(None, ended) == []
-    assert await attention(None, still) == ["tidemill transaction abort t"]
-    assert await attention(still, ended) == ["tidemill transaction abort t"]  # a moment ago
+    assert await attention() == ["tidemill transaction abort t"]
+    assert await attention() == ["tidemill transaction abort t"]  # it is not asked again so soon
+    monkeypatch.setattr(transactions, "OPEN_KEPT_S", -1)
+    assert await attention() == []

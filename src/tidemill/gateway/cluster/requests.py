@@ -64,7 +64,7 @@ class Cluster:
 
         Args:
             whole: Whether first offsets and sizes on disk are asked for again. If not, they are
-                those of the last snapshot, unless there are new partitions.
+                those of the last snapshot, unless there are new partitions or topics.
 
         Raises:
             UnreachableError: no broker answers.
@@ -75,10 +75,8 @@ class Cluster:
         round_ = _Round(addresses_in(metadata))
         topics = _known(metadata, round_)
         ends = self._offsets(round_, topics, LATEST)
-        places = (
-            (topic.name, each.partition_index) for topic in topics for each in topic.partitions
-        )
-        if whole or not all(place in self._starts for place in places):
+        # A topic that was created again can end before its first offset of before.
+        if whole or not all(self._starts.get(place, end + 1) <= end for place, end in ends.items()):
             self._starts = self._offsets(round_, topics, EARLIEST)
             self._sizes = self._ask_sizes(round_)
         found = {

@@ -31,6 +31,8 @@ from tidemill.kafka_client.errors import RefusedError
 
 KEPT_S = 4.0
 """How long a look is shown again."""
+OPEN_KEPT_S = 20.0
+"""How long a list of what is open is shown again."""
 HANGS_MS = 60_000
 """A write without a transaction that is older hangs: its coordinator has forgotten it."""
 MOST_OPEN = 5000
@@ -66,11 +68,19 @@ class Transactions:
         self._kafka = kafka
         self._lock = asyncio.Lock()
         self._kept: tuple[float, Look] | None = None
+        self._kept_open: tuple[float, Sequence[Description]] | None = None
 
-    @property
-    def latest(self) -> Look | None:
-        """The last look, which can be old; None without one. It asks for nothing."""
-        return None if self._kept is None else self._kept[1]
+    async def open(self) -> Sequence[Description]:
+        """Return what is open, and not what that holds back: it asks about no partition.
+
+        Raises:
+            TidemillError: no broker answers, or it does not report transactions.
+        """
+        async with self._lock:
+            if self._kept_open is None or time.monotonic() - self._kept_open[0] > OPEN_KEPT_S:
+                found = await asyncio.to_thread(_only_open, self._kafka)
+                self._kept_open = time.monotonic(), found
+            return self._kept_open[1]
 
     async def look(self) -> Look:
         """Return what is open.
@@ -82,6 +92,7 @@ class Transactions:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
                 found = await asyncio.to_thread(_look, self._kafka)
                 self._kept = time.monotonic(), found
+                self._kept_open = time.monotonic(), found.open
             return self._kept[1]
 
     async def abort(self, transactional_id: str, producer_id: int) -> None:
@@ -95,7 +106,7 @@ class Transactions:
             RefusedError: the user must not do it, for example.
         """
         await asyncio.to_thread(_abort, self._kafka, transactional_id, producer_id)
-        self._kept = None
+        self._kept = self._kept_open = None
 
     async def abort_hanging(self, topic: str, partition: int, producer_id: int) -> None:
         """Write a marker that ends a hanging write.
@@ -134,6 +145,11 @@ def _look(kafka: Kafka) -> Look:
             waiting[id_] = waiting.get(id_, 0) + behind
     hanging = [each for each in writes if each.owner is None and (each.idle_ms or 0) > HANGS_MS]
     return Look(now_ms(), found, waiting, hanging, held, tuple(problems))
+
+
+def _only_open(kafka: Kafka) -> Sequence[Description]:
+    with requests_to(kafka) as requests:
+        return _open(requests, [])
 
 
 def _left_out(_: RefusedError) -> None:

@@ -20,12 +20,14 @@ from tidemill.gateway.cluster.state import GroupState, Snapshot
 
 FRESH_S = 5.0
 """A snapshot that is older is asked for again when it is looked at."""
+QUICK_S = 0.05
+"""One that takes longer is asked for half as often."""
 _SHARE = 20
 """Asking takes at most this part of the time: a large cluster is asked less often."""
 _STALE = 2
 """A snapshot that is so many times older than a fresh one is not shown: the page waits for a new
 one."""
-_WHOLE_S = 20.0
+_WHOLE_S = 60.0
 """How often first offsets and sizes on disk are asked for: they change slowly."""
 
 log = structlog.get_logger("tidemill.gateway")
@@ -58,7 +60,8 @@ class Watch:
             TidemillError: the login is not one that snapshots understand, or is refused.
         """
         latest, age_s = self._latest, time.monotonic() - self._latest_s
-        fresh_s = FRESH_S if latest is None else max(FRESH_S, _SHARE * latest.took_s)
+        took_s = 0.0 if latest is None else latest.took_s
+        fresh_s = max(FRESH_S if took_s < QUICK_S else 2 * FRESH_S, _SHARE * took_s)
         if latest is not None and not self._is_expired and age_s < _STALE * fresh_s:
             if age_s > fresh_s:
                 self._begin().add_done_callback(_ignore)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -14,8 +13,6 @@ from tidemill.gateway.console.lists import Listed, listed
 SHOWN_PARTITIONS = 20
 _LONG_MS = 900_000
 """A transaction that is open for longer needs attention."""
-_KNOWN_S = 60.0
-"""How old a look can be that the overview uses."""
 
 
 async def data(view: View) -> Data:
@@ -76,11 +73,9 @@ async def abort_hanging(view: View, form: Form) -> Done:
 
 
 async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
-    """Find transactions that hold readers back for long. It looks again once a minute."""
-    look = view.parts.transactions.latest
-    if look is None or time.time() - look.at_ms / 1000 > _KNOWN_S:
-        look = await view.parts.transactions.look()  # those of before may have ended
-    open_ms = {each.transactional_id: each.open_ms or 0 for each in look.open}
+    """Find transactions that hold readers back for long."""
+    found = await view.parts.transactions.open()
+    open_ms = {each.transactional_id: each.open_ms or 0 for each in found}
     return [
         Attention(
             "warning",
