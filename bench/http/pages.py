@@ -2,7 +2,8 @@
 
 The broker has 200 topics, 2,000 partitions, 100 groups with offsets and 1,000 queues. Each page is
 loaded again and again over one connection. Then five viewers look at pages that move, while a
-producer writes at a steady rate: the broker's processor time is compared with that without them.
+producer writes at a steady rate: the broker's processor time is compared with that without them, in
+turns, because a broker takes more time for the same while others use the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bench.run import Run, percentile
 
 TOPICS, PARTITIONS, GROUPS, QUEUES, VIEWERS = 200, 10, 100, 1_000, 5
 P99_MS, SHARE, IDLE_MB = 150.0, 5.0, 90.0
-_PER_S = 12_000
+_PER_S, _TURNS = 30_000, 4
 _RECORDS = 20_000
 NOTE = (
     f"{TOPICS} topics of {PARTITIONS} partitions, {GROUPS} groups with offsets, {QUEUES:,} queues. "
@@ -70,11 +71,17 @@ def section(run: Run) -> Section:
         run.say("console: viewers")
         shares = _shares(broker, f"http://127.0.0.1:{port}", pages, seconds)
     alone, viewed = (sum(each) / len(each) for each in shares)
-    cost = Table("Console: five viewers", ["viewers", "broker's processor %"], note=COST_NOTE)
+    cost = Table("Console: five viewers", ["viewers", "broker's % of a core"], note=COST_NOTE)
     cost.rows = [[0, 100 * alone], [VIEWERS, 100 * viewed]]
     aims = [
         Aim("console: the slowest page, p99", slowest, P99_MS, "ms", at_most=True),
-        Aim("console: five viewers", 100 * (viewed - alone), SHARE, "% of a core", at_most=True),
+        Aim(
+            "console: five viewers",
+            100 * (viewed - alone) / alone,
+            SHARE,
+            "% of the broker's processor time",
+            at_most=True,
+        ),
         Aim("console: memory of the gateway, unused", idle_mb, IDLE_MB, "MB", at_most=True),
     ]
     return Section("console", [table, cost], aims)
@@ -166,7 +173,7 @@ def _shares(
     producing.start()
     alone, viewed = [], []
     try:
-        for _ in range(2):
+        for _ in range(_TURNS):
             alone.append(_share(broker.pid, seconds))
             with _viewers(url, pages):
                 viewed.append(_share(broker.pid, seconds))

@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.parts import Parts
-from tidemill.gateway.streaming import EVENT_STREAM, follow
+from tidemill.gateway.server_sent import EVENT_STREAM
+from tidemill.gateway.streaming import follow
 
 
 async def get_topics(request: Request) -> Response:

@@ -22,13 +22,11 @@ from tidemill.gateway.following import Tail, disconnected
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.reading import line_of, positions
+from tidemill.gateway.server_sent import EVENT_STREAM, HEARTBEAT, HEARTBEAT_S, UNBUFFERED
 from tidemill.gateway.topics import Topic
 
-EVENT_STREAM = "text/event-stream"
-HEARTBEAT_S = 15.0
 _CHUNK_RECORDS, _CHUNK_BYTES = 500, 262_144
 _BEGIN = b"retry: 1000\n"
-_HEARTBEAT = b":\n\n"
 _ID = re.compile(r"([A-Za-z0-9_-]{0,8});(\d{1,18}(?:,\d{1,18}){0,1999})")
 _PAUSE_S, _UNREACHABLE_S = 0.1, 1.0
 
@@ -93,9 +91,9 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
-            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"content-type", f"{EVENT_STREAM}; charset=utf-8".encode()),
             (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
+            *((name.encode(), value.encode()) for name, value in UNBUFFERED.items()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if scope["method"] != "HEAD":
@@ -119,7 +117,7 @@ class _Stream(Response):
                         yield self._event(error.body(), b"end")
                         return
                     await asyncio.sleep(_UNREACHABLE_S)  # a browser gives up after an error
-                    yield _HEARTBEAT
+                    yield HEARTBEAT
         finally:
             gone.cancel()
 
@@ -161,7 +159,7 @@ class _Stream(Response):
             if data:
                 yield data
             elif not await _is_set(changed, HEARTBEAT_S):
-                yield _HEARTBEAT
+                yield HEARTBEAT
 
     def _from_recent(self, tail: Tail) -> bytes:
         """Return events of recent records that the client does not have."""

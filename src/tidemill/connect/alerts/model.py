@@ -27,7 +27,6 @@ State = Literal["pending", "firing", "resolved"]
 Matcher = tuple[str, bool, re.Pattern[str]]
 
 _MATCHER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(!=|=)(.*)", re.DOTALL)
-_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def labels_of(values: Mapping[str, object]) -> Labels:
@@ -269,11 +268,6 @@ def parse_matchers(texts: list[str]) -> list[Matcher]:
             pattern += ".*" + pieces[-1]
         found.append((parts[1], parts[2] == "=", re.compile(pattern, re.DOTALL)))
     return found
-
-
-def is_id(text: str) -> bool:
-    """Return whether a text can be the id of a silence."""
-    return _ID.fullmatch(text) is not None
 
 
 def _are(kind: type, values: Iterable[object]) -> bool:

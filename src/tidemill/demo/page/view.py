@@ -11,8 +11,8 @@ from tidemill.demo.page.following import Following
 from tidemill.demo.page.live import LEVELS, LONGEST
 from tidemill.demo.page.places import HEIGHT, WIDTH, bend, country, places
 from tidemill.gateway.console.contract import Page, View
-from tidemill.gateway.console.streams import HEARTBEAT, HEARTBEAT_S, event, event_stream
 from tidemill.gateway.parts import Parts
+from tidemill.gateway.server_sent import HEARTBEAT, HEARTBEAT_S, event, event_stream
 
 FRAME_S = 0.25
 """How often changes are sent."""

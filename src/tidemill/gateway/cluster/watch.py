@@ -18,8 +18,8 @@ from tidemill.gateway.cluster.history import PERIOD_S, History
 from tidemill.gateway.cluster.requests import Cluster
 from tidemill.gateway.cluster.state import GroupState, Snapshot
 
-FRESH_S = 5.0
-"""A snapshot that is older is asked for again when it is looked at."""
+FRESH_S = 4.5
+"""A snapshot that is older is asked for again when it is looked at. Pages look each 5 seconds."""
 QUICK_S = 0.05
 """One that takes longer is asked for half as often."""
 _SHARE = 20

@@ -32,10 +32,10 @@ from tidemill.gateway.console.contract import ROOT, Data, Done, Form, Page, View
 from tidemill.gateway.console.render import Renderer, hidden
 from tidemill.gateway.console.sessions import Session, Sessions, set_cookie
 from tidemill.gateway.console.settings import ConsoleSettings
-from tidemill.gateway.console.streams import HEARTBEAT, HEARTBEAT_S, RETRY, event, event_stream
 from tidemill.gateway.console.table import CHECKS, pages_of
 from tidemill.gateway.errors import HttpError, busy, from_error
 from tidemill.gateway.parts import Parts
+from tidemill.gateway.server_sent import HEARTBEAT, HEARTBEAT_S, RETRY, event, event_stream
 from tidemill.gateway.users import Users
 
 MOST_LIVE = 200

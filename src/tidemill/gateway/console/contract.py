@@ -59,15 +59,17 @@ class View:
             self._snapshot = await self.parts.watch.snapshot()
         return self._snapshot
 
-    async def again(self) -> Snapshot:
-        """Return a new snapshot, e.g. for a topic that was created a moment ago.
+    async def snapshot_with(self, has: Callable[[Snapshot], bool]) -> Snapshot:
+        """Return a snapshot; a new one without what is looked for: it may have been created since.
 
         Raises:
             UnreachableError: no broker answers.
         """
-        self.parts.watch.expire()
-        self._snapshot = await self.parts.watch.snapshot()
-        return self._snapshot
+        snapshot = await self.snapshot()
+        if not has(snapshot):
+            self.parts.watch.expire()
+            self._snapshot = snapshot = await self.parts.watch.snapshot()
+        return snapshot
 
     @property
     def shown(self) -> Snapshot | None:

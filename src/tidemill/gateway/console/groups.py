@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka.admin import OffsetSpec
 
 from tidemill.gateway.cluster import changes
 from tidemill.gateway.cluster.state import GroupState, MemberState, Snapshot
 from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
-from tidemill.gateway.console.lists import Listed, listed
+from tidemill.gateway.console.lists import listed
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.parameters import time_of
+from tidemill.gateway.topics import Place
 
 SHARE = "share"
 TO = ("beginning", "end", "time", "offset", "shift")
 MOST_ROWS = 2000
 """Partitions of one group that its page shows."""
 _LARGEST = 1 << 62
-
-Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ async def _list(view: View, *, shares: bool) -> Data:
     )
     rows = [_row(view, snapshot, each) for each in found.rows]
     return {
-        "list": replace(cast("Listed[Any]", found), rows=rows),
+        "list": found.showing(rows),
         "shares": shares,
         "lag": sum(each.lag for each in groups),
         "without_members": sum(not each.members for each in groups),
@@ -132,11 +131,8 @@ async def _group(view: View) -> tuple[Snapshot, GroupState]:
         HttpError: it does not exist (404).
     """
     name = view.needed("name")
-    snapshot = await view.snapshot()
+    snapshot = await view.snapshot_with(lambda each: name in each.groups)
     group = snapshot.groups.get(name)
-    if group is None:  # created a moment ago, perhaps
-        snapshot = await view.again()
-        group = snapshot.groups.get(name)
     if group is None:
         raise HttpError(404, "unknown_group", f"group {name[:200]} does not exist")
     return snapshot, group

@@ -6,14 +6,15 @@ choose the part. Must not know: what is listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
 
 from tidemill.gateway.console.contract import View
 
 SIZE, MOST = 50, 500
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Listed(Generic[T]):
     size: int
     sort: str
     q: str
+
+    def showing(self, rows: Sequence[R]) -> Listed[R]:
+        """Return this part of the list with other rows: what a page shows of each of them."""
+        return replace(cast("Listed[R]", self), rows=list(rows))
 
 
 def listed(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 from tidemill.gateway.amqp.actions import AmqpActions
 from tidemill.gateway.amqp.state import Entry
@@ -23,7 +23,7 @@ from tidemill.gateway.console.contract import (
     View,
     address,
 )
-from tidemill.gateway.console.lists import Listed, listed
+from tidemill.gateway.console.lists import listed
 from tidemill.gateway.errors import HttpError
 
 MOST_MOVED = 1000
@@ -142,7 +142,7 @@ async def list_queues(view: View) -> Data:
     every = [each.fields for each in amqp.queues.values()]
     return {
         "is_there": True,
-        "list": replace(cast("Listed[Any]", found), rows=rows),
+        "list": found.showing(rows),
         "totals": {
             "queues": len(every),
             "ready": sum(each["ready"] for each in every),

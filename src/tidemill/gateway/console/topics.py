@@ -146,11 +146,8 @@ async def detail(view: View) -> Data:
         HttpError: it does not exist, or the user can't see it (404).
     """
     name = view.needed("name")
-    snapshot = await view.snapshot()
+    snapshot = await view.snapshot_with(lambda each: name in each.topics)
     topic = snapshot.topics.get(name)
-    if topic is None:  # created a moment ago, perhaps
-        snapshot = await view.again()
-        topic = snapshot.topics.get(name)
     if topic is None:
         raise unknown_topic(f"topic {name[:249]}")
     configs = await view.parts.catalog.configs(name)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, cast
 
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page, View, address
-from tidemill.gateway.console.lists import Listed, listed
+from tidemill.gateway.console.lists import listed
 
 SHOWN_PARTITIONS = 20
 _LONG_MS = 900_000
@@ -47,7 +45,7 @@ async def data(view: View) -> Data:
         for each in found.rows
     ]
     return {
-        "list": replace(cast("Listed[Any]", found), rows=rows),
+        "list": found.showing(rows),
         "shown": SHOWN_PARTITIONS,
         "hanging": look.hanging,
         "held": sum(look.held.values()),

@@ -31,9 +31,9 @@ from tidemill.gateway.console.messages.search import (
     row_of,
 )
 from tidemill.gateway.console.messages.tail import tail
-from tidemill.gateway.console.streams import event, event_stream
 from tidemill.gateway.errors import HttpError
 from tidemill.gateway.reading import line_with, parts_of
+from tidemill.gateway.server_sent import event, event_stream
 from tidemill.record_json import Headers
 
 FIRST_SLICE_S = 0.1

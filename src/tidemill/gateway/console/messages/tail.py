@@ -17,14 +17,14 @@ from tidemill.errors import TidemillError
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.console.messages.search import Criteria, Row, matcher, row_of
-from tidemill.gateway.console.streams import (
+from tidemill.gateway.following import Recent
+from tidemill.gateway.server_sent import (
     HEARTBEAT,
     HEARTBEAT_S,
     RETRY,
     event,
     event_stream,
 )
-from tidemill.gateway.following import Recent
 
 EVERY_S = 0.5
 """How often new records are sent."""

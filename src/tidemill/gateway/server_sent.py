@@ -1,4 +1,4 @@
-"""Answers that never end: server-sent events of pages. Must not know: pages, Kafka.
+"""Answers that never end: server-sent events. Must not know: pages, records, Kafka.
 
 Source: HTML Standard, 9.2 (server-sent events).
 """
@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator
 import orjson
 from starlette.responses import StreamingResponse
 
+EVENT_STREAM = "text/event-stream"
 HEARTBEAT = b":\n\n"
 HEARTBEAT_S = 15.0
 """The longest time without an event."""
+UNBUFFERED = {"x-accel-buffering": "no"}
+"""The header with which proxies pass each event on."""
 RETRY = b"retry: 3000\n\n"
 """The first event: how long a browser waits before it connects again, in milliseconds."""
 
@@ -27,5 +30,4 @@ def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
 
     The console counts it among the answers that take long, whose number is limited.
     """
-    headers = {"x-accel-buffering": "no"}  # proxies pass each event on
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    return StreamingResponse(events, media_type=EVENT_STREAM, headers=UNBUFFERED)
