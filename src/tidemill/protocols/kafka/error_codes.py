@@ -205,11 +205,22 @@ def transaction_code(error: BaseException | None, api_key: int, version: int) ->
     return error_code(error, group=api_key != _PRODUCE)
 
 
+_MOST_CHARACTERS = 4_000
+"""Of an error's text. Each can take four bytes."""
+
+
 def error_message(error: BaseException | None) -> str | None:
-    """Return the text for an ``error_message`` field: the error and its hint. None for None."""
+    """Return the text for an ``error_message`` field: the error and its hint. None for None.
+
+    An error can quote names that a client made up. The text is cut, because a string of the
+    protocol has at most 32,767 bytes.
+    """
     if error is None:
         return None
     if not isinstance(error, errors.TidemillError):
         return "The broker failed to handle this request; see its log."
     text = str(error)
+    if len(text) > _MOST_CHARACTERS:
+        half = _MOST_CHARACTERS // 2
+        text = f"{text[:half]} … {text[-half:]}"
     return f"{text.rstrip('.')}. {error.hint}" if error.hint else text
