@@ -86,3 +86,11 @@ def test_no_error_and_an_unknown_error() -> None:
     assert error_message(BatchTooLargeError("too large")) == (
         "too large. Raise max.message.bytes on the topic, or lower batch.size at the producer."
     )
+
+
+def test_an_error_that_quotes_long_names_fits_into_a_string_of_the_protocol() -> None:
+    text = error_message(BatchTooLargeError(f"group {'é' * 32_000} is not {'ü' * 32_000}."))
+    assert text is not None
+    assert text.startswith("group éé")
+    assert text.endswith(f"üü. {BatchTooLargeError.default_hint}")
+    assert len(text.encode()) < 32_767
