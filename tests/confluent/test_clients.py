@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.support.broker_process import BrokerProcess
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import TidemillError
+from tidemill.confluent.errors import LastError
+from tidemill.confluent.pooling import make_client
+from tidemill.errors import OptionError, SettingsError, TidemillError
 
 
 def test_a_refused_question_leaves_no_client_behind(
@@ -63,3 +66,11 @@ def test_a_client_that_is_given_is_asked_and_no_other_is_made(
         assert kafka.topic_id("tests", "given", admin)
         assert kafka.start_offsets("tests", places, admin) == {("given", 0): 0}
         assert kafka.end_offsets("tests", places, admin=admin) == {("given", 0): 0}
+
+
+@pytest.mark.parametrize("name", ["oauth_cb", "stats_cb", "throttle_cb", "no.such.thing"])
+def test_a_text_instead_of_a_function_is_an_error_of_the_settings(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"rejects a property: .*{name}"):
+        Kafka("localhost:1", {name: "text"}).admin("tests")
+    with pytest.raises(OptionError, match=f"rejects an option: .*{name}"):
+        make_client(Consumer, {"group.id": "g", name: "text"}, LastError())

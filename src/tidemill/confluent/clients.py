@@ -110,6 +110,8 @@ class Kafka:
             return kind(config)
         except KafkaException as error:
             raise SettingsError(f"librdkafka rejects a property: {error.args[0].str()}") from error
+        except (TypeError, ValueError) as error:  # a text where it expects a function
+            raise SettingsError(f"confluent-kafka rejects a property: {error}") from error
 
     def translate(self, error: KafkaError, what: str) -> TidemillError:
         """Return librdkafka's error as one of tidemill's types.

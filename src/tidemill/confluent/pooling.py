@@ -46,8 +46,9 @@ def make_client(
     config: dict[str, Any] = {"log_level": "2", **settings, "error_cb": last}
     try:
         return factory(config)
-    except KafkaException as error:
-        reason = error.args[0].str() if error.args else str(error)
+    except (KafkaException, TypeError, ValueError) as error:  # also a text instead of a function
+        is_own = isinstance(error, KafkaException) and error.args
+        reason = error.args[0].str() if is_own else str(error)
         raise OptionError(
             f"librdkafka rejects an option: {reason}",
             hint="Options kafka.* are librdkafka's settings (its CONFIGURATION.md).",
