@@ -123,3 +123,13 @@ def test_the_reason_of_an_end_is_the_last_error_or_the_last_line() -> None:
     assert worker.log.reason(1) == "error: no file"
     assert worker.log.reason(2) == "hint: create it"
     assert worker.log.reason(4) == ""
+
+
+def test_a_worker_that_is_killed_gives_no_line_about_its_work_as_the_reason() -> None:
+    worker = Worker()
+    worker.write(b"timestamp=2026-11-27T06:25:28Z level=warning event=view.failed view=v\n")
+    worker.write(b'{"event":"ready","pid":7}\n')
+    worker.write(b"timestamp=2026-11-27T06:25:29Z level=info event=view.running view=v\n")
+    worker.end()
+    assert "event=view.failed" in worker.log.reason(0)
+    assert worker.log.reason(1) == ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import select
 import sys
 import threading
@@ -16,6 +17,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+_ROUTINE = re.compile(r"timestamp=\S+ level=(info|debug) ")
 
 Copy = Callable[[bytes], None]
 """Writes whole lines to the broker's log. It can block."""
@@ -91,12 +94,20 @@ class WorkerLog:
         return self.after(start)
 
     def reason(self, start: int) -> str:
-        """Return the last error in the lines from a number on, or their last line that has text."""
+        """Return the last error in the lines from a number on, or their last line that has text.
+
+        Lines about its work are left out: a worker that was killed wrote no reason.
+        """
         lines, _ = self.after(start)
         texts = [line.decode(errors="replace").strip() for line in lines[-100:]]
         errors = [text for text in texts if text.startswith("error: ")]
-        texts = errors or [text for text in texts if text]
+        texts = errors or [text for text in texts if text and not _is_routine(text)]
         return texts[-1][:500] if texts else ""
+
+
+def _is_routine(line: str) -> bool:
+    """Return whether a line announces an address, or is of a log and no warning."""
+    return line.startswith('{"event":') or _ROUTINE.match(line) is not None
 
 
 class OutputReader:

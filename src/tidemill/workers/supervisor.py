@@ -51,7 +51,8 @@ class WorkerStatus:
         pid: of the running process.
         restarts: how often it was started again since the start of the broker.
         last_exit: the last exit code, negative for a signal; None: it has not ended yet.
-        reason: why it ended: its last error, or the last line that it wrote.
+        reason: why it ended: its last error, or the last line that it wrote and that is not about
+            its usual work.
         retry_s: the pause before the next start, in seconds, while it is backing off.
     """
 
