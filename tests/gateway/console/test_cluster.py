@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.gateway.console.views import view_of
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import SettingsError, TidemillError, UnreachableError
 from tidemill.gateway.cluster.history import SAMPLES, History
@@ -20,6 +21,7 @@ from tidemill.gateway.cluster.requests import Cluster, _Round, parse_assignment
 from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
 from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.console.render import points
+from tidemill.gateway.console.topics import DETAIL, MOST_READERS, _readers
 from tidemill.gateway.errors import from_error
 from tidemill.kafka_client.admin.requests import check_error_code
 from tidemill.kafka_client.errors import RefusedError, RequestNotSupportedError
@@ -236,3 +238,14 @@ def test_what_a_broker_refuses_has_the_status_of_its_code() -> None:
         answer = from_error(RefusedError(code, "group g", "why"))
         assert (answer.status, str(answer)) == (status, "group g: why"), code
         assert (answer.retry_after_s is not None) == (status == 503)
+
+
+async def test_a_topic_with_very_many_readers_shows_those_that_are_most_behind() -> None:
+    groups = tuple(group_of(f"g{n:04}", orders={0: n}) for n in range(3000))
+    snapshot = snapshot_of(60.0, topic_of("orders", 5000), groups=groups)
+    lags = {each.name: 5000 - each.committed["orders"][0] for each in groups}
+    readers = {"orders": tuple(reversed(lags))}
+    snapshot = replace(snapshot, readers=readers, lags={"orders": lags})
+    found, left_out = _readers(view_of(DETAIL), snapshot, "orders")
+    assert (len(found), left_out) == (MOST_READERS, 3000 - MOST_READERS)
+    assert (found[0].group, found[0].lag) == ("g0000", 5000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.gateway.console.test_cluster import snapshot_of
 from tests.gateway.console.test_messages import HOSTILE, write
 from tests.gateway.console.views import view_of
+from tests.gateway.management.views import CONNECTION
 from tests.gateway.management.views import queue as amqp_queue
 from tests.gateway.management.views import view as amqp_view
 from tests.support.broker_process import BrokerProcess
@@ -299,6 +301,65 @@ async def test_the_page_says_how_many_queues_the_broker_does_not_publish() -> No
         found = await page.data(view_of(page, amqp=object(), amqp_state=state))
         assert found["left_out"] == 7
         assert len(found["list"].rows) == 1
+
+
+async def test_queues_with_very_many_bindings_do_not_hold_the_gateway_up() -> None:
+    names = [f"q{number:05}" for number in range(20_000)]
+    arguments = {"x-dead-letter-exchange": "dead", "x-dead-letter-routing-key": "key"}
+    amqp = replace(
+        amqp_view(**{name: amqp_queue(arguments=arguments) for name in names}),
+        bindings=[
+            {
+                "source": "dead",
+                "destination": name,
+                "destination_type": "queue",
+                "routing_key": "key" if name == "q00007" else name,
+                "arguments": {},
+            }
+            for name in names
+        ],
+    )
+
+    async def looked() -> Any:
+        return amqp
+
+    parts: dict[str, Any] = {"amqp": object(), "amqp_state": SimpleNamespace(view=looked)}
+    began = time.process_time()
+    about = await queues.QUEUE.data(view_of(queues.QUEUE, "name=q00007", **parts))
+    listed = await queues.QUEUES.data(view_of(queues.QUEUES, "size=500", **parts))
+    assert time.process_time() - began < 2  # each with each takes a minute
+    assert about["origins"] == names[: queues.MOST_ROWS]
+    assert about["consumers"][0]["connection"] == CONNECTION
+    assert {each.letters for each in listed["list"].rows} == {("q00007",)}
+
+
+def test_dead_letters_go_where_bindings_say() -> None:
+    def binding(source: str, key: str, destination: str, kind: str = "queue") -> dict[str, Any]:
+        about = {"destination": destination, "destination_type": kind, "arguments": {}}
+        return {"source": source, "routing_key": key, **about}
+
+    bindings = [
+        binding("dead", "a", "one"),
+        binding("dead", "#", "two"),
+        binding("dead", "b", "three"),
+        binding("dead", "a", "other", "exchange"),
+        binding("else", "a", "four"),
+    ]
+    made = replace(amqp_view(jobs=amqp_queue(), one=amqp_queue()), bindings=bindings)
+
+    def letters(**arguments: str) -> set[str]:
+        given = {
+            f"x-dead-letter-{name.replace('_', '-')}": each for name, each in arguments.items()
+        }
+        return set(queues._letters(made, "jobs", given))
+
+    assert letters() == set()
+    assert letters(exchange="") == {"jobs"}
+    assert letters(exchange="", routing_key="one") == {"one"}
+    assert letters(exchange="", routing_key="gone") == set()
+    assert letters(exchange="dead") == {"one", "two", "three"}
+    assert letters(exchange="dead", routing_key="a") == {"one", "two"}
+    assert letters(exchange="gone", routing_key="a") == set()
 
 
 # --- transactions --------------------------------------------------------------------------------

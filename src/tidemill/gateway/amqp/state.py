@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -60,7 +61,7 @@ class Entry:
     rates: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """The facts at one moment, by name.
 
@@ -74,6 +75,16 @@ class View:
     channels: dict[str, Entry]
     exchanges: dict[str, Entry]
     bindings: list[dict[str, Any]]
+
+    @cached_property
+    def targets(self) -> Mapping[tuple[str, str | None], Sequence[str]]:
+        """The queues that are bound, by exchange and routing key; with None, those of all keys."""
+        found: dict[tuple[str, str | None], list[str]] = {}
+        for each in self.bindings:
+            if each["destination_type"] == "queue":
+                for key in (each["routing_key"], None):
+                    found.setdefault((each["source"], key), []).append(each["destination"])
+        return found
 
     @property
     def age_s(self) -> float:

@@ -22,6 +22,8 @@ from tidemill.gateway.topics import Place
 
 SHARE = "share"
 TO = ("beginning", "end", "time", "offset", "shift")
+MOST_MEMBERS = 500
+"""Members of one group that its page shows."""
 MOST_ROWS = 2000
 """Partitions of one group that its page shows."""
 _LARGEST = 1 << 62
@@ -145,7 +147,8 @@ async def describe(view: View) -> Data:
     return {
         "group": _row(view, snapshot, group),
         "protocol": group.protocol,
-        "members": group.members,
+        "members": group.members[:MOST_MEMBERS],
+        "members_left_out": max(0, len(group.members) - MOST_MEMBERS),
         "partitions": rows[:MOST_ROWS],
         "left_out": max(0, len(rows) - MOST_ROWS),
         "read": view.history.read_rates([group.name]),

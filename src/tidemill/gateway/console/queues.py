@@ -5,8 +5,9 @@ What is shown is what the broker publishes. Must not know: HTML, RabbitMQ's API.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,9 @@ MOST_MOVED = 1000
 MOST_ROWS = 500
 _DEAD_LETTERS = "x-dead-letter-exchange"
 _LETTER_KEY = "x-dead-letter-routing-key"
+_ANY_KEY = ("#", "")
+"""Routing keys of bindings that get all letters."""
+MOST_LETTERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,30 @@ def _letters(amqp: Amqp, name: str, arguments: Mapping[str, Any]) -> tuple[str, 
     if not exchange:
         target = key if isinstance(key, str) else name
         return (target,) if target in amqp.queues else ()
-    return tuple(
-        each["destination"]
+    keys = (None,) if not isinstance(key, str) else dict.fromkeys((key, *_ANY_KEY))
+    found = (each for one in keys for each in amqp.targets.get((exchange, one), ()))
+    return tuple(itertools.islice(found, MOST_LETTERS))
+
+
+def _origins(amqp: Amqp, name: str) -> Iterator[str]:
+    """Yield the queues whose dead letters go to a queue."""
+    ways = {
+        (each["source"], key)
         for each in amqp.bindings
-        if each["source"] == exchange
-        and each["destination_type"] == "queue"
-        and (key is None or each["routing_key"] in (key, "#", ""))
-    )[:10]
+        if each["destination"] == name and each["destination_type"] == "queue"
+        for key in (each["routing_key"], None)
+    }
+    for other, each in amqp.queues.items():
+        arguments = each.fields["arguments"]
+        exchange, key = arguments.get(_DEAD_LETTERS), arguments.get(_LETTER_KEY)
+        if exchange == "":
+            is_one = (key if isinstance(key, str) else other) == name
+        elif isinstance(key, str):
+            is_one = any((exchange, one) in ways for one in (key, *_ANY_KEY))
+        else:
+            is_one = (exchange, None) in ways
+        if is_one:
+            yield other
 
 
 def _sorted_age(entry: Entry) -> float | None:
@@ -162,11 +183,12 @@ async def describe(view: View) -> Data:
     if amqp is None or entry is None:
         raise HttpError(404, "unknown_queue", f"queue {name[:200]} does not exist")
     fields = entry.fields
+    connections = {each.partition(" -> ")[0]: each for each in amqp.connections}
     consumers = [
         {
             "tag": tag,
             "client": owner,
-            "connection": _connection(amqp, owner),
+            "connection": connections.get(owner, ""),  # empty if it is not listed
             "unacknowledged": unacknowledged,
             "priority": priority,
             "active": active,
@@ -179,11 +201,6 @@ async def describe(view: View) -> Data:
         if each["destination"] == name and each["destination_type"] == "queue"
     ]
     flags = [each for each in ("durable", "exclusive", "auto_delete") if fields[each]]
-    origins = [
-        other
-        for other, each in amqp.queues.items()
-        if name in _letters(amqp, other, each.fields["arguments"])
-    ]
     return {
         "queue": _row(amqp, name, entry),
         "topic": fields["topic"],
@@ -193,14 +210,9 @@ async def describe(view: View) -> Data:
         "redelivered": fields["redelivered"],
         "consumers": consumers,
         "bindings": bindings[:MOST_ROWS],
-        "origins": origins[:MOST_ROWS],
+        "origins": list(itertools.islice(_origins(amqp, name), MOST_ROWS)),
         "most_moved": MOST_MOVED,
     }
-
-
-def _connection(amqp: Amqp, owner: str) -> str:
-    """Return the name of the connection of a client's address; empty if it is not listed."""
-    return next((name for name in amqp.connections if name.startswith(f"{owner} -> ")), "")
 
 
 async def purge(view: View, form: Form) -> Done:

@@ -18,6 +18,8 @@ from tidemill.gateway.topics import is_name
 
 _BROKERS_DEFAULT = -1
 MOST_PARTITIONS = 10_000
+MOST_READERS = 200
+"""Groups that the page of a topic shows."""
 """Partitions that the form for a new topic accepts."""
 
 
@@ -151,6 +153,7 @@ async def detail(view: View) -> Data:
     if topic is None:
         raise unknown_topic(f"topic {name[:249]}")
     configs = await view.parts.catalog.configs(name)
+    readers, left_out = _readers(view, snapshot, name)
     partitions = listed(
         view,
         _partitions(topic),
@@ -174,7 +177,8 @@ async def detail(view: View) -> Data:
         },
         "hour": view.history.rates([name]),
         "partitions": partitions,
-        "readers": _readers(view, snapshot, name),
+        "readers": readers,
+        "readers_left_out": left_out,
         "configs": [each for each in configs if each["is_set"]],
         "defaults": [each for each in configs if not each["is_set"]],
     }
@@ -195,11 +199,12 @@ def _partitions(topic: TopicState) -> list[Partition]:
     ]
 
 
-def _readers(view: View, snapshot: Snapshot, name: str) -> Sequence[Reader]:
-    """Return the groups that read a topic, the one that is most behind first."""
-    topics = dict(snapshot.topics)
+def _readers(view: View, snapshot: Snapshot, name: str) -> tuple[Sequence[Reader], int]:
+    """Return the groups that read a topic, the one that is most behind first, and how many more."""
+    topics, lags = dict(snapshot.topics), snapshot.lags.get(name, {})
+    readers = sorted(snapshot.readers.get(name, ()), key=lambda each: (-lags.get(each, 0), each))
     found = []
-    for group_name in snapshot.readers.get(name, ()):
+    for group_name in readers[:MOST_READERS]:
         group = snapshot.groups[group_name]
         only = GroupState(
             group.name,
@@ -209,12 +214,14 @@ def _readers(view: View, snapshot: Snapshot, name: str) -> Sequence[Reader]:
             group.members,
             {name: group.committed.get(name, {})},
         )
-        lag = sum(only.lags(topics).get(name, {}).values())
         lag_s, is_older = view.history.lag_s(only, topics, snapshot.at_ms / 1000)
         members = sum(name in each.partitions for each in group.members)
-        row = Reader(group_name, group.kind, group.state, members, lag, lag_s, is_older)
+        row = Reader(
+            *(group_name, group.kind, group.state, members),
+            *(lags.get(group_name, 0), lag_s, is_older),
+        )
         found.append(row)
-    return sorted(found, key=lambda each: (-each.lag, each.group))
+    return found, max(0, len(readers) - MOST_READERS)
 
 
 LIST = Page(
