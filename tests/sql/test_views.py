@@ -34,7 +34,7 @@ from tidemill.errors import DataLossError
 from tidemill.sql import feed
 from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
 from tidemill.sql.session import Connection
-from tidemill.sql.views import running
+from tidemill.sql.views import files, running
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.manager import manager
 from tidemill.sql.views.store import Store, check
@@ -383,6 +383,8 @@ def test_a_view_that_is_dropped_leaves_no_files(
         (tmp_path / name / "view.duckdb").write_text("rows")
         if board is not None:
             (tmp_path / name / "board").write_text(board)
+    (tmp_path / "linked").symlink_to(tmp_path / "two")
+    (tmp_path / "a-file").write_text("")
     connection.execute("DROP MATERIALIZED VIEW two")  # no worker sees it
     with kept_current(topics, tmp_path):
         wait_for(lambda: not (tmp_path / "two" / "board").exists(), "its files are deleted")
@@ -425,3 +427,19 @@ def test_the_last_worker_that_has_begun_keeps_a_view_alone(
         wait_for(lambda: counted() == 15, "the view has the new rows")
         connection.execute("DROP MATERIALIZED VIEW shared")
     assert "shared" not in Board.read(topics.kafka, VIEWS).claims
+
+
+def test_a_folder_without_a_board_that_is_known_is_left_alone(tmp_path: Path) -> None:
+    own = tmp_path / "v"
+    own.mkdir()
+    files.mark(own, "")
+    (own / "view.duckdb").write_text("rows")
+    for folder, board in ((tmp_path, ""), (tmp_path, "b"), (tmp_path / "none", "b"), (own, "b")):
+        files.tidy(folder, board, set())
+    assert [path.name for path in own.iterdir()] == ["view.duckdb"]
+    files.mark(own, "b")
+    files.tidy(own / "view.duckdb", "b", set())
+    files.tidy(tmp_path, "b", {"v"})
+    assert own.exists()
+    files.tidy(tmp_path, "b", set())
+    assert not own.exists()

@@ -46,7 +46,7 @@ def tidy(folder: Path, board: str, names: Collection[str]) -> None:
         board: the id of the board's topic; if it is empty, nothing is deleted.
         names: the views that there are.
     """
-    for own in folder.iterdir() if board and folder.is_dir() else ():
+    for own in _folders(folder) if board else ():
         if own.name in names or own.is_symlink() or _board_of(own) != board:
             continue
         try:
@@ -55,6 +55,13 @@ def tidy(folder: Path, board: str, names: Collection[str]) -> None:
             log.warning("view.files_left", view=own.name, folder=str(own), error=str(error))
         else:
             log.info("view.files_deleted", view=own.name, folder=str(own), bytes=size)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # there is none yet; if it can't be read, views say so
+        return []
 
 
 def _board_of(own: Path) -> str:
