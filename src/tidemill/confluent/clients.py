@@ -26,6 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from tidemill.errors import SettingsError, TidemillError, UnreachableError
+from tidemill.kafka_client.errors import RefusedError
 from tidemill.kafka_client.who_answers import explain
 
 REQUEST_S = 15.0
@@ -120,7 +121,7 @@ class Kafka:
             what: what failed, as "can't <what>".
         """
         if error.code() not in _UNREACHABLE:
-            return TidemillError(f"can't {what}: {error.str()}")
+            return RefusedError(error.code(), f"can't {what}", error.str().rstrip("."))
         return self.unreachable(what, error.str())
 
     def unreachable(self, what: str, cause: str) -> UnreachableError:

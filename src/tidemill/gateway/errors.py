@@ -169,6 +169,11 @@ _CODES: Mapping[int, tuple[int, str]] = {
     # The number was compared with those of the topic, which was deleted since.
     KafkaError._UNKNOWN_PARTITION: (404, "unknown_topic"),
     KafkaError.TOPIC_EXCEPTION: (400, "invalid_topic"),
+    KafkaError.INVALID_CONFIG: (400, "invalid_request"),
+    KafkaError.INVALID_PARTITIONS: (400, "invalid_request"),
+    KafkaError.INVALID_REPLICATION_FACTOR: (400, "invalid_request"),
+    KafkaError.INVALID_REQUEST: (400, "invalid_request"),
+    KafkaError.TOPIC_ALREADY_EXISTS: (409, "topic_exists"),
     KafkaError.MSG_SIZE_TOO_LARGE: (413, "record_too_large"),
     KafkaError.RECORD_LIST_TOO_LARGE: (413, "record_too_large"),
     KafkaError.INVALID_RECORD: (422, "record_refused"),

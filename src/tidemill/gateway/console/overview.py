@@ -123,9 +123,11 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
         if group.lag and (group.lag_s or 0) > _LAG_S:
             stopped = "" if group.members else " It has no members."
             minutes = int((group.lag_s or 0) // 60)
+            records = "record" if group.lag == 1 else "records"
+            older = "more than " if group.is_older else ""
             text = (
-                f"Group {group.name} is {group.lag:,} records behind; the oldest is "
-                f"{'more than ' if group.is_older else ''}{minutes} min old.{stopped}"
+                f"Group {group.name} is {group.lag:,} {records} behind; the oldest is "
+                f"{older}{minutes} min old.{stopped}"
             )
             command = f"tidemill group describe {group.name}"
             url = address("group", name=group.name)
