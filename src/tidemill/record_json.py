@@ -180,7 +180,7 @@ def _plain_record(document: Json) -> InputRecord | None:
             return None
         key, value = fields.get("key"), fields["value"]
         partition, timestamp = fields.get("partition"), fields.get("timestamp")
-        if not _is_whole(partition, 2**31) or not _is_whole(timestamp, 2**63):
+        if not _is_whole(partition, 2**31) or not _is_whole(timestamp, 2**63) or timestamp == 0:
             return None
         return InputRecord(_encoded(key), _encoded(value), [], partition, timestamp)
     except (ValueError, TypeError, LookupError, RecursionError):
@@ -363,6 +363,8 @@ def _header_pair(pair: Json) -> tuple[str, bytes | None]:
 
 def _name(name: object) -> str:
     text = str(name)
+    if "\0" in text:  # librdkafka would cut the name there
+        raise ValueError(f"zero character in the header name {text[:100]!r}")
     if not text.isascii():
         try:
             text.encode()
@@ -382,9 +384,24 @@ def _whole_number(value: object, name: str, most: int) -> int | None:
 def _timestamp(value: object) -> int | None:
     if isinstance(value, str):
         try:
-            return time_ms(value)
+            found: int | None = time_ms(value)
         except ValueError as error:
             raise ValueError(
                 f"invalid timestamp {value!r}: use ISO 8601 or milliseconds"
             ) from error
-    return _whole_number(value, "timestamp", 2**63 - 1)
+    else:
+        found = _whole_number(value, "timestamp", 2**63 - 1)
+    if found is not None:
+        check_timestamp(found)
+    return found
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """Check that a record can have a timestamp.
+
+    Raises:
+        ValueError: it can't. Kafka has no negative ones, and librdkafka sends the present time in
+            place of 0.
+    """
+    if timestamp_ms < 1:
+        raise ValueError(f"invalid timestamp {timestamp_ms}: it must be after 1970-01-01T00:00:00Z")

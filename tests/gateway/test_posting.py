@@ -93,6 +93,15 @@ def test_a_value_as_it_is_has_its_key_in_the_url(
     assert stored(kafka, topic) == [(1, 0, "ä".encode(), raw, [("a", b"1"), ("a", b"b:c")])]
 
 
+@pytest.mark.parametrize("query", ["timestamp=0", "timestamp=1969-01-01", "header=a%00b:1"])
+def test_what_a_client_library_would_change_in_silence_is_refused(
+    http: httpx.Client, topic: str, query: str
+) -> None:
+    kind = {"content-type": "text/plain"}
+    answer = http.post(f"/topics/{topic}?{query}", content=b"x", headers=kind)
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+
+
 def test_curl_sends_lines_and_gets_an_answer_for_each(
     gateway: GatewayProcess, kafka: Kafka, topic: str
 ) -> None:

@@ -24,7 +24,7 @@ from tidemill.gateway.metrics import TRACE
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.topics import Topic
-from tidemill.record_json import InputRecord, from_document, from_line
+from tidemill.record_json import InputRecord, check_timestamp, from_document, from_line
 from tidemill.tracing import Context, with_context
 
 RECORDS = 10_000
@@ -119,9 +119,14 @@ def _raw_record(parameters: Parameters) -> InputRecord:
     record = InputRecord(None if key is None else key.encode(), None)
     record.partition = parameters.number("partition", 0, 2**31 - 1)
     record.timestamp_ms = parameters.time_ms("timestamp")
+    if record.timestamp_ms is not None:
+        try:
+            check_timestamp(record.timestamp_ms)
+        except ValueError as error:
+            raise invalid(str(error)) from error
     for pair in parameters.texts("header"):
         name, colon, value = pair.partition(":")
-        if not colon or not name:
+        if not colon or not name or "\0" in name:
             raise invalid(f"invalid header {pair[:100]!r}: use NAME:VALUE")
         record.headers.append((name, value.encode()))
     return record
