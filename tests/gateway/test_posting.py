@@ -6,11 +6,12 @@ import base64
 import gzip
 import json
 import subprocess
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
 from confluent_kafka.admin import NewPartitions
+from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from tests.support.gateway_process import GatewayProcess
@@ -18,8 +19,15 @@ from tests.support.processes import poll_until
 from tests.support.spans import PARENT, TRACE_ID, recorded, trace_of
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
+from tidemill.gateway import posting
+from tidemill.gateway.guard import Budget
 from tidemill.gateway.metrics import TRACE, Measured
+from tidemill.gateway.parts import Parts
+from tidemill.gateway.settings import GatewaySettings
+from tidemill.gateway.topics import Topic
+from tidemill.gateway.writing import Writer
 from tidemill.metrics.registry import Registry
+from tidemill.record_json import InputRecord
 
 Record = tuple[int, int, bytes | None, bytes | None, list[Any]]
 
@@ -328,3 +336,38 @@ async def test_a_request_is_a_span_whose_context_is_passed_on() -> None:
     assert seen[0]["traceparent"][36:52] == f"{made.context.span_id:016x}"
     assert made.attributes["http.response.status_code"] == 201
     assert made.attributes["url.path"] == "/topics/t"
+
+
+async def test_a_fault_within_a_stream_of_lines_is_a_line_of_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(topic: str, record: InputRecord) -> NoReturn:
+        raise RuntimeError("a fault")
+
+    parts = Parts.start(Kafka("127.0.0.1:1"), GatewaySettings())
+    monkeypatch.setattr(parts.writer, "send", fail)
+    sent: list[Any] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b'{"value":1}\n{"value":2}\n', "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {"type": "http", "method": "POST", "path": "/topics/t", "headers": []}
+    writing = posting._Writing(parts, Topic("t", "", 1), None, {})
+    stream = posting._Stream(Request(scope, receive), writing, only_errors=False)
+    await stream(scope, receive, send)
+    lines = b"".join(each.get("body", b"") for each in sent).splitlines()
+    assert [json.loads(each)["error"] for each in lines] == ["internal_error"]
+    await parts.close()
+
+
+async def test_a_record_that_can_not_be_sent_gives_its_memory_back() -> None:
+    budget = Budget(1 << 20)
+    writer = Writer(Kafka("127.0.0.1:1"), budget)
+    absurd: Any = [("a", object())]
+    with pytest.raises(TypeError):
+        writer.send("t", InputRecord(None, b"x", absurd))
+    assert budget.used == 0
+    await writer.close()

@@ -164,7 +164,7 @@ class Guard:
         except (asyncio.CancelledError, ClientDisconnect):
             raise
         except Exception as error:
-            problem = _problem(error, scope)
+            problem = problem_of(error, scope)
             if begun:  # the answer is cut off, so that the client does not take it for complete
                 raise
             await problem.response()(scope, receive, send_more)
@@ -244,7 +244,7 @@ def _preflight(headers: Headers) -> Response:
     return Response(status_code=204, headers=allowed)
 
 
-def _problem(error: Exception, scope: Scope) -> HttpError:
+def problem_of(error: Exception, scope: Scope) -> HttpError:
     """Return the answer for an error; log it if it is a bug."""
     if isinstance(error, TidemillError):
         return from_error(error)

@@ -264,7 +264,8 @@ class _Stream(Response):
 
     async def _read(self) -> None:
         """Begin to store the record of each line."""
-        number, error = 0, None
+        number = 0
+        error: HttpError | None = None
         try:
             with self._writing.parts.budget.taken() as take:
                 async for line in _lines(self._request, self._settings.body_bytes, take):
@@ -274,9 +275,9 @@ class _Stream(Response):
                     while len(self._outcomes) >= PENDING:
                         self._taken.clear()
                         await self._taken.wait()
-        except HttpError as failure:
-            error = failure
-            self._outcomes.append((number + 1, failure))
+        except Exception as failure:  # without a line for it, the client would miss it
+            error = guard.problem_of(failure, self._request.scope)
+            self._outcomes.append((number + 1, error))
         finally:
             self._ended = error or True
             self._changed.set()

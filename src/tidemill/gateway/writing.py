@@ -107,11 +107,10 @@ class Writer:
                 on_delivery=partial(self._delivered, producer, done, size, topic),
                 **more,
             )
-        except BufferError as error:
+        except BaseException as error:  # also a bare KafkaError
             self._budget.give(size)
-            raise busy("too many records are under way") from error
-        except RAISED as error:
-            self._budget.give(size)
+            if isinstance(error, BufferError):
+                raise busy("too many records are under way") from error
             found = error_in(error)
             if found is None:
                 raise
