@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from tests.gateway.conftest import producer_of
@@ -22,7 +23,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway import following, streaming
+from tidemill.gateway import following, reading, streaming
+from tidemill.gateway.errors import HttpError
+from tidemill.gateway.following import Hub, Tail
+from tidemill.gateway.topics import Catalog, Topic
 from tidemill.gateway.users import Users
 
 STREAM = {"accept": "text/event-stream"}
@@ -348,3 +352,39 @@ async def test_a_comment_keeps_an_idle_stream_open(
     await topics(parts, Users(parts, frozenset()))(scope, receive, send)
     assert sent.count(b":\n\n") >= 3
     await parts.close()
+
+
+async def test_a_fault_of_the_reader_ends_no_following(
+    kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = iter([True])
+
+    def line_of(message: Message) -> bytes:
+        if next(faults, False):
+            raise ValueError("a fault")
+        return reading.line_of(message)
+
+    monkeypatch.setattr(following, "line_of", line_of)
+    catalog = Catalog(kafka)
+    hub, about = Hub(kafka, catalog), await catalog.topic(topic)
+    async with asyncio.timeout(60):
+        for is_fault in (True, False):
+            async with hub.following(about) as (tail, changed):
+                produce(kafka, topic, 10)
+                while not (tail.gone if is_fault else sum(tail.position) == 20):
+                    await changed.wait()
+                    changed.clear()
+        await hub.close()
+
+
+async def test_topics_that_begin_together_have_the_limit_of_those_that_are_followed(
+    kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "PARTITIONS", 3)
+    other = f"{topic}-other"
+    kafka.create_topics("tests", {other: (2, {})})
+    hub = Hub(kafka, Catalog(kafka))
+    begun = (hub._tail(Topic(name, "", 2)) for name in (topic, other))
+    found = await asyncio.gather(*begun, return_exceptions=True)
+    assert [type(each) for each in found] == [Tail, HttpError]
+    await hub.close()

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import OffsetSpec
 from starlette.requests import Request
 
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.errors import RAISED, error_in
 from tidemill.confluent.reading import Follower
 from tidemill.gateway.errors import HttpError, busy
 from tidemill.gateway.reading import line_of
@@ -33,6 +33,7 @@ TOPICS, PARTITIONS = 100, 2_000
 _REST_S = 10.0
 """How long a topic without clients is followed on."""
 _POLL_S = 0.05
+_FAILURES: tuple[type[BaseException], ...] = (Exception, *RAISED)
 _CHECK_S = 1.0
 """How often it is checked whether a topic is still the same one: offsets don't tell."""
 
@@ -101,6 +102,7 @@ class Hub:
         self._loop = asyncio.get_running_loop()
         self._tails: dict[str, Tail] = {}
         self._starting: dict[str, asyncio.Task[Tail]] = {}
+        self._promised = 0  # partitions of these
         self._follower: Follower | None = None
         self._orders: deque[tuple[bool, dict[Place, int]]] = deque()  # for the thread
         self._thread: threading.Thread | None = None
@@ -159,12 +161,17 @@ class Hub:
         return await asyncio.shield(task)
 
     async def _begin(self, topic: Topic) -> Tail:
-        held = sum(each.topic.partitions for each in self._tails.values())
-        if len(self._tails) >= TOPICS or held + topic.partitions > PARTITIONS:
+        held = self._promised + sum(each.topic.partitions for each in self._tails.values())
+        topics = len(self._tails) + len(self._starting)  # with this one
+        if topics > TOPICS or held + topic.partitions > PARTITIONS:
             raise busy("too many topics are followed")
         specs: Any = OffsetSpec
         places = [(topic.name, number) for number in range(topic.partitions)]
-        ends = await self._catalog.offsets(places, specs.latest())
+        self._promised += topic.partitions
+        try:
+            ends = await self._catalog.offsets(places, specs.latest())
+        finally:
+            self._promised -= topic.partitions
         if self._follower is None:
             self._start()
         positions = [ends[place] for place in places]
@@ -240,8 +247,10 @@ class Hub:
                 for message in self._follower.poll(_POLL_S):
                     place = int(message.partition() or 0), int(message.offset() or 0)
                     records.append(Recent(str(message.topic()), *place, line_of(message)))
-            except KafkaException as error:
-                self._loop.call_soon_threadsafe(self._failed, error.args[0].str())
+            except _FAILURES as error:  # the thread serves all topics: it must not end
+                found = error_in(error)
+                reason = repr(error) if found is None else found.str()
+                self._loop.call_soon_threadsafe(self._failed, reason)
             if records:
                 done = threading.Event()
                 self._loop.call_soon_threadsafe(self._take, records, done)
