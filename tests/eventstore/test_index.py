@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -13,6 +14,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError, NewerFoldError
 from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.index import About, IndexFile
+from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.indexing import Indexing
 from tidemill.eventstore.store import Store, rebuild
 
@@ -167,3 +169,18 @@ def test_an_index_that_was_folded_by_newer_rules_is_refused(
     change(tmp_path, topic, "UPDATE about SET fold = 2")
     with pytest.raises(NewerFoldError, match="version 2"):
         Store(kafka, topic, folder=tmp_path)
+
+
+def test_a_fault_while_the_index_is_written_fails_the_store(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(writer: IndexWriter, steps: object) -> NoReturn:
+        raise OverflowError("a fault")
+
+    with Store(kafka, topic, folder=tmp_path) as store:
+        monkeypatch.setattr(IndexWriter, "write", fail)
+        store.append("s", new_event())
+        poll_until(lambda: store._reader.failure is not None, 30, "the store has failed")
+        with pytest.raises(OverflowError):
+            store.append("s", new_event())
+        monkeypatch.undo()

@@ -7,8 +7,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
@@ -201,3 +203,17 @@ def test_a_writer_whose_clock_is_wrong_is_told_and_does_not_try_again(
             store.append("s", [NewEvent("e")])
         assert not isinstance(refused.value, OutcomeUnknownError)
         assert store.version("s") == 0
+
+
+def test_a_fatal_error_of_the_client_reaches_those_that_use_the_store(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare KafkaError, which is not an Exception."""
+
+    def poll(timeout_s: float) -> NoReturn:
+        raise KafkaError(KafkaError._FATAL)  # type: ignore[misc]
+
+    monkeypatch.setattr(store._log, "poll", poll)
+    poll_until(lambda: store._reader.failure is not None, 10, "the store has failed")
+    with pytest.raises(EventStoreError, match="client of the store failed"):
+        store.append("s", [NewEvent("e")])

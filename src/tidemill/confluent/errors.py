@@ -36,6 +36,8 @@ _PERMANENT = frozenset(
 # from Exception. If the error occurs in a callback, it raises a SystemError.
 RAISED = cast("tuple[type[BaseException], ...]", (KafkaException, KafkaError, SystemError))
 """Types that a call to librdkafka may raise."""
+FAILURES: tuple[type[BaseException], ...] = (Exception, *RAISED)
+"""Types that a thread catches whose end would be noticed by no caller."""
 
 
 class LastError:

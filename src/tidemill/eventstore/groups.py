@@ -20,7 +20,7 @@ import orjson
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tidemill.confluent.clients import REQUEST_S, Kafka
-from tidemill.confluent.errors import RAISED
+from tidemill.confluent.errors import FAILURES, RAISED, error_in
 from tidemill.confluent.reading import arrived
 from tidemill.eventstore.deliveries import Backoff, Deliveries
 from tidemill.eventstore.errors import OutcomeUnknownError
@@ -170,7 +170,10 @@ class Group:
                 if time.monotonic() - last >= _COMMIT_S:
                     self._commit()
                     last = time.monotonic()
-        except Exception as error:
+        except FAILURES as error:
+            bare = None if isinstance(error, Exception) else error_in(error)
+            if bare is not None:
+                error = self._kafka.translate(bare, f"be a member of group {self._name}")
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from tidemill.eventstore.index import Indexed, IndexFile, mismatch
 from tidemill.eventstore.index_files import Lock, lock_path
 from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.state import State
+
+_log = logging.getLogger("tidemill.eventstore")
 
 PERIOD_S = 0.1
 """How often the index is written, or looked at."""
@@ -41,7 +44,7 @@ class Indexing:
         index: IndexFile,
         state: State,
         changed: threading.Condition,
-        failed: Callable[[TidemillError], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._index = index
         self._state = state
@@ -73,6 +76,9 @@ class Indexing:
                 self._wake.clear()
                 self.advance()
         except TidemillError as error:
+            self._failed(error)
+        except Exception as error:  # without the thread, the fold would wait for memory
+            _log.exception("the index %s can't be written", self._index.path)
             self._failed(error)
 
     def advance(self) -> None:

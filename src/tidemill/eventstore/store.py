@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.eventstore import wire
 from tidemill.eventstore.errors import (
@@ -364,7 +365,11 @@ class Store:
                 self._reach(self._log.read())
         except TidemillError as error:
             self._fail(error)
-        except Exception as error:
+        except FAILURES as error:
+            found = error_in(error)
+            if found is not None:  # a bare KafkaError has no traceback: it can't be logged as one
+                self._fail(EventStoreError(f"the client of the store failed: {found.str()}"))
+                return
             _log.exception("the tail of store %s failed", self.topic)
             self._fail(error)
 

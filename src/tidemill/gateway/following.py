@@ -20,7 +20,7 @@ from confluent_kafka.admin import OffsetSpec
 from starlette.requests import Request
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.errors import RAISED, error_in
+from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.confluent.reading import Follower
 from tidemill.gateway.errors import HttpError, busy
 from tidemill.gateway.reading import line_of
@@ -33,7 +33,6 @@ TOPICS, PARTITIONS = 100, 2_000
 _REST_S = 10.0
 """How long a topic without clients is followed on."""
 _POLL_S = 0.05
-_FAILURES: tuple[type[BaseException], ...] = (Exception, *RAISED)
 _CHECK_S = 1.0
 """How often it is checked whether a topic is still the same one: offsets don't tell."""
 
@@ -247,7 +246,7 @@ class Hub:
                 for message in self._follower.poll(_POLL_S):
                     place = int(message.partition() or 0), int(message.offset() or 0)
                     records.append(Recent(str(message.topic()), *place, line_of(message)))
-            except _FAILURES as error:  # the thread serves all topics: it must not end
+            except FAILURES as error:  # the thread serves all topics: it must not end
                 found = error_in(error)
                 reason = repr(error) if found is None else found.str()
                 self._loop.call_soon_threadsafe(self._failed, reason)

@@ -17,7 +17,7 @@ import structlog
 from confluent_kafka import KafkaError, Message, Producer
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.errors import RAISED, error_in
+from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.gateway.dedup import Stored
 from tidemill.gateway.errors import busy, from_kafka, unavailable
 from tidemill.gateway.guard import Budget
@@ -146,7 +146,7 @@ class Writer:
                 is_last = producer is self._producers[-1]
                 try:
                     producer.poll(0.1 if is_last else 0.0)
-                except RAISED as error:
+                except FAILURES as error:  # without the thread, no request is answered
                     found = error_in(error)
                     hint = {}
                     if found is not None and "AUTHORIZATION_FAILED" in found.name():

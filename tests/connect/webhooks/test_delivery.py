@@ -22,8 +22,9 @@ from tests.support.certificates import self_signed
 from tests.support.ports import reserve_port
 from tests.support.receiver import Receiver, Reply, Request
 from tests.support.spans import PARENT, TRACE_ID, recorded, trace_of
+from tidemill.confluent import reading
 from tidemill.confluent.reading import Follower, read_to_end
-from tidemill.connect.webhooks import redelivery
+from tidemill.connect.webhooks import intake, redelivery
 from tidemill.connect.webhooks.signatures import Verifier, new_key_pair, new_secret
 from tidemill.connect.webhooks.topics import dead_letters_topic
 
@@ -162,6 +163,24 @@ def test_a_redelivery_that_can_not_read_for_a_moment_is_not_forgotten(
     shop.order("redeliver/one", **{"from": 0})
     shop.wait(lambda: len(shop.attempts(outcome="delivered", job="one")) == 5, "all again")
     assert sorted(numbers(receiver)) == [0, 1, 2, 3, 4]
+
+
+def test_a_bare_error_of_the_client_is_a_failure_and_not_the_end(
+    shop: Shop, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some calls raise a KafkaError, which is not an Exception."""
+    real, errors = reading.arrived, iter([KafkaError(KafkaError._FATAL)])
+
+    def arrived(consumer: Any, timeout_s: float) -> Iterator[Any]:
+        if (error := next(errors, None)) is not None:
+            raise error  # type: ignore[misc]
+        return real(consumer, timeout_s)
+
+    monkeypatch.setattr(intake, "arrived", arrived)
+    shop.define(receiver.url)
+    shop.start()
+    shop.send({"number": 1})
+    shop.wait(lambda: receiver.requests, "another run delivers it")
 
 
 def test_410_disables_until_resumed_and_nothing_is_lost(shop: Shop) -> None:

@@ -25,6 +25,7 @@ from confluent_kafka import (
 )
 
 from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.confluent.reading import arrived
 from tidemill.connect.webhooks.attempts import Restored
 from tidemill.connect.webhooks.definition import Webhook
@@ -159,11 +160,13 @@ class Intake:
                 self._commit(consumer)
             finally:
                 consumer.close()
-        except KafkaException as error:
-            self._taker.intake_failed(self._translate(error.args[0]))
         except TidemillError as error:
             self._taker.intake_failed(error)
-        except Exception as error:
+        except FAILURES as error:
+            found = error_in(error)
+            if found is not None:
+                self._taker.intake_failed(self._translate(found))
+                return
             unexpected = WebhookError(f"unexpected {type(error).__name__}: {error}")
             self._taker.intake_failed(unexpected)
 

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.errors import RAISED
+from tidemill.confluent.errors import FAILURES
 from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.connect.webhooks.attempts import Restored
 from tidemill.connect.webhooks.definition import Webhook
@@ -26,7 +26,6 @@ STOP_S = 10.0
 RETRY_S = 5.0
 """The pause after a failed read of the records."""
 _CLIENT = "tidemill-webhooks"
-_FAILURES: tuple[type[BaseException], ...] = (Exception, *RAISED)
 
 log = structlog.get_logger("tidemill.webhooks")
 
@@ -103,7 +102,7 @@ class Job:
                 for number in [*self._ranges]:
                     await self._read(kafka, webhook, number, done, take)
                 return
-            except _FAILURES as error:
+            except FAILURES as error:
                 log.warning(
                     "webhook.redelivery_failed",
                     webhook=webhook.name,
