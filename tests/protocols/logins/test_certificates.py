@@ -80,6 +80,9 @@ def certificate(*parts: tuple[str, str]) -> dict[str, Any]:
         ([("commonName", 'a,b+c"d\\e<f>g;h')], 'CN=a\\,b\\+c\\"d\\\\e\\<f\\>g\\;h'),
         ([("commonName", " a "), ("userId", "#1")], "UID=\\#1,CN=\\ a\\ "),
         ([("emailAddress", "a@b")], "1.2.840.113549.1.9.1=#1603614062"),
+        ([("title", "a" * 200)], "2.5.4.12=#0c81c8" + "61" * 200),
+        ([("title", "a" * 300)], "2.5.4.12=#0c82012c" + "61" * 300),
+        ([("title", "a" * 70_000)], "2.5.4.12=#0c83011170" + "61" * 70_000),
         ([], ""),
     ],
 )  # fmt: skip

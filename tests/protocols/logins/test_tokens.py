@@ -190,3 +190,22 @@ def test_any_bytes_raise_the_typed_error_only(
     with contextlib.suppress(LoginFailedError):
         asyncio.run(steps())
     assert login.proved is None
+
+
+async def test_keys_are_not_taken_from_where_they_are_not_encrypted() -> None:
+    keys = json.dumps(KeySet([KEY]).as_dict(private=False)).encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if b" /moved " in request:
+            writer.write(b"HTTP/1.0 302 Found\r\nLocation: http://127.0.0.1:%d/keys\r\n\r\n" % port)
+        else:
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + keys)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        assert await Tokens(OauthSettings(jwks=f"{url}/keys")).check(token())
+        with pytest.raises(LoginFailedError, match="can't be read"):
+            await Tokens(OauthSettings(jwks=f"{url}/moved")).check(token())

@@ -61,8 +61,14 @@ def _attribute(name: str, value: str) -> str:
     number, kind = _NUMBERS.get(name, (name, 0x0C))
     data = value.encode()
     size = len(data)
-    length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2, "big")
+    length = bytes([size]) if size < 128 else _long_length(size)
     return f"{number}=#{(bytes([kind]) + length + data).hex()}"
+
+
+def _long_length(size: int) -> bytes:
+    """Return a length of 128 or more in DER: in as few bytes as possible (X.690, 10.1)."""
+    data = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes([0x80 | len(data)]) + data
 
 
 def _escaped(value: str) -> str:

@@ -179,9 +179,16 @@ def _read(source: str) -> bytes:
             return _limited(file.read(MOST_KEYS_BYTES + 1))
     import urllib.request
 
-    with contextlib.closing(
-        urllib.request.urlopen(source, timeout=READ_SECONDS, context=ssl.create_default_context())
-    ) as answer:
+    class Redirects(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *given: Any) -> Any:
+            where = str(given[-1])
+            if urlsplit(where).scheme != "https":
+                raise ValueError(f"it is redirected to {where[:200]}, which is not encrypted")
+            return super().redirect_request(*given)
+
+    tls = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+    opener = urllib.request.build_opener(tls, Redirects)
+    with contextlib.closing(opener.open(source, timeout=READ_SECONDS)) as answer:
         return _limited(answer.read(MOST_KEYS_BYTES + 1))
 
 
