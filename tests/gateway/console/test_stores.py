@@ -10,11 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.gateway.console.views import view_of
 from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.events import NewEvent, StoredEvent
 from tidemill.eventstore.store import Store
 from tidemill.gateway.console.messages.masking import MASK, Mask
-from tidemill.gateway.console.workers.stores import shown
+from tidemill.gateway.console.settings import ConsoleSettings
+from tidemill.gateway.console.workers.stores import PAGES, shown
+from tidemill.gateway.errors import HttpError
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -99,3 +102,11 @@ def test_numbers_of_events_keep_their_digits_and_what_is_invisible_is_shown() ->
     data = b'{ "cents": 1.10, "name": "a\xe2\x80\xaeb" }'
     event = StoredEvent("paid", data, uuid.uuid4(), b"", frozenset(), 1, "account-1", 1, 1, 0)
     assert shown(event, Mask("accounts", [])).data == '{"cents":1.10,"name":"a\\u202eb"}'
+
+
+async def test_a_store_whose_values_are_hidden_shows_no_names_of_streams() -> None:
+    page = next(each for each in PAGES if each.address == "event-store")
+    settings = ConsoleSettings(mask="acc*:$value")
+    with pytest.raises(HttpError, match="hidden here") as caught:
+        await page.data(view_of(page, "name=accounts", settings=settings))
+    assert caught.value.status == 403

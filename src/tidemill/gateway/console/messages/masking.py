@@ -25,12 +25,13 @@ class Mask:
 
     Attributes:
         is_needed: Whether the topic has fields to hide.
+        is_whole: Whether values are hidden as a whole.
     """
 
     def __init__(self, topic: str, settings: Sequence[tuple[str, str]]) -> None:
         fields = [name for pattern, name in settings if fnmatch.fnmatchcase(topic, pattern)]
         self._key = "$key" in fields
-        self._value = "$value" in fields
+        self.is_whole = "$value" in fields
         self._headers = {name[9:].lower() for name in fields if name.startswith("$headers.")}
         self._paths = [name.split(".") for name in fields if not name.startswith("$")]
         self.is_needed = bool(fields)
@@ -47,9 +48,9 @@ class Mask:
 
     def value(self, data: bytes | None) -> bytes | None:
         """Return a value without what is hidden. One that is not JSON is hidden as a whole."""
-        if data is None or not (self._value or self._paths):
+        if data is None or not (self.is_whole or self._paths):
             return data
-        if self._value:
+        if self.is_whole:
             return _BYTES
         try:
             document = orjson.loads(data)

@@ -101,9 +101,14 @@ async def described(view: View) -> Data:
     """Return a part of a store: the newest events of all streams, or of one.
 
     Raises:
-        HttpError: there is no such store or stream (404), or a parameter is malformed (400).
+        HttpError: there is no such store or stream (404), a parameter is malformed (400), or the
+            values of the topic are hidden: they have the names of streams and the tags, too (403).
     """
     name, stream = view.needed("name"), view.text("stream")
+    mask = Mask(name, view.settings.masked())
+    if mask.is_whole:
+        text = f"the values of topic {name} are hidden here, so its events are not shown"
+        raise HttpError(403, "masked", text, hint="console.mask names them.")
     before = view.parameters.number("before", 0, 2**63 - 1)
     try:
         store = await view.parts.stores.get(name)
@@ -123,7 +128,6 @@ async def described(view: View) -> Data:
     about = {"name": name, "stream": stream, "q": q, "is_building": store is None}
     if store is None:
         return {**about, **nothing}
-    mask = Mask(name, view.settings.masked())
     found = await asyncio.to_thread(_look, store, mask, stream, q, before)
     if stream and not found["version"]:
         raise HttpError(404, "unknown_stream", f"store {name} has no stream {stream[:200]}")
