@@ -168,14 +168,8 @@ class Kafka:
             TidemillError: the broker refuses, e.g. because the name is invalid.
             UnreachableError: no broker answers.
         """
-        admin = self._admin(client, admin)  # a client that is collected gets no answers
-        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
-        found = _answers(asked)[topic]
-        if isinstance(found, KafkaException):
-            if found.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return []
-            raise self.translate(found.args[0], f"describe topic {topic}") from found
-        return [(topic, int(each.id)) for each in found.partitions]
+        found = self._described(client, topic, admin)
+        return [] if found is None else [(topic, int(each.id)) for each in found.partitions]
 
     def topic_id(self, client: str, topic: str, admin: AdminClient | None = None) -> str | None:
         """Return the id of a topic as Kafka's tools print it; None if the topic does not exist.
@@ -189,6 +183,14 @@ class Kafka:
             TidemillError: the user must not see the topic.
             UnreachableError: no broker answers.
         """
+        found = self._described(client, topic, admin)
+        if found is None:
+            return None
+        id_ = topic_id_text(found)
+        return topic if set(id_) <= {"A"} else id_
+
+    def _described(self, client: str, topic: str, admin: AdminClient | None) -> Any | None:
+        """Return librdkafka's description of a topic; None if it does not exist."""
         admin = self._admin(client, admin)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
         found = _answers(asked)[topic]
@@ -196,8 +198,7 @@ class Kafka:
             if found.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
             raise self.translate(found.args[0], f"describe topic {topic}") from found
-        id_ = topic_id_text(found)
-        return topic if set(id_) <= {"A"} else id_
+        return found
 
     def topic_configs(self, client: str, topic: str) -> dict[str, str]:
         """Return the configs of a topic, also those that have their default.
