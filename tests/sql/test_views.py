@@ -161,6 +161,23 @@ def test_a_batch_that_fails_leaves_the_file_as_it_was(
         assert sum(row[1] for row in settled(store)) == 20
 
 
+@pytest.mark.parametrize("query", ["SELECT sum(n) AS s FROM {t}", "SELECT n FROM {t}$latest"])
+def test_a_view_of_an_empty_topic_waits_for_its_columns(
+    topics: Topics, tmp_path: Path, query: str
+) -> None:
+    topic = topics.fill([])
+    wanted = rf"^topic {topic} has no JSON objects yet, so its columns are not known\n"
+    with (
+        pytest.raises(SqlError, match=wanted) as raised,
+        opened(topics, tmp_path, query.format(t=topic)),
+    ):
+        pass
+    assert not isinstance(raised.value, StatementRefusedError)  # it is tried again
+    add(topics, topic, rows_of(0, 3))
+    with opened(topics, tmp_path, query.format(t=topic)) as store:
+        assert settled(store)
+
+
 def test_another_query_or_another_topic_makes_the_view_again(
     topics: Topics, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ from tidemill.sql.database import (
     translation,
     tree_of,
 )
-from tidemill.sql.errors import StatementRefusedError, UnknownTableError
+from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
 from tidemill.sql.feed import Feed, Latest, new_records
 from tidemill.sql.incremental import Plan, merge, plan
 from tidemill.sql.statement import LATEST, uses
@@ -105,14 +105,15 @@ class Store:
         try:
             self._identity = self._identify()
             known = self._stored()
-            if known and {"version": "", **known, "shapes": None} != self._identity:
+            # Another definition, or an attempt to open it that failed: its tables can lack columns.
+            if {"version": "", **known, "shapes": None} != self._identity:
                 self._database.close()
                 (self._own / _FILE).unlink()
                 self._database, known = self._open(), {}
             self._shapes = {
                 topic: _shape_from(each) for topic, each in (known.get("shapes") or {}).items()
             }
-            with translation():
+            with translation(), self._columns_are_known():
                 self._begin()
                 self._database.sql(self._result)
                 if not known:
@@ -295,6 +296,20 @@ class Store:
                 self._topics.sample(topic, extents) if sampled else declared(str(text))
             )
         return self._shapes[topic]
+
+    @contextlib.contextmanager
+    def _columns_are_known(self) -> Iterator[None]:
+        """Say of a column that is not found if no record has shown any column yet."""
+        try:
+            yield
+        except duckdb.BinderException as error:
+            bare = next((name for name, shape in self._shapes.items() if not shape.fields), None)
+            if bare is None:
+                raise
+            raise SqlError(
+                f"topic {bare} has no JSON objects yet, so its columns are not known",
+                hint="The view begins with the first ones, or when its definition has columns.",
+            ) from error
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
