@@ -74,3 +74,15 @@ def test_a_text_instead_of_a_function_is_an_error_of_the_settings(name: str) -> 
         Kafka("localhost:1", {name: "text"}).admin("tests")
     with pytest.raises(OptionError, match=f"rejects an option: .*{name}"):
         make_client(Consumer, {"group.id": "g", name: "text"}, LastError())
+
+
+def test_a_reader_whose_queue_was_full_does_not_wait_for_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That is librdkafka's default, whenever 100,000 messages have waited in its queue."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(Kafka, "make", lambda _self, _kind, config: made.append(config))
+    Kafka("127.0.0.1:1").consumer("tests")
+    Kafka("127.0.0.1:1").consumer("tests", fetch_queue_backoff_ms=0)
+    Kafka("127.0.0.1:1", {"fetch.queue.backoff.ms": "700"}).consumer("tests")
+    assert [each["fetch.queue.backoff.ms"] for each in made] == [10, 0, "700"]

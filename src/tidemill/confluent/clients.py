@@ -84,6 +84,8 @@ class Kafka:
 
     def consumer(self, client: str, **more: Any) -> Consumer:
         """Return a consumer that commits nothing. Its group id is not used."""
+        # librdkafka waits for a second, its default, whenever 100,000 messages are in its queue.
+        more = {"fetch_queue_backoff_ms": 10, **more}
         config = self.config(client, group_id=client, enable_auto_commit=False, **more)
         made: Consumer = self.make(Consumer, config)
         return made
