@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.connect.direct.conftest import Direct, Running
@@ -29,10 +31,12 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import ExtractReader
 from tidemill.connect.base.board import BoardWriter, create_topic
 from tidemill.connect.base.definitions import parse
+from tidemill.connect.direct.contract import Counts, Place
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.errors import DefinitionError
+from tidemill.connect.direct.identity import Described
 from tidemill.connect.direct.topics import BRIDGES
-from tidemill.connect.direct.zeromq import ZeroMqBridge
+from tidemill.connect.direct.zeromq import Published, ZeroMqBridge, _Live
 from tidemill.direct.pubsub import (
     CurveClient,
     LogLost,
@@ -41,6 +45,7 @@ from tidemill.direct.pubsub import (
     LogSubscriber,
     new_curve_keys,
 )
+from tidemill.direct.pubsub.blocks import BlockHead, decode_head
 
 
 class Log:
@@ -392,6 +397,110 @@ def test_large_records_and_many_readers_of_the_log_take_bounded_memory(log: Log)
     assert bridge._answers is not None
     assert 0 < bridge._answers._kept_bytes <= 16 << 20
     assert sum(map(len, bridge._answers._kept.values())) == bridge._answers._kept_bytes
+
+
+def test_what_a_requester_that_reads_on_will_ask_for_is_read_before(log: Log) -> None:
+    log.send(*(b"%d" % number + b"x" * 100_000 for number in range(60)))
+    log.start(cache_bytes=0)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
+        asking.connect(log.addresses[1])
+        offset = 0
+        for _ in range(2):
+            asking.send(struct.pack(">2sBBIIQ", b"tr", 1, 1, 1, 0, offset))
+            assert asking.poll(30_000)
+            offset = decode_head(asking.recv_multipart()[1]).following
+        bridge = log.bridge.bridge
+        assert isinstance(bridge, ZeroMqBridge)
+        answers = bridge._answers
+        assert answers is not None
+        log.bridge.wait(lambda: (0, offset, False) in answers._kept, "the next one is there")
+        log.bridge.wait(lambda: len(answers._kept) >= 8 and not answers._ahead, "and some more")
+        assert len(answers._kept) < 16  # of more than 20
+
+
+def test_reads_that_continue_keep_their_place_and_give_each_record_once(log: Log) -> None:
+    log.send(*(b"%d" % number for number in range(9000)))
+    reader = ExtractReader.of(log.kafka, "tests")
+    counting: Any = Counting(reader._consumer)
+    reader._consumer = counting
+    place, found, offset = (log.topic, 0), [], 0
+    with contextlib.closing(reader):
+        while offset < 9000:
+            extract = reader.read(place, offset, 1000, 1 << 20, 30, stays=True)
+            found += [each.offset() for each in extract.records]
+            offset = extract.following
+        assert found == list(range(9000))
+        assert counting.assigned == 1
+        for offset in (5, 6):  # elsewhere, and after a rest
+            extract = reader.read(place, offset, 1, 1 << 20, 30, stays=True)
+            assert [each.offset() for each in extract.records] == [offset]
+            reader.rest()
+        assert counting.assigned == 3
+
+
+class Counting:
+    """A consumer that counts how often it is assigned."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self.assigned = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.assigned += name == "assign"
+        return getattr(self._consumer, name)
+
+
+class Stubs:
+    """What publishes live needs: an identity, a follower and a socket."""
+
+    def __init__(self) -> None:
+        self.asked: list[Future[Described]] = []
+        self.positions = {("t", 0): 0}
+        self.sent: list[BlockHead] = []
+        self.added: dict[tuple[str, int], int] = {}
+
+    def ask(self) -> Future[Described]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+    def still(self, _topic_id: str, _stop: object, asked: Future[Described]) -> Described:
+        return asked.result(0)
+
+    def add(self, starts: dict[tuple[str, int], int]) -> None:
+        self.added |= starts
+
+    def send(self, frames: tuple[bytes, bytes]) -> None:
+        if frames[0] != b"/":
+            self.sent.append(decode_head(frames[1]))
+
+    def subscribers(self, _timeout_s: float) -> int:
+        return 1
+
+
+def test_while_a_broker_says_which_topic_it_is_the_next_records_are_read() -> None:
+    stubs: Any = Stubs()
+    place = Place("b", "t", 1, Kafka("127.0.0.1:1"))
+    published = Published(7, {0: 0}, 1 << 20)
+    live = _Live(place, stubs, "id", published, stubs, Counts())
+
+    def turn(*offsets: int, position: int) -> None:
+        stubs.positions["t", 0] = position
+        found = [Message("t", 0, value=b"v", offset=each, timestamp=(1, 5)) for each in offsets]
+        live._turn(stubs, found, threading.Event())
+
+    turn(0, 1, position=2)
+    assert (len(stubs.asked), stubs.sent) == (1, [])
+    stubs.asked[0].set_result(Described("id", [0, 1]))
+    turn(2, position=4)  # and a marker
+    assert [(each.first, each.following, each.size) for each in stubs.sent] == [(0, 2, 2)]
+    assert (stubs.added, published.ends) == ({("t", 1): 0}, {0: 2, 1: 0})
+    with pytest.raises(FutureTimeoutError):  # nothing is sent before it is known
+        turn(position=4)
+    stubs.sent.clear()
+    turn(4, position=5)
+    stubs.asked[-1].set_result(Described("id", [0, 1]))
+    turn(position=5)
+    assert [(each.first, each.following, each.size) for each in stubs.sent] == [(4, 5, 1)]
 
 
 class Kills:

@@ -13,10 +13,10 @@ import contextlib
 import hashlib
 import threading
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from tidemill.direct.pubsub.blocks import (
     Request,
     Row,
     channel_of,
+    decode_head,
     decode_request,
     encode_block,
     encode_state,
@@ -60,8 +61,8 @@ _ANSWERS = 2
 """Answers that wait for a requester, and requests of it. An answer above that is left out."""
 _LARGEST_REQUEST = 4096
 """Requests are smaller, but ZeroMQ's own greetings count, too."""
-_READ_BYTES, _READ_RECORDS = 2 << 20, 40_000
-"""The same of a read of the log for a requester that reads on: several answers come from it."""
+_AHEAD = 8
+"""Answers that are read from the log before a requester that reads on asks for them."""
 _KEPT_BYTES = 16 << 20
 """Answers from the log that are kept, since subscribers that begin together ask the same."""
 _STATE_S = 1.0
@@ -249,6 +250,21 @@ class _Block(NamedTuple):
     data: bytes
 
 
+def _parts(messages: Sequence[Message], most_bytes: int, most: int) -> Iterator[list[Row]]:
+    """Yield the rows of each block: so many bytes and records, unless one record is larger."""
+    sizes = list(accumulate(map(_size, map(Message.key, messages), map(len, messages))))
+    start = 0
+    while start < len(messages):
+        limit = (sizes[start - 1] if start else 0) + most_bytes
+        end = min(max(bisect_right(sizes, limit), start + 1), start + most)
+        yield _rows(messages[start:end])
+        start = end
+
+
+def _size(key: bytes | None, value_size: int) -> int:
+    return value_size if key is None else len(key) + value_size
+
+
 def _rows(messages: Sequence[Message]) -> list[Row]:
     rows: Any = [
         (each.offset(), each.timestamp()[1], each.key(), each.value(), each.headers() or ())
@@ -273,6 +289,8 @@ class _Live:
         self._place, self._identity, self._topic_id = place, identity, topic_id
         self._published, self._socket, self._counts = published, socket, counts
         self._looked_at = self._state_at = 0.0
+        self._made = dict(published.ends)  # by partition, the offset behind its last block
+        self._waiting: tuple[Future[Any], list[_Block]] | None = None
         self.subscriptions = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -294,56 +312,62 @@ class _Live:
         with contextlib.closing(follower):
             while not stop.is_set():
                 try:
-                    found = follower.take(_WAIT_S)
+                    found = follower.take(0 if self._waiting else _WAIT_S)
                 except KafkaException as error:
                     said = error.args[0].str()
                     raise BridgeError(f"can't read topic {topic}: {said}") from error
                 self._turn(follower, found, stop)
 
     def _turn(self, follower: Follower, found: list[Message], stop: threading.Event) -> None:
-        now = time.monotonic()
-        if found or now - self._looked_at > _LOOK_S:
+        """Make blocks; publish those of the turn before, once it is known that they may be.
+
+        The records of another topic of this name are not of this session. While a broker says which
+        topic it is, the next records are read.
+        """
+        now, before = time.monotonic(), self._waiting
+        self._waiting = None
+        moved = {
+            number: position
+            for (_, number), position in follower.positions.items()
+            if position > self._made[number]
+        }
+        if moved or now - self._looked_at > _LOOK_S:
             self._looked_at = now
             asked = self._identity.ask()
-            blocks = list(self._blocks(found))  # meanwhile
-            # The records of another topic of this name are not of this session.
-            described = self._identity.still(self._topic_id, stop, asked)
+            self._waiting = asked, list(self._blocks(found, moved))
+        if before is not None:
+            described = self._identity.still(self._topic_id, stop, before[0])
             if described is None:
                 return
-            if blocks:
-                with self._place.span(len(found)):
+            if blocks := before[1]:
+                with self._place.span(sum(each.size for each in blocks)):
                     self._publish(blocks)
-            if new := set(described.partitions) - set(self._published.ends):
-                self._published.ends.update(dict.fromkeys(new, 0))
+            if new := dict.fromkeys(set(described.partitions) - set(self._made), 0):
+                self._published.ends.update(new)
+                self._made.update(new)
                 follower.add({(self._place.topic, number): 0 for number in new})
-        for (_, number), position in follower.positions.items():
-            end = self._published.ends[number]
-            if position > end:  # markers, and aborted records
-                empty = encode_block(self._published.session, number, end, position, ())
-                self._publish([_Block(number, position, 0, empty)])
         if now - self._state_at > _STATE_S:
             self._state_at = now
             state = encode_state(self._published.session, self._published.ends)
             self._socket.send((STATE_CHANNEL, state))
             self.subscriptions = self._socket.subscribers(0)
 
-    def _blocks(self, found: Sequence[Message]) -> Iterator[_Block]:
-        """Yield the blocks of records, those of a partition in order."""
+    def _blocks(self, found: Sequence[Message], moved: Mapping[int, int]) -> Iterator[_Block]:
+        """Yield the blocks of records up to some positions, those of a partition in order."""
         groups: dict[int, list[Message]] = {}
         for message in found:
             groups.setdefault(int(message.partition() or 0), []).append(message)
         for number, group in groups.items():
-            first, start = self._published.ends[number], 0
-            sizes = list(accumulate(map(len, group)))  # of values
-            while start < len(group):
-                most = (sizes[start - 1] if start else 0) + _BLOCK_BYTES
-                end = max(bisect_right(sizes, most), start + 1)
-                part = group[start : min(end, start + _BLOCK_RECORDS)]
-                rows = _rows(part)
-                following = rows[-1][0] + 1
+            for rows in _parts(group, _BLOCK_BYTES, _BLOCK_RECORDS):
+                first = self._made[number]
+                self._made[number] = following = rows[-1][0] + 1
                 data = encode_block(self._published.session, number, first, following, rows)
                 yield _Block(number, following, len(rows), data)
-                first, start = following, start + len(part)
+        for number, position in moved.items():
+            if position > (first := self._made[number]):  # markers, and aborted records
+                empty = encode_block(self._published.session, number, first, position, ())
+                self._made[number] = position
+                yield _Block(number, position, 0, empty)
 
     def _publish(self, blocks: Sequence[_Block]) -> None:
         for number, following, size, block in blocks:
@@ -374,6 +398,9 @@ class _Answers:
         self._kept: OrderedDict[_Asked, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._read_on: deque[_Asked] = deque(maxlen=64)
+        self._ahead: deque[_Asked] = deque(maxlen=64)
+        self._identified: Future[Any] | None = None
+        """Whether what was read is of this topic. It is waited for before it is sent."""
 
     def run(self, stop: threading.Event) -> None:
         """Answer until the event is set.
@@ -385,8 +412,10 @@ class _Answers:
         with contextlib.closing(reader):
             while not stop.is_set():
                 wanted: dict[tuple[bytes, bool, int], Request] = {}
-                for frames in self._socket.receive(_WAIT_S):
+                for frames in self._socket.receive(0 if self._ahead else _WAIT_S):
                     self._take(frames, wanted)
+                if not wanted:
+                    self._look_ahead(reader)
                 for (requester, _, _), request in wanted.items():
                     if stop.is_set():
                         return
@@ -426,40 +455,68 @@ class _Answers:
         if found := self._published.since(number, offset):
             return found
         asked = number, offset, request.kind == READ_LAST
-        if (kept := self._kept.get(asked)) is not None:
-            return [kept]
+        if reads_on := asked in self._read_on:
+            self._ahead.append(asked)
+        kept = self._kept.get(asked)
+        found = self._read(asked, end, reader, stays=reads_on)[:1] if kept is None else [kept]
+        if found:
+            self._read_on.append((number, decode_head(found[0]).following, asked[2]))
+        if self._identified is not None:
+            if self._identity.still(self._topic_id, stop, self._identified) is None:
+                return []
+            self._identified = None
+        return found
+
+    def _look_ahead(self, reader: ExtractReader) -> None:
+        """Read what a requester that reads on will ask for, a bit of it at a time."""
+        if not self._ahead:
+            reader.rest()
+            return
+        number, offset, last_only = asked = self._ahead.popleft()
+        for _ in range(_AHEAD):
+            if (kept := self._kept.get((number, offset, last_only))) is None:
+                break
+            offset = decode_head(kept).following
+        else:
+            return
+        end = self._published.ends[number]
+        if offset >= end or self._published.since(number, offset):
+            return
+        found = self._read((number, offset, last_only), end, reader, stays=True)
+        if found and decode_head(found[0]).following > offset:
+            self._ahead.append(asked)
+
+    def _read(self, asked: _Asked, end: int, reader: ExtractReader, *, stays: bool) -> list[bytes]:
+        """Return blocks of the log, up to before ``end``, and keep them; none if it can't be read.
+
+        There can be several for a requester that reads on.
+        """
         try:
-            blocks = self._read(*asked, end, reader)
+            blocks = self._blocks(asked, end, reader, stays=stays)
         except (KafkaException, TidemillError):
             return []
-        if self._identity.still(self._topic_id, stop) is None:
-            return []
-        return blocks[:1]
+        self._identified = self._identity.ask()
+        return blocks
 
-    def _read(
-        self, number: int, offset: int, last_only: bool, end: int, reader: ExtractReader
+    def _blocks(
+        self, asked: _Asked, end: int, reader: ExtractReader, *, stays: bool
     ) -> list[bytes]:
-        """Return blocks of the log, up to before ``end``, and keep them.
-
-        There are several for a requester that reads on.
-        """
-        place, asked = (self._place.topic, number), (number, offset, last_only)
-        limits = (_ANSWER_RECORDS, _ANSWER_BYTES)
-        if asked in self._read_on:
-            limits = (_READ_RECORDS, _READ_BYTES)
+        number, offset, last_only = asked
+        place = self._place.topic, number
+        limits = _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S
         try:
-            found = reader.read(place, offset, *limits, _READ_S)
+            found = reader.read(place, offset, *limits, stays=stays)
         except OutOfRangeError as error:  # it begins later
             offset = min(error.start, end)
-            found = reader.read(place, offset, *limits, _READ_S)
-        rows = [row for row in _rows(found.records) if row[0] < end]
-        self._counts.recovered += len(rows)
+            found = reader.read(place, offset, *limits)
+        records = found.records
+        del records[bisect_left(records, end, key=Message.offset) :]  # type: ignore[arg-type]
+        self._counts.recovered += len(records)
         blocks = []
-        starts = [0, *_cuts(rows)]
-        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
-            part = rows[start:stop]
-            following = rows[stop][0] if stop < len(rows) else min(found.following, end)
-            following = max(following, offset)
+        behind = max(min(found.following, end), offset)
+        parts = list(_parts(records, _ANSWER_BYTES, _ANSWER_RECORDS)) or [[]]
+        for left, part in zip(reversed(range(len(parts))), parts, strict=True):
+            following = part[-1][0] + 1 if left else behind
             if last_only:
                 part = last_of_each_key(part)
             block = encode_block(self._published.session, number, offset, following, part)
@@ -467,7 +524,6 @@ class _Answers:
             if following > offset:
                 self._keep(asked, block)
             asked, offset = (number, following, last_only), following
-        self._read_on.append(asked)
         return blocks
 
     def _keep(self, asked: _Asked, block: bytes) -> None:
@@ -475,14 +531,3 @@ class _Answers:
         self._kept[asked] = block
         while self._kept_bytes > _KEPT_BYTES:
             self._kept_bytes -= len(self._kept.popitem(last=False)[1])
-
-
-def _cuts(rows: Sequence[Row]) -> Iterator[int]:
-    """Yield where an answer ends and the next one begins, of records that were read together."""
-    size = count = 0
-    for at, (_, _, key, value, _) in enumerate(rows):
-        more = len(key or b"") + len(value or b"")
-        if count and (size + more > _ANSWER_BYTES or count == _ANSWER_RECORDS):
-            yield at
-            size = count = 0
-        size, count = size + more, count + 1
