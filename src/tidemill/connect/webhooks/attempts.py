@@ -180,6 +180,7 @@ class Recorder:
             message_max_bytes=LETTER_BYTES,
             message_timeout_ms=0,
         )
+        self._due: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self.pending = 0
 
@@ -192,7 +193,7 @@ class Recorder:
         failed: Callable[[WebhookError], None],
         headers: Headers | None = None,
     ) -> None:
-        """Write a record, and call ``written`` when it is on disk.
+        """Write a record soon, and call ``written`` when it is on disk.
 
         Args:
             failed: called if it can't be written.
@@ -205,21 +206,33 @@ class Recorder:
             else:
                 failed(WebhookError(f"can't write to topic {topic}: {error.str()}"))
 
-        given = {} if headers is None else {"headers": list(headers)}
-        try:
-            self._producer.produce(topic, value, key, on_delivery=report, **given)
-        except BufferError:
-            failed(WebhookError(f"can't write to topic {topic}: the brokers do not answer"))
-            return
-        except KafkaException as error:
-            failed(WebhookError(f"can't write to topic {topic}: {error.args[0].str()}"))
-            return
+        def produce() -> None:
+            given = {} if headers is None else {"headers": list(headers)}
+            try:
+                self._producer.produce(topic, value, key, on_delivery=report, **given)
+                return
+            except BufferError:
+                reason = "the brokers do not answer"
+            except KafkaException as error:
+                reason = error.args[0].str()
+            except (TypeError, ValueError) as error:  # the others that are due must be written
+                reason = str(error)
+            self.pending -= 1
+            failed(WebhookError(f"can't write to topic {topic}: {reason}"))
+
         self.pending += 1
+        self._due.append(produce)
         if self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
     def _poll(self) -> None:
+        """Write what is due, and take the reports. One record at a time wakes librdkafka's thread
+        each time, which takes longer than the record.
+        """
         self._timer = None
+        due, self._due = self._due, []
+        for produce in due:
+            produce()
         self._producer.poll(0)
         if self.pending and self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
