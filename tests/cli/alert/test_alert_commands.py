@@ -11,6 +11,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tidemill.cli import output
+from tidemill.cli.alert.commands import warn_of_problems
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.alerts.model import Ack, Alert, Silence, Stored, WorkerState
 from tidemill.connect.alerts.store import read_alerts, write_orders
@@ -113,3 +114,14 @@ def test_the_worker_refuses_a_file_without_sense(
     done = tidemill.run("alert", "run", "--config", str(file))
     assert said in done.stderr
     assert done.returncode == output.USAGE
+
+
+def test_the_problems_of_many_rules_do_not_fill_the_screen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = {"error": "no process has a metric m", "hint": "See docs/metrics.md."}
+    warn_of_problems({"fine": {}, **{f"r{n:04}": broken for n in range(1020)}})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 21
+    assert lines[0] == "warning: alert r0000: no process has a metric m. See docs/metrics.md."
+    assert lines[-1].startswith("warning: 1,000 more rules have problems")

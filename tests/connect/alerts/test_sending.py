@@ -25,6 +25,7 @@ from tidemill.connect.alerts.definition import ReceiverEntry
 from tidemill.connect.alerts.machine import Due
 from tidemill.connect.alerts.model import Alert, Notice
 from tidemill.connect.alerts.sending import Outgoing
+from tidemill.errors import SettingsError
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -299,3 +300,21 @@ async def test_a_command_that_fails_says_why(command: list[str], problem: str) -
     assert problem in said
     assert bool(said) == bool(problem)
     assert len(said) <= 500
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"url": "${env:NOT_SET_HERE}"},
+        {"url": "https://ops.example", "headers": {"Authorization": "${env:NOT_SET_HERE}"}},
+        {"kind": "command", "command": ["notify", "${env:NOT_SET_HERE}"]},
+    ],
+)
+def test_a_receiver_whose_secret_is_missing_is_found_before_an_alert_fires(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outgoing = Outgoing(ReceiverEntry.model_validate({"name": "ops", **given}), "")
+    with pytest.raises(SettingsError, match="NOT_SET_HERE is not set"):
+        outgoing.check()
+    monkeypatch.setenv("NOT_SET_HERE", "https://ops.example")
+    outgoing.check()

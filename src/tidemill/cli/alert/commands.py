@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tidemill.confluent.clients import Kafka
     from tidemill.connect.alerts.desk import Desk
 
+_MOST_PROBLEMS = 20
+
 app = command_group("List, acknowledge and silence alerts.")
 
 WAIT_S = 30.0
@@ -89,9 +91,16 @@ def list_alerts(
         output.emit_table(("SILENCE", "ENDS IN", "MATCHERS", "BY"), ended)
     if worker is None or worker["state"] != "running":
         output.warn("no worker evaluates alerts now")
-    for name, rule in sorted((worker or {}).get("rules", {}).items()):
-        if rule.get("error"):
-            output.warn(f"alert {name}: {rule['error']}. {rule.get('hint', '')}".rstrip())
+    warn_of_problems((worker or {}).get("rules", {}))
+
+
+def warn_of_problems(rules: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print which rules can't be evaluated, and how many more there are."""
+    problems = [(name, rule) for name, rule in sorted(rules.items()) if rule.get("error")]
+    for name, rule in problems[:_MOST_PROBLEMS]:
+        output.warn(f"alert {name}: {rule['error']}. {rule.get('hint', '')}".rstrip())
+    if (more := len(problems) - _MOST_PROBLEMS) > 0:
+        output.warn(f"{more:,} more rules have problems: tidemill alert list --json")
 
 
 @app.command(short_help="Show an alert, or all of a rule.")

@@ -47,6 +47,14 @@ class Outgoing:
         self._url = external_url
         self._http: tuple[Sender, Messages] | None = None
 
+    def check(self) -> None:
+        """Check that what the receiver refers to can be read. Each notice reads it again.
+
+        Raises:
+            SettingsError: a variable is not set, or a file can't be read.
+        """
+        resolve(self._receiver.model_dump())
+
     async def send(self, due: Due) -> str:
         """Send a notice. Return why it has failed; empty: the receiver has it."""
         try:

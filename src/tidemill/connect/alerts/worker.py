@@ -137,6 +137,16 @@ class Run:
         self._rule_states: dict[str, dict[str, Any]] = {}
         self.families: list[Family] = []
 
+    def _check_receivers(self) -> None:
+        """Report receivers that no notice can reach, before an alert fires."""
+        for name, outgoing in self._outgoing.items():
+            try:
+                outgoing.check()
+            except TidemillError as error:
+                log.warning(
+                    "alert.receiver_invalid", receiver=name, error=str(error), hint=error.hint
+                )
+
     async def run(self, is_running: Callable[[], None]) -> None:
         """Work until the stop.
 
@@ -154,6 +164,7 @@ class Run:
             log.info(
                 "alerts.running", rules=len(self._config.rules), alerts=len(self._machine.alerts)
             )
+            self._check_receivers()
             await self._store(self._machine.retire(now_ms()))
             while not self._stop.is_set():
                 due = time.monotonic() + self._config.settings.interval_ms / 1000
