@@ -201,6 +201,25 @@ def test_records_that_retention_has_deleted_are_reported_as_lost(
         assert numbers(take(events, 1)) == [10]
 
 
+def test_a_log_that_is_shorter_than_a_client_has_read_is_reported(
+    http: httpx.Client, kafka: Kafka, topic: str
+) -> None:
+    """As after a restore of a backup: what is written next must not be left out."""
+    produce(kafka, topic, 10, partition=0)
+    source = Source(http, f"/topics/{topic}?from=beginning")
+    with source.events() as events:
+        assert numbers(take(events, 10)) == [*range(10)]
+    source.last_id = source.last_id.replace(";10,", ";1000,")
+    with source.events() as events:
+        reset = next(events)
+        assert (reset.kind, reset.json) == (
+            "reset",
+            {"reason": "the log is shorter", "partition": 0, "from": 1000, "to": 10},
+        )
+        produce(kafka, topic, 1, first=10, partition=0)
+        assert numbers(take(events, 1)) == [10]
+
+
 def test_a_topic_that_is_created_again_is_read_from_its_beginning(
     http: httpx.Client, kafka: Kafka, topic: str
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import orjson
 from starlette.requests import Request
@@ -40,10 +40,11 @@ async def follow(request: Request) -> Response:
     last = request.headers.get("last-event-id") or parameters.text("last_event_id")
     parameters.end()
     stream = _Stream(request, parts, topic)
+    places = [(topic.name, number) for number in range(topic.partitions)]
     if last:
         stream.resume(last)
+        stream.cut(await positions(parts.catalog, places, "end"))
     else:
-        places = [(topic.name, number) for number in range(topic.partitions)]
         stream.vector = await positions(parts.catalog, places, start or "end")
     return stream
 
@@ -79,6 +80,17 @@ class _Stream(Response):
         if found[1] != self._topic.id[:8] or len(self.vector) > self._topic.partitions:
             self._start_again()
         self._grow()
+
+    def cut(self, ends: Sequence[int]) -> None:
+        """Continue at the end of partitions that are shorter than the client has read.
+
+        Without that, it would miss what is written up to where it was.
+        """
+        for number, end in enumerate(ends):
+            offset = self.vector[number]
+            if offset > end:
+                self.vector[number] = end
+                self._lost.append(self._reset("the log is shorter", number, offset))
 
     def _start_again(self) -> None:
         """Read the topic from its beginning: it is not the one that the client has followed."""
@@ -181,17 +193,10 @@ class _Stream(Response):
         try:
             found = await self._parts.pool.read(place, offset, _CHUNK_RECORDS, _CHUNK_BYTES)
         except OutOfRangeError as error:
-            self.vector[number] = error.start if offset < error.start else error.end
             is_old = offset < error.start
-            return self._event(
-                {
-                    "reason": "records were deleted" if is_old else "the log is shorter",
-                    "partition": number,
-                    "from": offset,
-                    "to": self.vector[number],
-                },
-                b"reset",
-            )
+            self.vector[number] = error.start if is_old else error.end
+            reason = "records were deleted" if is_old else "the log is shorter"
+            return self._reset(reason, number, offset)
         events: list[bytes] = []
         for message in found.records:
             self.vector[number] = int(message.offset() or 0) + 1
@@ -200,6 +205,11 @@ class _Stream(Response):
             await asyncio.sleep(_PAUSE_S)
         self.vector[number] = max(self.vector[number], found.following)
         return b"".join(events)
+
+    def _reset(self, reason: str, number: int, offset: int) -> bytes:
+        """Return the event that a partition does not continue at an offset, but at another one."""
+        where = {"partition": number, "from": offset, "to": self.vector[number]}
+        return self._event({"reason": reason, **where}, b"reset")
 
     def _event(self, data: dict[str, object], kind: bytes) -> bytes:
         """Return an event that is not a record."""
