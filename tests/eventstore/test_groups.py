@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +20,7 @@ from tests.support.effort import examples
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.deliveries import Backoff, Deliveries
+from tidemill.eventstore.errors import EventStoreError
 from tidemill.eventstore.events import NewEvent, Query, StoredEvent
 from tidemill.eventstore.groups import Delivery, Group
 from tidemill.eventstore.store import Store
@@ -90,8 +97,6 @@ def taken(group: Group) -> Delivery:
 
 
 def committed(kafka: Kafka, topic: str) -> int:
-    from confluent_kafka import TopicPartition
-
     consumer = kafka.consumer("tests")
     consumer.close()
     reader = kafka.make(type(consumer), kafka.config("tests", group_id=f"{topic}.g"))
@@ -173,3 +178,17 @@ def test_a_group_that_could_not_join_in_time_closes_without_an_error(
 
     group._consumer = Late()  # type: ignore[assignment]
     group.close()
+
+
+def test_a_store_that_is_shorter_than_a_group_has_handled_is_an_error(
+    kafka: Kafka, store: Store
+) -> None:
+    """As after a restore of a backup: the next events must not be left out in silence."""
+    store.append("s", [NewEvent("e")])
+    ahead = [TopicPartition(store.topic, 0, 1000)]
+    wanted = ConsumerGroupTopicPartitions(f"{store.topic}.late", ahead)
+    admin: Any = kafka.admin("tests")
+    (future,) = admin.alter_consumer_group_offsets([wanted]).values()
+    future.result(30)
+    with Group(store, kafka, "late") as group, pytest.raises(EventStoreError, match="ends at 1"):
+        group.take(WAIT_S)

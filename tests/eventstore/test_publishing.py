@@ -150,6 +150,15 @@ def test_a_topic_that_lost_its_records_does_not_get_them_again_in_silence(
     assert publish(store, kafka, to, after=1) == [2]
 
 
+def test_a_store_that_is_shorter_than_what_was_published_is_an_error(
+    store: Store, kafka: Kafka
+) -> None:
+    store.append("s", [NewEvent("e")])
+    publisher = Publisher(store, kafka, f"{store.topic}-published", after=1000)
+    with pytest.raises(PublishPositionError, match="ends at 1"):
+        list(publisher.run(threading.Event(), until_end=True))
+
+
 def test_a_topic_that_was_created_again_gets_all_events(store: Store, kafka: Kafka) -> None:
     to = f"{store.topic}-out"
     append(store, "a-1")

@@ -22,8 +22,9 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 from tidemill.confluent.clients import REQUEST_S, Kafka
 from tidemill.confluent.errors import FAILURES, RAISED, error_in
 from tidemill.confluent.reading import arrived
+from tidemill.errors import TidemillError
 from tidemill.eventstore.deliveries import Backoff, Deliveries
-from tidemill.eventstore.errors import OutcomeUnknownError
+from tidemill.eventstore.errors import EventStoreError, OutcomeUnknownError
 from tidemill.eventstore.events import NewEvent, Query, StoredEvent
 from tidemill.eventstore.reading import Following
 from tidemill.eventstore.store import Store
@@ -133,6 +134,13 @@ class Group:
             return
         (found,) = consumer.committed(partitions, timeout=REQUEST_S)
         checkpoint = max(0, found.offset)
+        try:
+            self._check_checkpoint(checkpoint)
+        except TidemillError as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+            return
         with self._changed:
             self._token = object()
             self._deliveries = Deliveries(checkpoint, self._window)
@@ -140,6 +148,23 @@ class Group:
             self._following = self._store.follow(after=checkpoint, **self._select)
             self._following.listen(self._wake)
             self._changed.notify_all()
+
+    def _check_checkpoint(self, checkpoint: int) -> None:
+        """Check that the store has the events up to a checkpoint.
+
+        Raises:
+            EventStoreError: it does not: what is appended up to there would be left out.
+        """
+        if checkpoint > self._store.position():
+            self._store.catch_up()
+        position = self._store.position()
+        if checkpoint > position:
+            raise EventStoreError(
+                f"group {self._name} has handled position {checkpoint}, and store "
+                f"{self._store.topic} ends at {position}",
+                hint="The store was restored or replaced. Use a new group, or set the offset of "
+                f"group {self._store.topic}.{self._name}: tidemill group seek",
+            )
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         with contextlib.suppress(KafkaException):  # the next member gets more events again

@@ -87,6 +87,12 @@ class Publisher:
         with contextlib.closing(producer):
             position = self.position = self._start(producer)
             self.store.catch_up()
+            if position > self.store.position():
+                raise PublishPositionError(
+                    f"events up to position {position} are in topic {self.topic}, and store "
+                    f"{self.store.topic} ends at {self.store.position()}",
+                    hint="The store was restored or replaced: publish to a new topic.",
+                )
             end = self.store.position() if until_end else None
             while not stop.is_set():
                 batch = list(itertools.islice(self.store.read_all(after=position, to=end), BATCH))
