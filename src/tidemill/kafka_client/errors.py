@@ -40,8 +40,8 @@ class RefusedError(TidemillError):
         reason: The broker's words, or the name of the code, without what it is about.
     """
 
-    def __init__(self, code: int, subject: str, reason: str) -> None:
-        super().__init__(f"{subject}: {reason}")
+    def __init__(self, code: int, subject: str, reason: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{subject}: {reason}", hint=hint)
         self.code = code
         self.reason = reason
 

@@ -219,6 +219,18 @@ def test_an_invalid_rule_is_a_usage_error(line: Users, arguments: tuple[str, ...
     assert line.run("acl", "create", *arguments).returncode == USAGE
 
 
+def test_a_broker_without_access_control_says_in_a_hint_what_to_do(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    open_line = CommandLine(broker.bootstrap, tmp_path)
+    for arguments in (("list",), ("create", "ann", "read", "topic:t")):
+        done = open_line.run("acl", *arguments)
+        error, hint = done.stderr.splitlines()
+        assert error.endswith(": No Authorizer is configured on the broker.")
+        assert hint == "hint: Name a super user: [security] super_users in tidemill.toml."
+        assert done.returncode == FAILURE
+
+
 def test_without_rights_nothing_is_changed(line: Users) -> None:
     create_user(line, "eve")
     login = {"user": "eve", "password": "p"}

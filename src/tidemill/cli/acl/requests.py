@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code
+from tidemill.kafka_client.errors import RefusedError
 from tidemill.protocols.kafka.operations import ANY, EFFECTS, KINDS, OPERATIONS, PATTERNS
 from tidemill.state.security.types import Rule, RuleFilter
 
 DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 _VERSIONS = (1, 3)
 _SENT_TOGETHER = 500
+_SECURITY_DISABLED = 54
 
 _NUMBERS: dict[object, int] = {
     value: number for table in (KINDS, OPERATIONS, PATTERNS) for number, value in table.items()
@@ -24,7 +26,7 @@ _NUMBERS: dict[object, int] = {
 def list_rules(requests: BrokerRequests) -> list[Rule]:
     """Return all rules of the cluster."""
     response = _ask(requests, DESCRIBE_ACLS, _filter_tree(RuleFilter()))
-    check_error_code(response.error_code, "the rules", response.error_message)
+    _check(response.error_code, "the rules", response.error_message)
     return [
         Rule(
             KINDS[each.resource_type],
@@ -46,7 +48,7 @@ def create_rules(requests: BrokerRequests, rules: Sequence[Rule]) -> None:
         part = rules[start : start + _SENT_TOGETHER]
         response = _ask(requests, CREATE_ACLS, {"creations": [_creation(each) for each in part]})
         for result in response.results:
-            check_error_code(result.error_code, "the rule", result.error_message)
+            _check(result.error_code, "the rule", result.error_message)
 
 
 def delete_rules(requests: BrokerRequests, rules: Sequence[Rule]) -> None:
@@ -69,7 +71,18 @@ def delete_rules(requests: BrokerRequests, rules: Sequence[Rule]) -> None:
         ]
         response = _ask(requests, DELETE_ACLS, {"filters": filters})
         for result in response.filter_results:
-            check_error_code(result.error_code, "the rule", result.error_message)
+            _check(result.error_code, "the rule", result.error_message)
+
+
+def _check(code: int, subject: str, message: str | None) -> None:
+    """Check an error code. A broker that knows no rules says in its second sentence what to do."""
+    try:
+        check_error_code(code, subject, message)
+    except RefusedError as error:
+        reason, end, hint = error.reason.partition(". ")
+        if code != _SECURITY_DISABLED or not end:
+            raise
+        raise RefusedError(code, subject, f"{reason}.", hint=hint) from error
 
 
 def _ask(requests: BrokerRequests, api: int, tree: dict[str, Any]) -> Any:
