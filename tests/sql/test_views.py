@@ -27,12 +27,17 @@ from tests.sql.conftest import Topics
 from tidemill import sql
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base import manager as base_manager
-from tidemill.connect.base.board import Board
+from tidemill.connect.base.board import Board, BoardWriter
 from tidemill.connect.base.errors import DefinitionExistsError, TakenOverError
 from tidemill.connect.base.orders import pause
 from tidemill.errors import DataLossError
 from tidemill.sql import feed
-from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
+from tidemill.sql.errors import (
+    MalformedStatementError,
+    SqlError,
+    StatementRefusedError,
+    UnknownTableError,
+)
 from tidemill.sql.session import Connection
 from tidemill.sql.views import files, running
 from tidemill.sql.views.definition import Definition
@@ -216,7 +221,8 @@ def test_two_processes_cannot_keep_the_same_view(topics: Topics, tmp_path: Path)
         ("SELECT * FROM t$latest JOIN read_csv('/etc/passwd') ON true", SqlError),
         ("SELECT * FROM information_schema.tables", StatementRefusedError),
         ("DROP TABLE t", StatementRefusedError),
-        ("SELECT n FROM", SqlError),
+        ("SELECT n FROM", MalformedStatementError),
+        ("SELECT count(*) FROM t GROUP BY 7", MalformedStatementError),
     ],
 )
 def test_queries_that_make_no_view_are_refused(
@@ -377,6 +383,21 @@ def kept_current(
 
 def status_of(topics: Topics, name: str) -> dict[str, Any]:
     return Board.read(topics.kafka, VIEWS).statuses.get(name, {})
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_view_with_a_syntax_error_waits_for_the_user(topics: Topics, tmp_path: Path) -> None:
+    with kept_current(topics, tmp_path):
+        writer = BoardWriter(topics.kafka, VIEWS)
+        writer.define(Definition(name="broken", query="SELEC n FROM t"))
+        writer.close()
+        wait_for(lambda: status_of(topics, "broken").get("error"), "the worker has tried it")
+        status = status_of(topics, "broken")
+        forgetting = BoardWriter(topics.kafka, VIEWS)
+        forgetting.forget("broken", Board.read(topics.kafka, VIEWS))
+        forgetting.close()
+    assert (status["phase"], status["failures"]) == ("failed", 1)
+    assert "syntax error" in status["error"]
 
 
 @pytest.mark.usefixtures("without_pauses")

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidemill.errors import lower_first
 from tidemill.sql.columns import OF_CHANGES, RECORD, Columns, Shape, column_name
-from tidemill.sql.errors import SqlError, StatementRefusedError
+from tidemill.sql.errors import MalformedStatementError, SqlError, StatementRefusedError
 from tidemill.sql.statement import LATEST, Node
 
 _KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?=.)")
@@ -87,6 +87,8 @@ def translated(error: Exception) -> Exception:
     if isinstance(error, RecursionError):
         hint = "Write a part of it as a common table expression: WITH part AS (...)."
         return StatementRefusedError("the statement is nested too deeply", hint=hint)
+    if isinstance(error, duckdb.ParserException):
+        return MalformedStatementError(message(error))
     if isinstance(error, (duckdb.Error, pa.ArrowException)):
         is_short = isinstance(error, duckdb.OutOfMemoryException)
         return SqlError(message(error), hint=_MEMORY_HINT if is_short else None)
@@ -113,7 +115,7 @@ def tree_of(database: duckdb.DuckDBPyConnection, statement: str) -> Node:
     """Return DuckDB's tree of a query.
 
     Raises:
-        SqlError: it is malformed.
+        MalformedStatementError: it is not valid SQL.
         StatementRefusedError: it is not one query.
     """
     with translation():
@@ -194,5 +196,5 @@ def declared(text: str) -> Shape:
             ask(database, f"CREATE TABLE t ({text})")
             found = reader(database.sql("SELECT * FROM t"), 1).schema
         except duckdb.Error as error:
-            raise SqlError(f"invalid columns {text!r}: {error}") from error
+            raise MalformedStatementError(f"invalid columns {text!r}: {error}") from error
     return Shape({each.name: each.type for each in found})

@@ -18,6 +18,10 @@ class StatementRefusedError(SqlError):
     )
 
 
+class MalformedStatementError(SqlError):
+    """A statement is not valid SQL, or declares invalid columns. Another run can't change that."""
+
+
 class UnknownTableError(SqlError):
     """A statement names a table that is not a topic."""
 

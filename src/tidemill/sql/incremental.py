@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 
 from tidemill.sql.database import ask, text_of, tree_of
-from tidemill.sql.errors import SqlError, StatementRefusedError
+from tidemill.sql.errors import MalformedStatementError, StatementRefusedError
 from tidemill.sql.statement import LATEST, Node, Uses, function_of, table_of, uses, window_of
 from tidemill.sql.windows import expanded, statement_text, time_text
 
@@ -71,7 +71,7 @@ def plan(database: duckdb.DuckDBPyConnection, statement: str, *, endless: bool =
 
     Raises:
         StatementRefusedError: it can't be: the text says why.
-        SqlError: it is malformed.
+        MalformedStatementError: it is malformed.
     """
     tree = tree_of(database, statement)
     (one,) = tree["statements"]
@@ -271,7 +271,7 @@ def _groups(database: duckdb.DuckDBPyConnection, node: Node, found: Sequence[boo
         if each.get("class") == "CONSTANT":
             place = int(text_of(database, each))
             if not 1 <= place <= len(items):
-                raise SqlError(f"GROUP BY {place}: there are {len(items)} columns")
+                raise MalformedStatementError(f"GROUP BY {place}: there are {len(items)} columns")
             groups.append(items[place - 1])
             continue
         same = [item for item in items if names and item.get("alias") == names[0]]

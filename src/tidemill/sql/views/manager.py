@@ -12,11 +12,14 @@ from tidemill.connect.base.keeper import RestartingKeeper
 from tidemill.connect.base.manager import Commands, Manager
 from tidemill.connect.base.runs import Runs
 from tidemill.errors import DataLossError
-from tidemill.sql.errors import SqlError, StatementRefusedError
+from tidemill.sql.errors import MalformedStatementError, SqlError, StatementRefusedError
 from tidemill.sql.views import files
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.running import RunningView
 from tidemill.sql.views.topics import VIEWS
+
+PERMANENT = (MalformedStatementError, StatementRefusedError, DataLossError)
+"""A view that fails with one of these waits for the user."""
 
 
 def manager(kafka: Kafka, folder: Path, only: Collection[str] | None = None) -> Manager[Definition]:
@@ -31,7 +34,7 @@ def manager(kafka: Kafka, folder: Path, only: Collection[str] | None = None) -> 
     """
 
     def keep(definition: Definition, commands: Commands) -> RestartingKeeper:
-        runs = Runs((StatementRefusedError, DataLossError), SqlError)
+        runs = Runs(PERMANENT, SqlError)
         return RestartingKeeper(RunningView(definition, kafka, folder), runs, commands)
 
     create_topic(kafka, VIEWS)
