@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tidemill.cli import output
-from tidemill.cli.alert.commands import warn_of_problems
+from tidemill.cli.alert.commands import WAIT_S, warn_of_problems
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.alerts.model import Ack, Alert, Silence, Stored, WorkerState
 from tidemill.connect.alerts.store import read_alerts, write_orders
@@ -86,6 +86,24 @@ def test_what_is_wrong_is_said(
     done = tidemill.run("alert", *arguments)
     assert done.returncode == code
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("age_ms", [None, 60_000], ids=["none", "silent"])
+def test_a_test_notice_without_a_worker_fails_soon(
+    tidemill: CommandLine, kafka: Kafka, age_ms: int | None
+) -> None:
+    state = None
+    if age_ms is not None:
+        at_ms = time.time_ns() // 1_000_000 - age_ms
+        state = WorkerState(at_ms, "here:1", 1000, {}, {"ops": {"kind": "webhook"}})
+    write_orders(kafka, {"worker/state": state})
+    began = time.monotonic()
+    done = tidemill.run("alert", "test", "ops")
+    assert time.monotonic() - began < WAIT_S / 2
+    assert "no worker evaluates alerts" in done.stderr
+    assert "hint: Start one" in done.stderr
+    assert done.returncode == output.FAILURE
+    assert not [key for key in read_alerts(kafka) if key.startswith("test/")]
 
 
 def test_an_alert_that_has_ended_can_not_be_acknowledged(

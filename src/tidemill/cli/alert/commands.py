@@ -39,6 +39,8 @@ app = command_group("List, acknowledge and silence alerts.")
 
 WAIT_S = 30.0
 """How long ``test`` waits for the worker."""
+NO_WORKER_S = 3.0
+"""How long it waits if no worker runs: one may just be starting."""
 
 AlertId = Annotated[
     str, typer.Argument(metavar="ID", help="Id of the alert, or enough of its beginning.")
@@ -208,14 +210,16 @@ def send_test(
     from tidemill.connect.alerts.store import read_alerts, write_orders
 
     kafka = _kafka(servers, properties)
-    known = (_desk(servers, properties).worker() or {}).get("receivers", {})
+    worker = _desk(servers, properties).worker() or {"state": "no worker"}
+    known = worker.get("receivers", {})
     if known and receiver not in known:
         raise output.NotFoundError(
             f"there is no receiver {receiver}", hint=f"There are: {', '.join(sorted(known))}"
         )
     key = f"{TEST}/{secrets.token_hex(8)}"
     write_orders(kafka, {key: OrderedTest(receiver, _now_ms())})
-    deadline = time.monotonic() + WAIT_S
+    is_running = worker["state"] != "no worker"
+    deadline = time.monotonic() + (WAIT_S if is_running else NO_WORKER_S)
     while time.monotonic() < deadline:
         done = read_alerts(kafka).get(key)
         if isinstance(done, OrderedTest) and done.error is not None:
@@ -226,6 +230,11 @@ def send_test(
             return
         time.sleep(0.2)
     write_orders(kafka, {key: None})
+    if not is_running:
+        raise TidemillError(
+            "no worker evaluates alerts, so no test notice was sent",
+            hint="Start one: tidemill serve with [[alert]] in its file, or tidemill alert run.",
+        )
     raise TidemillError(
         f"no worker has sent the test notice within {WAIT_S:g} s",
         hint="See: tidemill worker list",
