@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -145,6 +146,26 @@ async def test_the_overview_says_that_a_login_has_no_snapshot_and_shows_the_rest
     assert "GSSAPI" in shown
     assert "host:1" in shown
     assert "no topics yet" not in shown
+
+
+async def test_a_lost_worker_is_not_shown_beside_the_one_that_replaces_it() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    hour = 3_600_000
+
+    async def published() -> list[Published]:
+        seen = (
+            *(("sources", "host:1", now_ms - hour), ("sources", "host:2", now_ms)),
+            *(("views", "host:3", now_ms - 2 * hour), ("views", "host:4", now_ms - hour)),
+            *(("gateway", "host:5", now_ms), ("gateway", "other:6", now_ms - 1000)),
+        )
+        return [Published(*each, ()) for each in seen]
+
+    page = next(each for each in PAGES if each.address == "overview")
+    metrics = SimpleNamespace(published=published)
+    data = await page.data(view_of(page, watch=Watch(KERBEROS), metrics=metrics))
+    assert [(each.process, each.is_lost) for each in data["workers"]] == [
+        *(("host:2", False), ("host:4", True), ("host:5", False), ("other:6", False))
+    ]
 
 
 async def test_pages_that_need_a_snapshot_say_that_a_login_has_none() -> None:

@@ -95,14 +95,20 @@ async def attention_of(view: View, snapshot: Snapshot) -> list[Attention]:
 async def _workers(view: View) -> list[Worker]:
     """Return the processes that publish metrics.
 
+    A lost one is left out if another process of the same worker was seen after it.
+
     Raises:
         TidemillError: their topic can't be read.
     """
     found = await view.parts.metrics.published()
     now_ms = time.time_ns() // 1_000_000
+    latest: dict[str, int] = {}
+    for each in found:
+        latest[each.worker] = max(each.at_ms, latest.get(each.worker, each.at_ms))
     return [
         Worker(each.worker, each.process, each.at_ms, now_ms - each.at_ms > LOST_AFTER_MS)
         for each in found
+        if now_ms - each.at_ms <= LOST_AFTER_MS or each.at_ms == latest[each.worker]
     ]
 
 
