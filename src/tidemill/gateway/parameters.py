@@ -15,9 +15,13 @@ class Parameters:
 
     Args:
         skip_empty: Whether those without a value are left out: a form sends all its fields.
+        asked: Gets the name of each parameter that is asked for.
     """
 
-    def __init__(self, request: Request, *, skip_empty: bool = False) -> None:
+    def __init__(
+        self, request: Request, *, skip_empty: bool = False, asked: set[str] | None = None
+    ) -> None:
+        self._asked: set[str] = set() if asked is None else asked
         self._given: dict[str, list[str]] = {}
         for name, value in request.query_params.multi_items():
             if value or not skip_empty:
@@ -25,7 +29,7 @@ class Parameters:
 
     def text(self, name: str) -> str | None:
         """Return a parameter, or None."""
-        values = self._given.pop(name, [])
+        values = self.texts(name)
         if len(values) > 1:
             raise invalid(f"parameter {name} is given twice")
         if values and "\ufffd" in values[0]:
@@ -34,6 +38,7 @@ class Parameters:
 
     def texts(self, name: str) -> list[str]:
         """Return a parameter that can be given several times."""
+        self._asked.add(name)
         return self._given.pop(name, [])
 
     def word(self, name: str, words: Sequence[str], default: str) -> str:

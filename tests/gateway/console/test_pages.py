@@ -168,6 +168,18 @@ async def test_a_lost_worker_is_not_shown_beside_the_one_that_replaces_it() -> N
     ]
 
 
+def test_links_of_a_list_repeat_only_the_parameters_of_the_page(http: httpx.Client) -> None:
+    unknown = "&".join(f"x{number}=1" for number in range(3000))
+    answer = http.get(f"{ROOT}/topics?internal=1&size=1&sort=-records&{unknown}")
+    assert len(answer.content) < 50_000
+    assert "x2999" not in answer.text
+    (link,) = re.findall(r'<a href="([^"]+)" rel="next"', answer.text)
+    assert link.replace("&amp;", "&") == (f"{ROOT}/topics?internal=1&size=1&sort=-records&page=2")
+    assert re.search(r'name="sort" value="-records"', answer.text)
+    (twin,) = re.findall(r'<a href="([^"]+)">JSON</a>', answer.text)
+    assert twin.replace("&amp;", "&") == f"{ROOT}/topics.json?internal=1&size=1&sort=-records"
+
+
 async def test_pages_that_need_a_snapshot_say_that_a_login_has_none() -> None:
     page = next(each for each in PAGES if each.address == "topics")
     with pytest.raises(UnsupportedSettingError) as caught:

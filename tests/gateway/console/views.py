@@ -15,6 +15,7 @@ from tidemill.gateway.console.settings import ConsoleSettings
 def view_of(page: Page, query: str = "", *, settings: Any = None, **parts: Any) -> View:
     """Return a view of a page."""
     about = {"type": "http", "query_string": query.encode(), "headers": [], "path": "/"}
+    about["method"] = "GET"
     return View(
         page=page,
         request=Request(about),

@@ -230,10 +230,8 @@ class Console:
             twin="",
         )
         if view is not None and page is not None:
-            query = request.url.query
-            behind = f"?{query}" if query else ""
-            frame.live = f"{ROOT}/{page.address}.live{behind}" if moves else ""
-            frame.twin = f"{ROOT}/{page.address}.json{behind}"
+            frame.live = address(f"{page.address}.live", **view.kept) if moves else ""
+            frame.twin = address(f"{page.address}.json", **view.kept)
             if view.shown is not None:
                 frame.snapshot_ms = view.shown.at_ms
                 frame.problems = view.shown.problems

@@ -48,6 +48,7 @@ class View:
     render: Callable[[str, Mapping[str, Any]], str] = lambda template, data: ""
     checks: Sequence[Check] = ()
     _snapshot: Snapshot | None = None
+    _asked: set[str] = field(default_factory=set)
 
     async def snapshot(self) -> Snapshot:
         """Return all topics and groups: the same at each call for this view.
@@ -79,7 +80,7 @@ class View:
     @property
     def parameters(self) -> Parameters:
         """The parameters of the URL. One that is malformed is an error."""
-        return Parameters(self.request, skip_empty=True)
+        return Parameters(self.request, skip_empty=True, asked=self._asked)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a parameter of the URL."""
@@ -96,10 +97,20 @@ class View:
             raise HttpError(400, "invalid_request", f"parameter {name} is missing")
         return found
 
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The parameters that links of the page repeat: those that it has asked for.
+
+        An action comes before its page has asked for any. It keeps all.
+        """
+        given = dict(self.request.query_params)
+        if self.request.method == "POST" and not self._asked:
+            return given
+        return {name: value for name, value in given.items() if name in self._asked}
+
     def url(self, **changes: object) -> str:
         """Return the address of this page with other parameters. None leaves one out."""
-        given = {**dict(self.request.query_params), **changes}
-        return address(self.page.address, **given)
+        return address(self.page.address, **{**self.kept, **changes})
 
 
 @dataclass(frozen=True)
