@@ -174,7 +174,7 @@ class Recorder:
         self._loop = asyncio.get_running_loop()
         self._producer: Any = kafka.producer(
             _CLIENT,
-            linger_ms=5,
+            linger_ms=3,  # what is due is handed over together
             enable_idempotence=True,
             compression_type="lz4",
             message_max_bytes=LETTER_BYTES,
