@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.support.broker_process import BrokerProcess
+from tidemill.cli.client import Cluster
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.errors import LastError
 from tidemill.confluent.pooling import make_client
@@ -85,4 +86,6 @@ def test_a_reader_whose_queue_was_full_does_not_wait_for_a_second(
     Kafka("127.0.0.1:1").consumer("tests")
     Kafka("127.0.0.1:1").consumer("tests", fetch_queue_backoff_ms=0)
     Kafka("127.0.0.1:1", {"fetch.queue.backoff.ms": "700"}).consumer("tests")
-    assert [each["fetch.queue.backoff.ms"] for each in made] == [10, 0, "700"]
+    Cluster("127.0.0.1:1").consumer("readers")
+    Cluster("127.0.0.1:1", {"fetch.queue.backoff.ms": "700"}).consumer()
+    assert [each["fetch.queue.backoff.ms"] for each in made] == [10, 0, "700", 10, "700"]

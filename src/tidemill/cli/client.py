@@ -224,7 +224,10 @@ class Cluster:
         """
         from confluent_kafka import Consumer
 
-        settings = self.config(group_id=group or "tidemill-cli", enable_auto_commit=False, **config)
+        from tidemill.confluent.clients import CONSUMER
+
+        config = {**CONSUMER, "group_id": group or "tidemill-cli", **config}
+        settings = self.config(enable_auto_commit=False, **config)
         settings |= {"error_cb": on_error} if on_error else {}
         settings |= {"on_commit": on_commit} if on_commit else {}
         made: Consumer = self._kafka.make(Consumer, settings)

@@ -31,6 +31,8 @@ from tidemill.kafka_client.who_answers import explain
 
 REQUEST_S = 15.0
 """How long a request can take."""
+CONSUMER = {"fetch_queue_backoff_ms": 10}
+"""Settings of consumers. By default, librdkafka waits a second when it has 100,000 messages."""
 _LOOK_S = 1.0
 """How often a client that ends looks for a broker, and how long it waits for its answer."""
 
@@ -84,8 +86,7 @@ class Kafka:
 
     def consumer(self, client: str, **more: Any) -> Consumer:
         """Return a consumer that commits nothing. Its group id is not used."""
-        # librdkafka waits for a second, its default, whenever 100,000 messages are in its queue.
-        more = {"fetch_queue_backoff_ms": 10, **more}
+        more = {**CONSUMER, **more}
         config = self.config(client, group_id=client, enable_auto_commit=False, **more)
         made: Consumer = self.make(Consumer, config)
         return made
