@@ -142,6 +142,20 @@ class Kafka:
             hint="Check the address, and that the broker runs.",
         )
 
+    def check_reachable(self, what: str, admin: AdminClient, timeout_s: float) -> None:
+        """Check that a broker answers soon. A request by itself waits for up to ``REQUEST_S``.
+
+        Args:
+            what: what is to be done, as "can't <what>".
+            admin: the client to ask with.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        (found,) = _answers({"": admin.describe_cluster(request_timeout=timeout_s)}).values()
+        if isinstance(found, KafkaException):
+            raise self.translate(found.args[0], what) from found
+
     def list_topics(self, client: str, admin: AdminClient | None = None) -> set[str]:
         """Return the names of all topics.
 

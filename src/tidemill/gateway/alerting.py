@@ -7,6 +7,8 @@ import time
 
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.alerts.desk import Desk
+from tidemill.connect.alerts.topics import ALERTS
+from tidemill.gateway.reach import Reach
 
 KEPT_S = 2.0
 """How long a state is shown again."""
@@ -17,6 +19,7 @@ class KeptAlerts:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
+        self._reach = Reach(kafka)
         self._lock = asyncio.Lock()
         self._kept: tuple[float, Desk] | None = None
 
@@ -29,9 +32,13 @@ class KeptAlerts:
         """
         async with self._lock:
             if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
-                desk = await asyncio.to_thread(Desk, self._kafka)
+                desk = await asyncio.to_thread(self._read)
                 self._kept = time.monotonic(), desk
             return self._kept[1]
+
+    def _read(self) -> Desk:
+        self._reach.check(f"read topic {ALERTS}")
+        return Desk(self._kafka)
 
     def expire(self) -> None:
         """Ask again at the next look."""

@@ -17,7 +17,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.metrics import create_topic, read_metrics
+from tidemill.confluent.metrics import TOPIC, create_topic, read_metrics
+from tidemill.gateway.reach import Reach
 from tidemill.metrics import text
 from tidemill.metrics.definition import gauge, histogram
 from tidemill.metrics.published import Published, merged
@@ -93,6 +94,7 @@ class MetricsPage:
     def __init__(self, kafka: Kafka, registry: Registry) -> None:
         self._kafka = kafka
         self._registry = registry
+        self._reach = Reach(kafka)
         self._process = f"{socket.gethostname()}:{os.getpid()}"
         self._lock = asyncio.Lock()
         self._kept: dict[str, tuple[float, bytes]] = {}
@@ -133,6 +135,7 @@ class MetricsPage:
         return "".join(text.write(merged(_first(here, others), now_ms), content)).encode()
 
     def _others(self) -> list[Published]:
+        self._reach.check(f"read topic {TOPIC}")
         if not self._is_created:
             create_topic(self._kafka)
             self._is_created = True

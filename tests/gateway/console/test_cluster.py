@@ -19,7 +19,7 @@ from tidemill.errors import SettingsError, TidemillError, UnreachableError
 from tidemill.gateway.cluster.history import SAMPLES, History
 from tidemill.gateway.cluster.requests import Cluster, _Round, parse_assignment
 from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
-from tidemill.gateway.cluster.watch import Watch
+from tidemill.gateway.cluster.watch import FRESH_S, Watch
 from tidemill.gateway.console.render import points
 from tidemill.gateway.console.topics import DETAIL, MOST_READERS, _readers
 from tidemill.gateway.errors import from_error
@@ -100,6 +100,38 @@ async def test_what_was_changed_while_a_snapshot_is_made_is_in_the_next_one() ->
     await asyncio.sleep(0)
     may_end.set()
     assert [list((await each).topics) for each in (first, second)] == [[], ["new"]]
+    await watch.close()
+
+
+async def test_after_a_failure_no_old_snapshot_is_shown_until_the_brokers_answer_again() -> None:
+    made = snapshot_of(0)
+    answers: list[Snapshot | UnreachableError] = [made, UnreachableError("gone"), made]
+
+    class Leaving:
+        """Brokers that are away for a moment."""
+
+        def snapshot(self, *, whole: bool) -> Snapshot:
+            answer = answers.pop(0)
+            if isinstance(answer, UnreachableError):
+                raise answer
+            return answer
+
+        def close(self) -> None:
+            pass
+
+    watch = Watch(Kafka("127.0.0.1:1"))
+    watch._cluster = cast("Cluster", Leaving())
+    await watch.snapshot()
+    watch._latest_s -= 1.5 * FRESH_S  # old, and it is still shown
+    assert await watch.snapshot()
+    assert watch._asking is not None
+    with pytest.raises(UnreachableError):  # what that look began has failed
+        await watch._asking
+    answers.insert(0, UnreachableError("gone"))
+    with pytest.raises(UnreachableError):
+        await watch.snapshot()
+    assert await watch.snapshot()
+    assert answers == []
     await watch.close()
 
 

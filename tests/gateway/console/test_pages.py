@@ -13,9 +13,12 @@ import pytest
 
 from tests.gateway.console.test_cluster import snapshot_of
 from tests.gateway.console.views import view_of
+from tests.support.ports import reserve_port
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import NotAllowedError
+from tidemill.errors import NotAllowedError, UnreachableError
+from tidemill.gateway.alerting import KeptAlerts
 from tidemill.gateway.cluster.state import Snapshot
+from tidemill.gateway.cluster.tables import Tables
 from tidemill.gateway.cluster.transactions import Transactions
 from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.console.app import Frame
@@ -178,6 +181,19 @@ def test_links_of_a_list_repeat_only_the_parameters_of_the_page(http: httpx.Clie
     assert re.search(r'name="sort" value="-records"', answer.text)
     (twin,) = re.findall(r'<a href="([^"]+)">JSON</a>', answer.text)
     assert twin.replace("&amp;", "&") == f"{ROOT}/topics.json?internal=1&size=1&sort=-records"
+
+
+@pytest.mark.parametrize(
+    "address", ["alerts", "pipelines", "sources", "bridges", "webhooks", "topics", "groups"]
+)
+async def test_without_a_broker_a_page_says_so_within_seconds(address: str) -> None:
+    gone = Kafka(f"127.0.0.1:{reserve_port()}")
+    page = next(each for each in PAGES if each.address == address)
+    parts = {"alerts": KeptAlerts(gone), "tables": Tables(gone), "watch": Watch(gone)}
+    began = time.monotonic()
+    with pytest.raises(UnreachableError):
+        await page.data(view_of(page, **parts))
+    assert time.monotonic() - began < 5
 
 
 async def test_pages_that_need_a_snapshot_say_that_a_login_has_none() -> None:

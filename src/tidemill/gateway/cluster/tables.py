@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Partition, messages_to_end
 from tidemill.errors import TidemillError
+from tidemill.gateway.reach import REACHED_S
 
 KEPT_S = 0.5
 """How long a table is shown again."""
@@ -69,6 +70,7 @@ class Tables:
         if self._admin is None:
             self._admin = self._kafka.admin(_CLIENT)
         admin = self._admin
+        self._kafka.check_reachable(f"read topic {topic}", admin, REACHED_S)
         identity = self._kafka.topic_id(_CLIENT, topic, admin)
         before = self._kept.pop(topic, None)  # what fails half-way is read again
         kept = before if before and before.identity == identity else _Kept(identity)

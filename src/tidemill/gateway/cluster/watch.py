@@ -46,7 +46,7 @@ class Watch:
         self._cluster: Cluster | None = None
         self._latest: Snapshot | None = None
         self._latest_s = self._whole_s = 0.0
-        self._is_expired = False
+        self._is_expired = self._has_failed = False
         self._asking: asyncio.Task[Snapshot] | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._has_own = history is None
@@ -55,6 +55,8 @@ class Watch:
     async def snapshot(self) -> Snapshot:
         """Return the snapshot: a recent one, or a new one if that is too old.
 
+        After a failure there is none until the brokers answer again.
+
         Raises:
             UnreachableError: no broker answers.
             TidemillError: the login is not one that snapshots understand, or is refused.
@@ -62,7 +64,8 @@ class Watch:
         latest, age_s = self._latest, time.monotonic() - self._latest_s
         took_s = 0.0 if latest is None else latest.took_s
         fresh_s = max(FRESH_S if took_s < QUICK_S else 2 * FRESH_S, _SHARE * took_s)
-        if latest is not None and not self._is_expired and age_s < _STALE * fresh_s:
+        is_valid = not (self._is_expired or self._has_failed)
+        if latest is not None and is_valid and age_s < _STALE * fresh_s:
             if age_s > fresh_s:
                 self._begin().add_done_callback(_ignore)
             return latest
@@ -100,7 +103,12 @@ class Watch:
             self._cluster = Cluster(self._kafka)
         began = time.monotonic()
         whole = began - self._whole_s > _WHOLE_S
-        found = await asyncio.to_thread(self._new, self._cluster, whole)
+        try:
+            found = await asyncio.to_thread(self._new, self._cluster, whole)
+        except TidemillError:
+            self._has_failed = True
+            raise
+        self._has_failed = False
         if whole:
             self._whole_s = began
         self._latest, self._latest_s = found, time.monotonic()
