@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import structlog
@@ -56,8 +57,51 @@ async def test_a_worker_that_fails_is_started_again_with_growing_pauses_and_its_
             assert (status.last_exit, status.reason) == (1, "error: no such file")
             assert (status.pid, status.retry_s) == (None, FAST.longest_pause)
     ended = [each for each in events if each["event"] == "worker.ended"]
-    assert [each["retry_seconds"] for each in ended[:4]] == [0.01, 0.02, 0.04, 0.04]
-    assert {(each["worker"], each["reason"]) for each in ended} == {("a", "error: no such file")}
+    assert [(each["worker"], each["reason"], each["retry_seconds"]) for each in ended] == [
+        ("a", "error: no such file", 0.01)
+    ]
+
+
+async def test_a_worker_that_fails_again_and_again_is_logged_once_for_each_reason(
+    tmp_path: Path,
+) -> None:
+    told, log = tmp_path / "reason", Log()
+    told.write_text("first")
+    (tmp_path / "next").write_text("second")
+    fails = f"import sys; sys.exit('error: ' + open({str(told)!r}).read() + '\\nhint: do it')"
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", fails)], log=log) as supervisor:
+            status = only(supervisor)
+            for reason in ("first", "second"):
+                if reason == "second":
+                    (tmp_path / "next").replace(told)
+                await until(lambda: status.reason == f"error: {reason}", reason)  # noqa: B023
+                several = status.restarts + 3
+                await until(lambda: status.restarts >= several, "restarts")  # noqa: B023
+    ended = [each["reason"] for each in events if each["event"] == "worker.ended"]
+    assert ended == ["error: first", "error: second"]
+    assert len([each for each in events if each["event"] == "worker.started"]) == 3
+    assert log.lines == [
+        *("[a] error: first", "[a] hint: do it"),
+        *("[a] error: second", "[a] hint: do it"),
+    ]
+
+
+async def test_a_worker_that_works_after_repeated_failures_is_logged(tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    program = (
+        f"import os, sys, time; os.path.exists({str(allowed)!r}) or sys.exit('error: no')\n"
+        "time.sleep(600)"
+    )
+    timing = Timing(first_pause=0.01, longest_pause=0.01, steady=1, look=0.01)
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", program)], timing) as supervisor:
+            status = only(supervisor)
+            await until(lambda: status.restarts >= 2, "restarts")
+            allowed.touch()
+            await until(lambda: status.state == "running", "it works")
+            await until(lambda: events[-1].get("pid") == status.pid, "that is logged")
+    assert len([each for each in events if each["event"] == "worker.ended"]) == 1
 
 
 async def test_after_a_steady_time_the_pauses_begin_again() -> None:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+_ERRORS = (b"error: ", b"hint: ", b"warning: ")
 _ROUTINE = re.compile(r"timestamp=\S+ level=(info|debug) ")
 
 Copy = Callable[[bytes], None]
@@ -69,6 +70,7 @@ class WorkerLog:
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._end = 0
+        self._known: frozenset[bytes] = frozenset()
         self._lock = threading.Lock()
 
     def add(self, lines: list[bytes]) -> None:
@@ -79,7 +81,20 @@ class WorkerLog:
             self._size += sum(map(len, lines)) + LINE_COST * len(lines)
             while self._size > self.limits.kept:
                 self._size -= len(self._lines.popleft()) + LINE_COST
-        self._copy(b"".join(b"%b%b\n" % (self._prefix, line) for line in lines))
+        if any(line.startswith(b"error: ") and line not in self._known for line in lines):
+            self._known = frozenset()  # the hint of a new error may be an old one
+        new = [line for line in lines if line not in self._known]
+        if new:
+            self._copy(b"".join(b"%b%b\n" % (self._prefix, line) for line in new))
+
+    def know_errors(self, start: int) -> None:
+        """Copy the errors in the lines from a number on no more: the broker's log has them."""
+        lines, _ = self.after(start)
+        self._known = frozenset(line for line in lines[-100:] if line.startswith(_ERRORS))
+
+    def forget_errors(self) -> None:
+        """Copy all lines again."""
+        self._known = frozenset()
 
     def after(self, number: int) -> tuple[list[bytes], int]:
         """Return the kept lines from a line's number on, and the number of the next line."""

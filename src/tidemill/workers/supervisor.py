@@ -82,6 +82,8 @@ class Worker:
         self._ordered = asyncio.Event()
         self._tried = asyncio.Event()
         self._starts = 0
+        self._reported: tuple[int | None, str] | None = None
+        self._is_repeating = False  # it fails for the reason that was reported
 
     async def run(self) -> None:
         """Run the worker until ``stop``."""
@@ -97,9 +99,11 @@ class Worker:
             await self._run_once()
             if self._order:  # no pause: it was stopped on purpose
                 pause = timing.first_pause
+                self._forget_failures()
                 continue
             if time.monotonic() - began >= timing.steady:
                 pause = timing.first_pause
+                self._forget_failures()
             self._report(pause)
             await self._wait(pause)
             pause = min(2 * pause, timing.longest_pause)
@@ -154,9 +158,11 @@ class Worker:
             self._starts += 1
             self._tried.set()
         self._become("running", pid=process.pid)
-        log.info("worker.started", worker=name, pid=process.pid)
+        if not self._is_repeating:
+            log.info("worker.started", worker=name, pid=process.pid)
         ended = asyncio.ensure_future(process.wait())
         ordered = asyncio.ensure_future(self._ordered.wait())
+        await self._wait_until_steady(process.pid, ended, ordered)
         await asyncio.wait((ended, ordered), return_when=asyncio.FIRST_COMPLETED)
         ordered.cancel()
         if not ended.done():
@@ -165,6 +171,23 @@ class Worker:
         await self._end_children(process.pid)
         await asyncio.to_thread(reader.finish, self._timing.leftovers)
         status.reason = "" if self._order else self.output.reason(first)
+        self.output.know_errors(first)
+
+    async def _wait_until_steady(self, pid: int, *ends: asyncio.Future[Any]) -> None:
+        """After repeated failures, wait until it has run for long, and log that it works again."""
+        if not self._is_repeating:
+            return
+        done, _ = await asyncio.wait(
+            ends, timeout=self._timing.steady, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not done:
+            self._forget_failures()
+            log.info("worker.started", worker=self._spec.name, pid=pid)
+
+    def _forget_failures(self) -> None:
+        """Report the next failure, also if it is the same."""
+        self._reported, self._is_repeating = None, False
+        self.output.forget_errors()
 
     async def _spawn(self) -> tuple[OutputReader, asyncio.subprocess.Process]:
         """Start the process, and the thread that reads its output.
@@ -211,6 +234,11 @@ class Worker:
     def _report(self, pause: float) -> None:
         self._become("backing off", retry_s=pause)
         status = self.status
+        failure = status.last_exit, status.reason
+        self._is_repeating = bool(status.reason) and failure == self._reported
+        self._reported = failure
+        if self._is_repeating:
+            return  # the log has it once; the status has the number of restarts
         if status.last_exit is None:
             log.error(
                 "worker.not_started",
