@@ -22,6 +22,8 @@ import pytest
 from tests.net.test_tls import make as make_certificate
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import accepts_connections
+from tidemill.cli.server.serve import _greeting
+from tidemill.cli.server.settings_file import load
 
 COMMAND = [sys.executable, "-m", "tidemill"]
 
@@ -152,6 +154,18 @@ def test_closing_the_terminal_stops_it_cleanly(tmp_path: Path, with_tls: bool) -
     finally:
         process.kill()
     assert (tmp_path / "tidemill-data" / "clean-stop.json").exists()
+
+
+def test_the_banner_does_not_promise_a_gateway_whose_port_is_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        loaded = load(None, flags={"gateway.port": ("--set", port), "data_dir": ("", tmp_path)})
+        taken = _greeting(loaded, [], hints=False)
+    free = _greeting(loaded, [], hints=False)
+    url = f"http://127.0.0.1:{port}/"
+    assert f"{url} starts when port {port} is free: another process has it" in taken
+    assert url in free
+    assert "another process" not in free
 
 
 def test_a_terminal_gets_addresses_and_three_things_to_try(tmp_path: Path) -> None:

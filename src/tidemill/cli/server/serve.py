@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,6 +120,20 @@ def _check_data_dir(data_dir: Path) -> None:
     )
 
 
+def _is_in_use(host: str, port: int) -> bool:
+    """Return whether a process listens on a port. An address that can't be used is not in use."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
 def _greeting(loaded: LoadedSettings, running: Sequence[Running], *, hints: bool) -> str:
     from tidemill import __version__
     from tidemill.cli.server.worker_kinds import KINDS
@@ -132,8 +148,10 @@ def _greeting(loaded: LoadedSettings, running: Sequence[Running], *, hints: bool
         lines.append(f"  {each.name:<8}  {bold(address)}{'   ' * bool(note)}{note}")
         if each.is_first:
             examples += each.protocol.examples(loaded.settings, each.address)
-    for name, url in filter(None, (kind.address(loaded.settings) for kind in KINDS)):
-        lines.append(f"  {name:<8}  {bold(url)}")
+    for name, url, at in filter(None, (kind.address(loaded.settings) for kind in KINDS)):
+        # The worker starts after this. What listens there by now is another process.
+        shown = f"{url} starts when port {at[1]} is free: another process has it"
+        lines.append(f"  {name:<8}  {shown if _is_in_use(*at) else bold(url)}")
     lines += [
         f"  data      {loaded.settings.data_dir.absolute()}",
         f"  settings  {loaded.file or 'defaults'}   (tidemill config show)",

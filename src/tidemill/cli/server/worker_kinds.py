@@ -60,12 +60,13 @@ class Broker:
 class Kind:
     """A kind of worker: its section of the settings, and which workers the entries there mean.
 
-    ``address`` returns a name and a URL for the banner, if users reach the worker.
+    ``address`` returns a name, a URL and where it listens for the banner, if users reach the
+    worker.
     """
 
     section: type[Section]
     workers: Callable[[Broker], Iterable[WorkerSpec]]
-    address: Callable[[Settings], tuple[str, str] | None] = lambda _: None
+    address: Callable[[Settings], tuple[str, str, Address] | None] = lambda _: None
 
 
 class PipelineEntry(Section):
@@ -232,13 +233,14 @@ def _none(broker: Broker) -> Iterable[WorkerSpec]:
     return ()
 
 
-def _gateway_address(settings: Settings) -> tuple[str, str] | None:
+def _gateway_address(settings: Settings) -> tuple[str, str, Address] | None:
     """Return where the gateway is; the broker does not know a port that is picked by itself."""
     section = settings.section(GatewaySettings)
     if not section.enabled or not section.port:
         return None
     scheme = "http" if section.tls_cert is None else "https"
-    return scheme, f"{scheme}://{address_text(section.host, section.port)}/"
+    url = f"{scheme}://{address_text(section.host, section.port)}/"
+    return scheme, url, (section.host, section.port)
 
 
 def _text(value: object) -> str:
