@@ -189,10 +189,10 @@ def test_links_of_a_list_repeat_only_the_parameters_of_the_page(http: httpx.Clie
 async def test_without_a_broker_a_page_says_so_within_seconds(address: str) -> None:
     gone = Kafka(f"127.0.0.1:{reserve_port()}")
     page = next(each for each in PAGES if each.address == address)
-    parts = {"alerts": KeptAlerts(gone), "tables": Tables(gone), "watch": Watch(gone)}
+    view = view_of(page, alerts=KeptAlerts(gone), tables=Tables(gone), watch=Watch(gone))
     began = time.monotonic()
     with pytest.raises(UnreachableError):
-        await page.data(view_of(page, **parts))
+        await page.data(view)
     assert time.monotonic() - began < 5
 
 
