@@ -124,7 +124,7 @@ def test_direct_writes_differ_and_capture_agrees(tmp_path: Path) -> None:
     assert int(delay[1]) < 5_000, printed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bare_post_loses_events_and_a_webhook_does_not() -> None:
     printed = output_of("webhooks", "--events", "90")
     rows = re.findall(r"^(bare POST|webhook) +(\d+) +(\d+) +(\d+) +(\d+)$", printed, re.MULTILINE)
