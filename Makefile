@@ -11,7 +11,7 @@ PYTHON ?=
 ARGS ?=
 NAME ?=
 # Processes that share the tests (see docs/testing.md). More than the cores: tests often wait.
-WORKERS ?= 4
+WORKERS ?= 6
 
 export VENV PYTHON
 

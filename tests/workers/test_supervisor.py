@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.support.logged import logged
 from tests.support.processes import poll_until
 from tests.workers.running import FAST, Log, lives, only, python, supervised, until
 from tidemill.workers.errors import UnknownWorkerError, WorkerNotNeededError
@@ -69,7 +70,7 @@ async def test_a_worker_that_fails_again_and_again_is_logged_once_for_each_reaso
     told.write_text("first")
     (tmp_path / "next").write_text("second")
     fails = f"import sys; sys.exit('error: ' + open({str(told)!r}).read() + '\\nhint: do it')"
-    with structlog.testing.capture_logs() as events:
+    with logged() as events:
         async with supervised([python("a", fails)], log=log) as supervisor:
             status = only(supervisor)
             for reason in ("first", "second"):
@@ -94,7 +95,7 @@ async def test_a_worker_that_works_after_repeated_failures_is_logged(tmp_path: P
         "time.sleep(600)"
     )
     timing = Timing(first_pause=0.01, longest_pause=0.01, steady=1, look=0.01)
-    with structlog.testing.capture_logs() as events:
+    with logged() as events:
         async with supervised([python("a", program)], timing) as supervisor:
             status = only(supervisor)
             await until(lambda: status.restarts >= 2, "restarts")
