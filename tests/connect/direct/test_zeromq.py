@@ -477,6 +477,15 @@ class Stubs:
         return 1
 
 
+def makes_messages() -> bool:
+    """Whether programs can make records as confluent-kafka has them. With 2.11.0 they can't."""
+    try:
+        return Message("t", 0, value=b"v", offset=0) is not None
+    except TypeError:
+        return False
+
+
+@pytest.mark.skipif(not makes_messages(), reason="this confluent-kafka lets nobody make a Message")
 def test_while_a_broker_says_which_topic_it_is_the_next_records_are_read() -> None:
     stubs: Any = Stubs()
     place = Place("b", "t", 1, Kafka("127.0.0.1:1"))
