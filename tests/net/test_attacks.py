@@ -88,7 +88,7 @@ def measure(broker: BrokerProcess, kind: str) -> tuple[float, float]:
     return p99(calm), p99(under)
 
 
-ALIKE = ("2000-channels", "trickle", "empty-bodies")
+ALIKE = ("2000-channels", "trickle", "empty-bodies", "idle-connections")
 """Attacks that cost the broker what others cost it, too: nightly runs have them."""
 
 
