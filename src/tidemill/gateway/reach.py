@@ -5,10 +5,10 @@ from __future__ import annotations
 from confluent_kafka.admin import AdminClient
 
 from tidemill.confluent.clients import Kafka
+from tidemill.gateway.topics import CLIENT
 
 REACHED_S = 2.5
 """How long a page waits for a broker that does not answer. The requests behind it wait for 15 s."""
-_CLIENT = "tidemill-gateway"
 
 
 class Reach:
@@ -28,5 +28,5 @@ class Reach:
             UnreachableError: no broker answers within ``REACHED_S``.
         """
         if self._admin is None:
-            self._admin = self._kafka.admin(_CLIENT)
+            self._admin = self._kafka.admin(CLIENT)
         self._kafka.check_reachable(what, self._admin, REACHED_S)

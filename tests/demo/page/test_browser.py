@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -12,21 +11,16 @@ import pytest
 
 from tests.demo.support import skip_without_data_set
 from tests.demo.test_demo import running_demo
+from tests.support.browser import WITH_BROWSER, chromium, sync_api
 from tests.support.processes import poll_until
 from tidemill.gateway.console.contract import ROOT
 from tidemill.gateway.console.table import PAGES
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
 )
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium"),
-]
+pytestmark = [*WITH_BROWSER, pytest.mark.spark]
+browser = chromium
 START_S = 300
 
 
@@ -49,14 +43,6 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subpro
         yield found[1], process
         process.terminate()
         process.wait(60)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.gateway.console.test_workers import fill_with_workers
 from tests.support.broker_process import BrokerProcess
+from tests.support.browser import WITH_BROWSER, chromium, sync_api
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
 from tidemill.amqp_client.connection import AmqpClient
@@ -24,16 +24,11 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway.console.contract import ROOT, Page
 from tidemill.gateway.console.table import PAGES
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
 )
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium"),
-]
+pytestmark = WITH_BROWSER
+browser = chromium
 
 WIDTHS = {"wide": 1280, "narrow": 390}
 PARAMETERS: dict[str, str] = {
@@ -109,14 +104,6 @@ def fill_queues(amqp: AmqpClient) -> None:
     assert message is not None
     amqp.settle(message.delivery_tag, requeue=False)
     assert amqp.get("jobs") is not None
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class Tab:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support.browser import WITH_BROWSER, chromium
 from tidemill.gateway.console.app import _STATIC, Frame
 from tidemill.gateway.console.render import Renderer
 from tidemill.gateway.console.table import PAGES
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium"),
-]
+pytestmark = WITH_BROWSER
+browser = chromium
 
 HOUR = [(1e9 + 60 * minute, float(minute % 5)) for minute in range(20)]
 GROUP = {
@@ -93,14 +87,6 @@ TOUCHING = """() => [...document.querySelectorAll(".figures")].flatMap(box => {
 })"""
 CUT = """() => [...document.querySelectorAll(".scroll")]
   .filter(each => each.scrollWidth > each.clientWidth).length"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.mark.parametrize("width", [1280, 1024, 390])

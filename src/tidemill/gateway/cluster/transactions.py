@@ -25,7 +25,6 @@ from tidemill.kafka_client.admin.transactions import (
     describe_transaction,
     fence,
     list_transactions,
-    now_ms,
 )
 from tidemill.kafka_client.errors import RefusedError
 
@@ -46,14 +45,12 @@ class Look:
     """All of them at one moment, and what could not be found out.
 
     Attributes:
-        at_ms: When that was, in milliseconds since the epoch.
         open: Transactions that are open or being ended.
         waiting: By transactional id, the records that readers don't get because of it.
         hanging: Writes that no transaction ends.
         held: By partition that has open transactions, the records behind the last stable offset.
     """
 
-    at_ms: int
     open: Sequence[Description]
     waiting: Mapping[str, int]
     hanging: Sequence[OpenWrite]
@@ -144,7 +141,7 @@ def _look(kafka: Kafka) -> Look:
             id_ = each.owner.transactional_id
             waiting[id_] = waiting.get(id_, 0) + behind
     hanging = [each for each in writes if each.owner is None and (each.idle_ms or 0) > HANGS_MS]
-    return Look(now_ms(), found, waiting, hanging, held, tuple(problems))
+    return Look(found, waiting, hanging, held, tuple(problems))
 
 
 def _only_open(kafka: Kafka) -> Sequence[Description]:

@@ -206,7 +206,7 @@ def transaction_code(error: BaseException | None, api_key: int, version: int) ->
 
 
 _MOST_CHARACTERS = 4_000
-"""Of an error's text. Each can take four bytes."""
+"""The most characters of an error's text. UTF-8 has up to four bytes for each of them."""
 
 
 def error_message(error: BaseException | None) -> str | None:
