@@ -23,16 +23,15 @@ BURST = """
 import os, signal, subprocess, sys
 from tidemill.cli.stopping import until_signal
 
-SENDERS = [
-    subprocess.Popen([sys.executable, "-c",
-        f"import os\\nfor _ in range(3000): os.kill({os.getpid()}, {signal.SIGTERM})"])
-    for _ in range(2)
-]
-
 def run(stop):
+    senders = [  # only now: a signal before this would end the program as it ends any other
+        subprocess.Popen([sys.executable, "-c",
+            f"import os\\nfor _ in range(3000): os.kill({os.getpid()}, {signal.SIGTERM})"])
+        for _ in range(2)
+    ]
     while not stop.wait(0.0001):
         pass
-    for each in SENDERS:
+    for each in senders:
         each.wait(60)
 
 until_signal(run)
