@@ -62,6 +62,10 @@ def seen(
     return look()
 
 
+def has_queries(count: int) -> Callable[[Any], bool]:
+    return lambda twin: twin["queries"] == count
+
+
 @pytest.fixture
 def pipeline(kafka: Kafka, topic: str) -> str:
     """A pipeline with a query that runs, one that has failed, and one that reads its result."""
@@ -81,7 +85,7 @@ def pipeline(kafka: Kafka, topic: str) -> str:
 def test_a_pipeline_is_shown_with_its_graph_rates_and_errors(
     http: httpx.Client, pipeline: str
 ) -> None:
-    twin = seen(http, "pipeline", pipeline)
+    twin = seen(http, "pipeline", pipeline, has_queries(3))
     assert (twin["state"], twin["queries"], twin["runner"]) == ("failed", 3, "host:/data/pipelines")
     assert (twin["lag"], twin["latency_ms"], twin["final_up_to"]) == (14, 420, "2013-03-08 12:00")
     assert twin["errors"] == [{"query": "wrong", "lines": [HOSTILE, "hint: repair it"]}]
@@ -111,7 +115,7 @@ def test_a_link_of_a_status_that_is_no_address_of_a_web_page_is_not_shown(
         for number, ui in enumerate(("javascript:alert(1)", 'http://x"onclick="', "//evil")):
             status = replace(DELAYS, pipeline=topic, query=f"q{number}", ui=ui, updated=now_text())
             statuses.publish(status)
-    assert seen(http, "pipeline", topic)["spark_ui"] is None
+    assert seen(http, "pipeline", topic, has_queries(3))["spark_ui"] is None
 
 
 def test_a_pipeline_that_is_silent_is_lost(http: httpx.Client, kafka: Kafka, topic: str) -> None:
@@ -131,7 +135,7 @@ def test_statuses_of_other_programs_harm_no_page(
     wide = b'{"pipeline": "x", "query": "%s", "state": "running", "updated": "?"}' % (b"\xf0" * 9)
     producer.produce(TOPIC, wide, "hostile/wide")
     producer.flush(30)
-    assert len(seen(http, "pipeline", pipeline)["found"]) == 3
+    assert len(seen(http, "pipeline", pipeline, has_queries(3))["found"]) == 3
     assert http.get("/console/pipelines").status_code == 200
     answer = http.get("/console/pipeline", params={"name": HOSTILE})
     assert answer.status_code == 404
@@ -157,9 +161,9 @@ def define(
 ) -> None:
     create_topic(kafka, board)
     writer = BoardWriter(kafka, board)
-    writer.define(Defined(name, values))
-    if status is not None:
+    if status is not None:  # first, so a page that knows the name also knows its status
         writer.status(name, {"updated_ms": int(time.time() * 1000), **status})
+    writer.define(Defined(name, values))
     writer.close()
 
 
