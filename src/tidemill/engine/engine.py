@@ -390,7 +390,7 @@ class Engine:
         self.logins = Logins(state)
         self.quotas = Quotas(self._security_log, self.clock)
         self.user_admin = UserAdmin(self._security_log)
-        self._security_log.on_change.append(self.logins.forget)
+        self._security_log.on_change.append(self.logins.changed)
         for name, password in self._admins.items():
             await self.user_admin.set_password(
                 name, password, list(ScramMechanism), DEFAULT_ITERATIONS

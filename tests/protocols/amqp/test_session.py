@@ -17,6 +17,7 @@ from tidemill.protocols.amqp.handshake import HEADER
 from tidemill.protocols.amqp.settings import AmqpListener
 from tidemill.protocols.logins.settings import LoginSettings
 from tidemill.settings import Limits, Settings
+from tidemill.state.security.types import ScramMechanism
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 EMPTY_BODY = b"\x03\x00\x01\x00\x00\x00\x00\xce"
@@ -409,3 +410,40 @@ async def test_a_client_that_publishes_while_memory_is_short_is_blocked_and_unbl
         while not (names := client.names()):
             await asyncio.sleep(0.01)
     assert names == ["Connection.Unblocked"]
+
+
+async def test_the_connections_of_a_deleted_user_end(broker: Broker) -> None:
+    admin = broker.engine.user_admin
+    for user in ("ann", "ben"):
+        await admin.set_password(user, "pw", list(ScramMechanism), 4096)
+    sessions = {}
+    for user in ("ann", "ben"):
+        client = sessions[user] = broker.client()
+        login(client, f"\0{user}\0pw".encode())
+        await client.settle()
+        client.say(0, "connection.tune-ok", channel_max=2047, frame_max=131_072)
+        client.say(0, "connection.open", virtual_host="/")
+        await client.settle()
+        assert client.names()[-1] == "Connection.OpenOk"
+    half = broker.client()  # it has logged in, and not opened the virtual host
+    login(half, b"\0ann\0pw")
+    await half.settle()
+    assert half.names()[-1] == "Connection.Tune"
+
+    await admin.set_password("ann", "another", list(ScramMechanism), 4096)
+    assert sessions["ann"].names() == []
+    await admin.alter([("ann", mechanism, None) for mechanism in ScramMechanism], {})
+    for client in (sessions["ann"], half):
+        ((name, frame),) = client.heard()
+        assert (name, frame.reply_code) == ("Connection.Close", 320)
+        assert "the user was deleted" in frame.reply_text
+        client.say(0, "connection.close-ok")
+        assert client.link.is_closing
+    assert sessions["ben"].names() == []
+    assert not sessions["ben"].link.is_closing
+
+
+async def test_guest_stays_when_the_first_user_is_created(broker: Broker) -> None:
+    client = await broker.client().open()
+    await broker.engine.user_admin.set_password("ann", "pw", list(ScramMechanism), 4096)
+    assert (client.names(), client.link.is_closing) == ([], False)

@@ -26,6 +26,7 @@ from tidemill.protocols.logins.failures import (
 )
 from tidemill.protocols.logins.logins import pair
 from tidemill.protocols.logins.settings import LoginSettings
+from tidemill.state.security.types import ScramMechanism
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE, METADATA = 17, 18, 36, 3
 PLAIN = b"\0alice\0secret"
@@ -322,3 +323,110 @@ async def test_a_thousand_logins_at_once_leave_nothing_behind(users: Path) -> No
         await asyncio.gather(*map(once, range(1000)))
         await eventually(lambda: s.server.listener.connections == 0)
         assert not s.server.shared.logins
+
+
+async def alter(s: Serving, user: str, password: str | None) -> None:
+    """Set the password of a stored user, or delete the user."""
+    if password is not None:
+        await s.engine.user_admin.set_password(user, password, list(ScramMechanism), 4096)
+        return
+    gone = [(user, mechanism, None) for mechanism in ScramMechanism]
+    assert await s.engine.user_admin.alter(gone, {}) == {user: None}
+
+
+async def scram_logged_in(s: Serving, user: str, password: str) -> Client:
+    client = await s.client()
+    await handshake(client, "SCRAM-SHA-256")
+    scram = Scram("sha256", user, password)
+    first = await authenticate(client, scram.first())
+    assert (await authenticate(client, scram.final(first["auth_bytes"])))["error_code"] == 0
+    return client
+
+
+async def test_the_connections_of_a_deleted_user_end_and_those_of_others_stay(
+    users: Path,
+) -> None:
+    async with guarded(users) as s:
+        await s.make_topic("t")
+        await alter(s, "carol", "pw")
+        await alter(s, "dave", "pw")
+        theirs = [await logged_in(s, b"\0carol\0pw"), await scram_logged_in(s, "carol", "pw")]
+        others = [await logged_in(s), await scram_logged_in(s, "dave", "pw")]
+        polling = theirs[0]
+        polling.send(1, 11, fetch("t", 0, 60_000))
+        await eventually(lambda: bool(s.reads))
+        with capture_logs() as logs:
+            await alter(s, "carol", None)
+            _, answer = await polling.response(1, 11)  # its long poll ends
+            assert answer["responses"][0]["partitions"][0]["records"] in (None, b"")
+            for client in theirs:
+                assert await client.is_closed()
+        (line,) = [each for each in logs if each["event"] == "login.ended"]
+        assert (line["user"], line["connections"]) == ("carol", 2)
+        for client in others:
+            assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+            client.close()
+
+
+async def test_a_user_who_deletes_itself_gets_the_answer_and_then_the_end(users: Path) -> None:
+    async with guarded(users) as s:
+        await alter(s, "carol", "pw")
+        client = await logged_in(s, b"\0carol\0pw")
+        gone = [{"name": "carol", "mechanism": number} for number in (1, 2)]
+        answer = await client.call(51, 0, {"deletions": gone, "upsertions": []})
+        assert [each["error_code"] for each in answer["results"]] == [0]
+        client.send(METADATA, 5, TOPICS)
+        assert await client.is_closed()
+
+
+async def test_a_changed_password_or_a_mechanism_less_ends_no_connection(users: Path) -> None:
+    async with guarded(users) as s:
+        await alter(s, "carol", "pw")
+        client = await scram_logged_in(s, "carol", "pw")
+        await alter(s, "carol", "another")
+        change = ("carol", ScramMechanism.SHA_256, None)
+        await s.engine.user_admin.alter([change], {})
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        client.close()
+
+
+async def test_a_user_of_the_file_stays_when_a_stored_user_of_that_name_is_deleted(
+    users: Path,
+) -> None:
+    async with guarded(users) as s:
+        await alter(s, "alice", "stored")
+        client = await logged_in(s)
+        await alter(s, "alice", None)
+        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+        client.close()
+
+
+async def test_a_user_who_is_deleted_during_the_login_does_not_get_in(users: Path) -> None:
+    async with guarded(users) as s:
+        await alter(s, "carol", "pw")
+        client = await s.client()
+        await handshake(client, "SCRAM-SHA-256")
+        scram = Scram("sha256", "carol", "pw")
+        first = await authenticate(client, scram.first())
+        await alter(s, "carol", None)
+        answer = await authenticate(client, scram.final(first["auth_bytes"]))
+        assert answer["error_code"] == 58
+        assert await client.is_closed()
+
+
+async def test_many_connections_of_a_deleted_user_end_in_turns(users: Path) -> None:
+    async with guarded(users, limits=2500) as s:
+        await alter(s, "carol", "pw")
+        clients = [await logged_in(s, b"\0carol\0pw") for _ in range(200)]
+        other = await logged_in(s)
+        await alter(s, "carol", None)
+        assert s.server.listener.connections > 100  # the rest ends in later turns
+        await alter(s, "dave", "pw")  # another change meanwhile
+        await asyncio.gather(*(client.is_closed() for client in clients))
+        await eventually(lambda: s.server.listener.connections == 1)
+        watched = s.server.entrance.logins._watched
+        assert watched is not None
+        assert len(watched) == 1
+        other.close()
+        await eventually(lambda: s.server.listener.connections == 0)
+        assert len(watched) == 0

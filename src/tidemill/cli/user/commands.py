@@ -186,7 +186,7 @@ def delete(
     servers: Bootstrap = BOOTSTRAP_DEFAULT,
     properties: Property = None,
 ) -> None:
-    """Delete a user. Rules that name it stay: see tidemill acl delete --user."""
+    """Delete a user, and end its connections. Rules that name it stay: see acl delete --user."""
     from tidemill.cli.user.requests import delete_user, list_users
 
     with requests_to(Cluster.at(servers, properties)) as requests:

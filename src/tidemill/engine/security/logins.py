@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tidemill.state.security.machine import Security
@@ -33,6 +34,7 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._checked: dict[str, tuple[bytes, ScramCredential]] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._watching: list[Callable[[], None]] = []
 
     @property
     def has_users(self) -> bool:
@@ -75,13 +77,19 @@ class Logins:
         self._checked[user] = (digest, known)
         return True
 
-    def forget(self) -> None:
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call a function after each change of users."""
+        self._watching.append(changed)
+
+    def changed(self) -> None:
         """Forget checked passwords of users whose keys have changed or are gone."""
         self._checked = {
             user: (digest, known)
             for user, (digest, known) in self._checked.items()
             if self._key_of(user)[1] == known
         }
+        for changed in self._watching:
+            changed()
 
     def close(self) -> None:
         """End the threads."""

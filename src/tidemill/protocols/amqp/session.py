@@ -8,7 +8,7 @@ limits and back-pressure belong to ``net``, bytes to ``codec``, and methods to `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from tidemill.protocols.amqp.handshake import HEADER, ClosedWithoutWordError, Ha
 from tidemill.protocols.amqp.heartbeat import Heartbeat
 from tidemill.protocols.amqp.throttle import Throttle
 from tidemill.protocols.amqp.wire import Shared
+from tidemill.protocols.logins.watched import USER_DELETED
 
 if TYPE_CHECKING:
     from tidemill.engine.door import Queues, Security
@@ -90,6 +91,7 @@ class AmqpSession:
         self._heartbeat: Heartbeat | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = loop.call_later(HANDSHAKE_SECONDS, self._expire)
+        self._forget_login: Callable[[], None] = lambda: None
         self._pending.add(self, link.host, lambda: loop.call_soon(self._crowd_out))
 
     # --- as channels see it ----------------------------------------------------------------------
@@ -238,6 +240,7 @@ class AmqpSession:
         self._is_closing = True
         self.shared.connections.remove(self._name, self)
         self._pending.remove(self, self._link.host)
+        self._forget_login()
         if self._timer is not None:
             self._timer.cancel()
         if self._heartbeat is not None:
@@ -444,6 +447,9 @@ class AmqpSession:
         reply = await self._handshake.log_in(method, self._link.certificate)
         self._pending.remove(self, self._link.host)
         if not self._is_closing:
+            self._forget_login = self.shared.users.watch(
+                self.user, self._handshake.result.mechanism, partial(self.end, USER_DELETED)
+            )
             self._link.write([reply])
 
     def _opened(self) -> None:

@@ -7,7 +7,7 @@ machine only, as in RabbitMQ. Knows no connection.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.protocols.amqp.codec.tables import decode_table
@@ -16,7 +16,6 @@ from tidemill.protocols.logins.contract import (
     AMQPLAIN,
     EXTERNAL,
     PLAIN,
-    Credentials,
     LoginFailedError,
 )
 from tidemill.protocols.logins.logins import AllUsers, Entrance, Limited
@@ -39,7 +38,7 @@ class Users:
         mechanisms: those that clients can use.
     """
 
-    def __init__(self, entrance: Entrance, credentials: Credentials) -> None:
+    def __init__(self, entrance: Entrance, credentials: AllUsers) -> None:
         self.entrance = entrance
         self.mechanisms = entrance.mechanisms or _DEFAULT
         self._credentials = credentials
@@ -69,6 +68,18 @@ class Users:
         except LoginFailedError as error:
             await self.entrance.refuse(error, peer, host, mechanism)
             return None
+
+    def watch(self, user: str, mechanism: str, end: Callable[[], None]) -> Callable[[], None]:
+        """End a connection when its user is deleted; return a function that forgets it.
+
+        Names of certificates and guest are not users that can be deleted.
+
+        Args:
+            end: closes the connection.
+        """
+        if mechanism == EXTERNAL or not self._credentials.has_user(user):
+            return lambda: None
+        return self.entrance.logins.watch(self._credentials, user, end)
 
     def _of_certificate(self, certificate: Mapping[str, Any] | None) -> str:
         name = self.entrance.certified(certificate)

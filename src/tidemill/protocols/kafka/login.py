@@ -58,6 +58,7 @@ class LoginSession:
         self._proceed = proceed
         self._pending = entrance.logins.pending
         self._sasl = Sasl(entrance, link.peer, link.host)
+        self._sasl.on_deleted = link.abort
         self._state = ConnectionState(peer=link.peer, client_host=link.host, sasl=self._sasl)
         self._data = bytearray()
         self._questions = 0
@@ -101,6 +102,7 @@ class LoginSession:
     def closed(self) -> None:
         """Release everything: the connection is closed."""
         self._release()
+        self._sasl.close()
         if self._task is not None:
             self._task.cancel()
 

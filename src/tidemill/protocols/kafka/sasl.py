@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tidemill.protocols.logins.contract import (
+    OAUTHBEARER,
     Exchange,
     LoginFailedError,
     LoginStateError,
@@ -30,10 +31,12 @@ class Sasl:
         is_refused: whether a login has failed, so that the connection must be closed.
         on_proved: called after each login that is complete.
         on_refused: called after a login that has failed, before it is answered.
+        on_deleted: called when the user is deleted. It ends the connection.
     """
 
     def __init__(self, entrance: Entrance, peer: str, host: str) -> None:
         self._entrance = entrance
+        self._forget: Callable[[], None] | None = None
         self._peer, self._host = peer, host
         self._mechanism = ""
         self._exchange: Exchange | None = None
@@ -41,6 +44,7 @@ class Sasl:
         self.is_refused = False
         self.on_proved: Callable[[], None] = lambda: None
         self.on_refused: Callable[[], None] = lambda: None
+        self.on_deleted: Callable[[], None] = lambda: None
 
     @property
     def mechanisms(self) -> Sequence[str]:
@@ -104,8 +108,23 @@ class Sasl:
                 f"the user must not change while the connection is open: it was {self.proved.user}",
                 proved.user,
             )
+        if self._mechanism != OAUTHBEARER:
+            self._watch(proved.user)
         self.proved, self._exchange = proved, None
         self.on_proved()
+
+    def _watch(self, user: str) -> None:
+        """Let the connection end with its user, who is known by a password."""
+        logins = self._entrance.logins
+        if not logins.credentials.has_user(user):
+            raise LoginFailedError("the user was deleted during the login", user)
+        if self._forget is None:
+            self._forget = logins.watch(logins.credentials, user, lambda: self.on_deleted())
+
+    def close(self) -> None:
+        """Forget the login: the connection is closed."""
+        if self._forget is not None:
+            self._forget()
 
     def refusal(self) -> str:
         """Return the text for a client whose login has failed. It is the same for each reason."""

@@ -48,7 +48,7 @@ _NO_FRAME = Frame(memoryview(b""), None)
 RUN_REQUESTS, TURN_REQUESTS = 64, 16
 """Most produce requests that are started together, and those of a connection in its turn."""
 _REFUSED_SECONDS = 1.0
-"""How long a connection stays open after its login could not be renewed."""
+"""How long a connection stays open when its login could not be renewed or its user was deleted."""
 FRAME_OVERHEAD = 512
 """Bytes that an unanswered request counts for besides its own."""
 
@@ -100,6 +100,7 @@ class KafkaSession:
         self._expiry: asyncio.TimerHandle | None = None
         if sasl is not None:
             sasl.on_proved, sasl.on_refused = self._renew_login, self._refuse_login
+            sasl.on_deleted = self._end_login
             self._renew_login()
 
     # --- logins ----------------------------------------------------------------------------------
@@ -125,6 +126,14 @@ class KafkaSession:
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self._link.close)
+
+    def _end_login(self) -> None:
+        """Answer what is under way, possibly the deletion itself, start nothing new, and close."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        # Not close(): a client that does not read would keep it open.
+        self._expiry = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self._link.abort)
+        self.stop()
 
     # --- called by the listener ------------------------------------------------------------------
 
@@ -203,6 +212,8 @@ class KafkaSession:
             function()
         if self._expiry is not None:
             self._expiry.cancel()
+        if self._state.sasl is not None:
+            self._state.sasl.close()
         self._slots.clear()
         self._queue.clear()
         self._reader.close()

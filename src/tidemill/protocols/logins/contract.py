@@ -5,6 +5,7 @@ Must not know: a protocol, sockets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -92,6 +93,12 @@ class UserStore(Protocol):
 
     async def verify_plain(self, user: str, password: str) -> bool:
         """Return whether a password is that of a user."""
+
+    def has_user(self, user: str) -> bool:
+        """Return whether the user exists."""
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call a function after each change of users."""
 
 
 @dataclass(frozen=True, slots=True)

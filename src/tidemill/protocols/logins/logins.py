@@ -42,6 +42,7 @@ from tidemill.protocols.logins.scram import Scram, decoy
 from tidemill.protocols.logins.settings import LoginSettings, OauthSettings
 from tidemill.protocols.logins.tokens import Tokens
 from tidemill.protocols.logins.users_file import FileUsers, check_mode, read_users
+from tidemill.protocols.logins.watched import KnownUsers, Watched
 from tidemill.settings import Settings
 from tidemill.settings.section import SecureSection
 from tidemill.state.security.types import ScramMechanism
@@ -68,6 +69,12 @@ class AllUsers:
     def has_users(self) -> bool:
         """Return whether there is any user at all."""
         return bool(self.files) or (self.store is not None and self.store().has_users)
+
+    def has_user(self, user: str) -> bool:
+        """Return whether the user exists, which no client may learn before its login."""
+        if any(file.has_user(user) for file in self.files):
+            return True
+        return self.store is not None and self.store().has_user(user)
 
     async def keys(self, user: str, mechanism: str) -> tuple[ScramKeys, bool]:
         """Return the keys of a user, and whether there is such a user with such keys."""
@@ -119,6 +126,7 @@ class Logins:
     ) -> None:
         section = settings.section(LoginSettings)
         check_mode(section.users_file)
+        self._store = store
         self.credentials = AllUsers([FileUsers(read_users(section.users_file))], store)
         if workers:
             self.credentials = self.credentials.beside(FileUsers(workers))
@@ -127,6 +135,7 @@ class Logins:
         self.pending = Pending(settings.limits.connections // 2)
         self.delay_s = section.failed_delay_ms / 1000
         self.max_session_s = section.max_session_seconds
+        self._watched: Watched | None = None
         self._oauth = settings.section(OauthSettings)
         self._tokens: Tokens | None = None
 
@@ -140,6 +149,19 @@ class Logins:
         if self._tokens is None:
             self._tokens = Tokens(self._oauth)
         return self._tokens
+
+    def watch(self, users: KnownUsers, user: str, end: Callable[[], None]) -> Callable[[], None]:
+        """End a connection when its user is deleted; return a function that forgets it.
+
+        Args:
+            users: those among whom the user was found.
+            end: closes the connection.
+        """
+        if self._watched is None:
+            self._watched = Watched()
+            if self._store is not None:
+                self._store().watch(self._watched.look)
+        return self._watched.add(users, user, end)
 
     def exchange(self, mechanism: str, address: str) -> Exchange:
         """Return a new login by a mechanism, of a client at an address."""

@@ -88,6 +88,10 @@ class FileUsers:
         """Whether there is any user."""
         return bool(self._passwords)
 
+    def has_user(self, user: str) -> bool:
+        """Return whether the user is in the file."""
+        return user in self._passwords
+
     async def keys(self, user: str, mechanism: str, salt: bytes) -> Keys | None:
         """Derive the keys of a user, on a thread. A name that is not known takes as long.
 
