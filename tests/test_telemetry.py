@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -84,3 +86,58 @@ def test_one_event_is_one_line_also_of_an_exception() -> None:
     telemetry.configure("info", "logfmt", stream=stream)
     structlog.get_logger("x").error("failed", error=ValueError("a\nb"))
     assert stream.getvalue().count("\n") == 1
+
+
+CONSOLE_PACKAGES = """
+import sys
+{before}
+import structlog
+loaded = sorted({{"rich", "pygments", "greenlet"}} & {{*sys.modules}})
+import rich.console
+from tidemill import telemetry
+
+telemetry.configure("info", "human")
+structlog.get_logger("tidemill.kafka").info("ours")
+structlog.reset_defaults()
+structlog.configure(processors=[structlog.dev.ConsoleRenderer(colors=False)])
+try:
+    1 / 0
+except ZeroDivisionError:
+    structlog.get_logger().info("theirs", exc_info=True)
+print(loaded, rich.console.Console.__name__, structlog.dev.rich is rich)
+"""
+COMMAND = """
+from tidemill.__main__ import main
+
+sys.argv[:] = ["tidemill", "version"]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
+def _console_packages(before: str) -> str:
+    """Return which packages for consoles structlog has loaded, and whether they can be used."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONSOLE_PACKAGES.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "kafka: ours" in done.stderr
+    assert "theirs" in done.stdout
+    assert "ZeroDivisionError" in done.stdout
+    return done.stdout.splitlines()[-1]
+
+
+def test_the_command_loads_no_package_for_consoles_and_leaves_them_usable() -> None:
+    assert _console_packages(COMMAND) == "[] Console False"
+
+
+def test_a_program_that_imports_tidemill_has_the_structlog_that_it_knows() -> None:
+    assert _console_packages("import tidemill").endswith("'rich'] Console True")
+
+
+def test_rich_that_is_loaded_before_structlog_stays_in_use() -> None:
+    assert _console_packages(f"import rich\n{COMMAND}").endswith("Console True")
