@@ -1,6 +1,6 @@
 """The ``tidemill`` command, also as ``python -m tidemill``.
 
-The imports of the command take a third of a second and more. Ctrl-C within them ends the process as
+The imports of the command take a tenth of a second and more. Ctrl-C within them ends the process as
 it ends any program, without Python's stack trace. Must not know: a command.
 """
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import effort
 from tests.support.cli_runner import CliRunner, Result
+from tidemill.cli import tree
 from tidemill.cli.main import app
 from tidemill.cli.transaction.commands import State
 
@@ -283,14 +284,21 @@ def test_ctrl_c_during_the_imports_ends_the_command_without_a_stack_trace(
 
 
 HEAVY = ["confluent_kafka", "pyspark", "pandas", "pyarrow", "numpy", "pydantic_settings", "py4j"]
+COMMAND_MODULES = {
+    f"tidemill.cli.{place.partition(':')[0]}" for place, _ in tree.PLACES.values()
+} - {"tidemill.cli.main"}
 
 
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
         (
-            "tidemill.cli.main",
+            f"tidemill.cli.main, {', '.join(sorted(COMMAND_MODULES))}",
             [*HEAVY, "rich", "structlog", "asyncio", "kio", "importlib.metadata"],
+        ),
+        (
+            "tidemill.cli.main, tidemill.cli.server.serve",
+            sorted(COMMAND_MODULES - {"tidemill.cli.server.serve", "tidemill.cli.server.config"}),
         ),
         (
             # With the command, structlog does not import rich (tests/test_telemetry.py).
@@ -299,7 +307,7 @@ HEAVY = ["confluent_kafka", "pyspark", "pandas", "pyarrow", "numpy", "pydantic_s
             HEAVY,
         ),
     ],
-    ids=["every command", "dev"],
+    ids=["every command", "one command", "dev"],
 )
 def test_imports_at_start_are_light(modules: str, heavy: list[str]) -> None:
     program = f"import sys\nimport {modules}\nprint([n for n in {heavy} if n in sys.modules])\n"

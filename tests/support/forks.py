@@ -32,6 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
     "tidemill.cli.main",
+    "tidemill.cli.server.serve",
     "tidemill.cli.server.process",
     "tidemill.cli.server.settings_file",
     "tidemill.engine.engine",

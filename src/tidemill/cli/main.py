@@ -1,7 +1,8 @@
 """The ``tidemill`` command: the tree of its subcommands, and the handling of errors.
 
-The modules of this package are imported before each command runs. So they import nothing heavy at
-their top: a client library, the broker or rich is imported in the function that uses it.
+A command's module is imported when it is used (``tree``), and before its help is shown. So it
+imports nothing heavy at its top: a client library, the broker or rich is imported in the function
+that uses it.
 """
 
 from __future__ import annotations
@@ -18,36 +19,17 @@ from typer.core import TyperGroup
 
 from tidemill import __version__, extras
 from tidemill.cli import output
-from tidemill.cli.acl.commands import app as acl_app
-from tidemill.cli.alert.commands import app as alert_app
-from tidemill.cli.backup.commands import backup, restore
-from tidemill.cli.bridge.commands import app as bridge_app
-from tidemill.cli.demo.commands import demo
-from tidemill.cli.events import app as events_app
-from tidemill.cli.exchange.commands import app as exchange_app
-from tidemill.cli.gateway.commands import gateway
-from tidemill.cli.group.commands import app as group_app
 from tidemill.cli.options import Json
-from tidemill.cli.permission.commands import app as permission_app
-from tidemill.cli.pipeline.commands import app as pipeline_app
-from tidemill.cli.queue.commands import app as queue_app
-from tidemill.cli.quota.commands import app as quota_app
-from tidemill.cli.server.config import app as config_app
-from tidemill.cli.server.doctor import doctor
-from tidemill.cli.server.serve import dev, serve
-from tidemill.cli.source.commands import app as source_app
-from tidemill.cli.sql.commands import sql
-from tidemill.cli.topic.commands import app as topic_app
-from tidemill.cli.transaction.commands import app as transaction_app
-from tidemill.cli.user.commands import app as user_app
-from tidemill.cli.view.commands import app as view_app
-from tidemill.cli.webhook.commands import app as webhook_app
-from tidemill.cli.worker.commands import app as worker_app
+from tidemill.cli.tree import Commands
 from tidemill.errors import TidemillError, lower_first
 
 
 class CommandLine(TyperGroup):
     """The root command. It prints errors as ``error:`` and ``hint:`` lines, and sets the code."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Commands()
 
     def main(
         self,
@@ -170,42 +152,7 @@ def root(
     """Event streaming for Python: durable logs behind the Kafka protocol."""
 
 
-app.command()(dev)
-app.command()(serve)
-app.add_typer(topic_app, name="topic", short_help="Manage topics; produce and consume records.")
-app.add_typer(group_app, name="group", short_help="Manage consumer groups: lag, replay, delete.")
-app.add_typer(
-    transaction_app,
-    name="transaction",
-    short_help="Manage transactions; find what holds readers back.",
-)
-app.add_typer(pipeline_app, name="pipeline")
-app.add_typer(source_app, name="source", short_help="Capture the changes of databases.")
-app.add_typer(webhook_app, name="webhook", short_help="Deliver topics to HTTP endpoints.")
-app.add_typer(alert_app, name="alert", short_help="List, acknowledge and silence alerts.")
-app.add_typer(bridge_app, name="bridge", short_help="Bring StatsD and the like into topics.")
-app.add_typer(view_app, name="view", short_help="Keep results of SQL current.")
-app.add_typer(queue_app, name="queue", short_help="Manage queues; publish and consume.")
-app.add_typer(exchange_app, name="exchange", short_help="Manage exchanges, which fill queues.")
-app.add_typer(events_app, name="events", short_help="Read and write event stores; publish them.")
-app.command(short_help="Serve topics over HTTP.")(gateway)
-app.command(short_help="Query topics with SQL.")(sql)
-app.add_typer(worker_app, name="worker", short_help="List, restart and watch worker processes.")
-app.add_typer(user_app, name="user", short_help="Manage users and their passwords.")
-app.add_typer(acl_app, name="acl", short_help="Manage rules of access; explain a decision.")
-app.add_typer(permission_app, name="permission", short_help="Manage what AMQP users may do.")
-app.add_typer(quota_app, name="quota", short_help="Manage quotas of users and clients.")
-app.add_typer(config_app, name="config", short_help="Show the broker's settings.")
-app.command(short_help="Run a demo pipeline on flight data, and check its results.")(demo)
-app.command(short_help="Copy the data folder of a broker, also while it runs.")(backup)
-app.command(short_help="Make a data folder of a backup.")(restore)
-app.command(short_help="Check this machine, the data folder and the port.")(doctor)
-
-
-@app.command()
-def version(
-    as_json: Json = False,
-) -> None:
+def version(as_json: Json = False) -> None:
     """Show the version."""
     if as_json:
         output.emit_json({"tidemill": __version__, "python": sys.version.split()[0]})
