@@ -23,6 +23,7 @@ from tests.support.effort import in_nightly_runs
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.amqp_client.connection import AmqpClient
+from tidemill.confluent.asking import TopicQuestions
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import SettingsError, TidemillError
 from tidemill.gateway import users as users_module
@@ -31,6 +32,7 @@ from tidemill.gateway.errors import HttpError
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.gateway.users import Users
+from tidemill.kafka_client.errors import UnsupportedSettingError
 
 pytestmark = pytest.mark.skipif(
     not users_module.has_tokens(), reason="tokens need confluent-kafka 2.13"
@@ -125,11 +127,84 @@ def test_a_query_has_the_rights_of_its_user(guarded: Guarded, kind: str) -> None
 
 
 def test_pages_ask_the_broker_with_the_token_of_their_user(guarded: Guarded) -> None:
-    token = users_module._Token(guarded.bearer("admin")["authorization"].partition(" ")[2])
-    login: dict[str, Any] = {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
-    kafka = Kafka(guarded.broker.bootstrap, {**SASL.properties, **login})
-    with requests_to(kafka) as requests:
+    with requests_to(as_admin(guarded)) as requests:
         assert [each.port for each in requests.brokers().values()] == [guarded.broker.port]
+
+
+def as_admin(guarded: Guarded, **claims: object) -> Kafka:
+    """The broker, with a token of the administrator."""
+    token = guarded.bearer("admin", **claims)["authorization"].partition(" ")[2]
+    login: dict[str, Any] = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": users_module._Token(token),
+    }
+    return Kafka(guarded.broker.bootstrap, {**SASL.properties, **login})
+
+
+class NeverMadeKafka(Kafka):
+    """A cluster of which no client of confluent-kafka can be made: with a token, it sleeps."""
+
+    def make(self, kind: Any, config: dict[str, Any]) -> Any:
+        raise AssertionError(f"made a {kind.__name__}")
+
+
+def test_questions_with_a_token_get_the_same_answers_without_a_client_that_sleeps(
+    guarded: Guarded,
+) -> None:
+    for _ in range(2):
+        posted = guarded.client.post("/topics/t", json=RECORD, auth=ADMIN)
+        assert posted.status_code in (200, 201)
+    login = {"sasl.username": ADMIN[0], "sasl.password": ADMIN[1]}
+    login["sasl.mechanism"] = "SCRAM-SHA-256"
+    slow = TopicQuestions(Kafka(guarded.broker.bootstrap, {**SASL.properties, **login}), "tests")
+    token = as_admin(guarded)
+    own = TopicQuestions(NeverMadeKafka(token.servers, token.properties), "tests")
+    assert own.names() == slow.names() >= {"t"}
+    assert own.extents("t") == slow.extents("t")
+    assert own.extents("t")[0].end >= 2
+    assert own.ends("t") == slow.ends("t")
+    assert own.extents("missing") == slow.extents("missing") == {}
+    assert own.since("t", [0], -5) == slow.since("t", [0], -5) == {0: 0}
+    future_ms = int(time.time() * 1000) + 60_000
+    assert own.since("t", [0], future_ms) == slow.since("t", [0], future_ms) == {0: -1}
+    for asking in (own, slow):
+        assert asking.extents("not/a/name") == {}
+
+
+def status_of_check(kafka: Kafka) -> int | None:
+    """The status with which a login is refused."""
+    try:
+        users_module._check(kafka)
+    except HttpError as error:
+        return error.status
+    return None
+
+
+def test_a_token_is_checked_without_a_client_that_sleeps(guarded: Guarded) -> None:
+    for kafka, expected in ((as_admin(guarded), None), (as_admin(guarded, exp=1), 401)):
+        assert status_of_check(NeverMadeKafka(kafka.servers, kafka.properties)) == expected
+
+
+@pytest.mark.parametrize(("password", "status"), [(ADMIN[1], None), ("wrong", 401)])
+def test_a_login_is_checked_where_connections_need_what_only_librdkafka_has(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch, password: str, status: int | None
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise UnsupportedSettingError("ssl.curves.list is not supported here")
+
+    monkeypatch.setattr(users_module, "requests_to", unsupported)
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": ADMIN[0]}
+    properties = {**SASL.properties, **login, "sasl.password": password}
+    assert status_of_check(Kafka(guarded.broker.bootstrap, properties)) == status
+
+
+def test_a_broker_that_does_not_answer_or_refuses_tls_is_503_and_not_a_wrong_login(
+    guarded: Guarded,
+) -> None:
+    assert status_of_check(SASL) == 503
+    kafka = as_admin(guarded)
+    properties = {**kafka.properties, "security.protocol": "SASL_SSL"}
+    assert status_of_check(Kafka(kafka.servers, properties)) == 503
 
 
 def _typed(login: dict[str, Any]) -> dict[str, Any]:

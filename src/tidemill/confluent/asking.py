@@ -1,6 +1,7 @@
 """Ask what topics there are, and which offsets they have, through one client that is kept.
 
-A new client takes tens of milliseconds, and a second with a token. Must not know: records.
+A new client takes tens of milliseconds, and a second with a token: then our own client asks. Must
+not know: records.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.token_asking import TokenQuestions
+from tidemill.kafka_client.admin.partitions import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -34,6 +37,7 @@ class TopicQuestions:
 
     def __init__(self, kafka: Kafka, client: str) -> None:
         self._kafka, self._client = kafka, client
+        self._own = TokenQuestions(kafka, client) if "oauth_cb" in kafka.properties else None
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -45,6 +49,8 @@ class TopicQuestions:
         Raises:
             UnreachableError: no broker answers.
         """
+        if self._own is not None:
+            return self._own.names()
         return self._kafka.list_topics(self._client, self._admin)
 
     def identity(self, topic: str) -> str | None:
@@ -58,8 +64,11 @@ class TopicQuestions:
             TidemillError: the broker refuses, e.g. because the name is invalid.
             UnreachableError: no broker answers.
         """
-        places = self._kafka.partitions(self._client, topic, self._admin)
-        first = self._kafka.start_offsets(self._client, places, self._admin)
+        places = self._places(topic)
+        if self._own is not None:
+            first = self._own.offsets(places, EARLIEST)
+        else:
+            first = self._kafka.start_offsets(self._client, places, self._admin)
         end = self._ends(places)
         return {
             place[1]: Extent(first[place], max(first[place], end[place]))
@@ -68,8 +77,7 @@ class TopicQuestions:
 
     def ends(self, topic: str) -> dict[int, int]:
         """Return the offset behind the last committed record of each partition, by number."""
-        places = self._kafka.partitions(self._client, topic, self._admin)
-        return {place[1]: end for place, end in self._ends(places).items()}
+        return {place[1]: end for place, end in self._ends(self._places(topic)).items()}
 
     def since(self, topic: str, numbers: Iterable[int], time_ms: int) -> dict[int, int]:
         """Return the first offset from a time on, or -1, of some partitions, by number.
@@ -77,9 +85,19 @@ class TopicQuestions:
         Args:
             time_ms: milliseconds since the epoch.
         """
-        places = [(topic, number) for number in numbers]
-        found = self._kafka.offsets_since(self._client, places, max(0, time_ms), self._admin)
+        places, time_ms = [(topic, number) for number in numbers], max(0, time_ms)
+        if self._own is not None:
+            found = self._own.offsets(places, time_ms)
+        else:
+            found = self._kafka.offsets_since(self._client, places, time_ms, self._admin)
         return {place[1]: offset for place, offset in found.items()}
 
+    def _places(self, topic: str) -> list[tuple[str, int]]:
+        if self._own is not None:
+            return self._own.places(topic)
+        return self._kafka.partitions(self._client, topic, self._admin)
+
     def _ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        if self._own is not None:
+            return self._own.offsets(places, LATEST, committed=True)
         return self._kafka.end_offsets(self._client, places, committed=True, admin=self._admin)

@@ -29,10 +29,12 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import SettingsError
+from tidemill.confluent.requests import requests_to
+from tidemill.errors import NotAllowedError, SettingsError, UnreachableError
 from tidemill.gateway.errors import HttpError, busy, unavailable
 from tidemill.gateway.guard import Rates
 from tidemill.gateway.parts import Clients, Parts
+from tidemill.kafka_client.errors import UnsupportedSettingError
 
 MOST_USERS = 32
 """Users whose clients stay open. Each has a few connections and threads."""
@@ -249,6 +251,7 @@ class Users:
 
 
 _CB = "oauth_cb"
+_CHECKER = "tidemill-gateway-login"
 
 
 @dataclass(frozen=True)
@@ -264,16 +267,35 @@ class _Token:
 def _check(kafka: Kafka) -> None:
     """Return if the broker accepts a login.
 
+    Our own client asks, which needs some milliseconds. confluent-kafka sleeps for a second when it
+    makes a client with a token, and does not say when a login has failed.
+
     Raises:
         HttpError: it does not (401), or no broker answers (503).
     """
+    try:
+        requests = requests_to(kafka, _CHECKER, _CHECK_S)
+    except UnsupportedSettingError:
+        _check_with_librdkafka(kafka)
+        return
+    with requests:
+        try:
+            requests.brokers()
+        except NotAllowedError:
+            raise _refused_login() from None
+        except UnreachableError:
+            raise unavailable("the broker does not answer a login") from None
+
+
+def _check_with_librdkafka(kafka: Kafka) -> None:
+    """Return if the broker accepts a login, where the connection needs what only librdkafka has."""
     refused: list[KafkaError] = []
 
     def note(error: KafkaError) -> None:
         if error.code() == KafkaError._AUTHENTICATION:
             refused.append(error)
 
-    admin = kafka.make(AdminClient, kafka.config("tidemill-gateway-login") | {"error_cb": note})
+    admin = kafka.make(AdminClient, kafka.config(_CHECKER) | {"error_cb": note})
     deadline = time.monotonic() + _CHECK_S
     while time.monotonic() < deadline:
         with contextlib.suppress(KafkaException):
@@ -281,5 +303,9 @@ def _check(kafka: Kafka) -> None:
             return
         admin.poll(0)
         if refused:
-            raise HttpError(401, "unauthorized", "the broker refuses the login")
+            raise _refused_login()
     raise unavailable("the broker does not answer a login")
+
+
+def _refused_login() -> HttpError:
+    return HttpError(401, "unauthorized", "the broker refuses the login")

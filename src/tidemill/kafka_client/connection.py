@@ -19,6 +19,7 @@ from tidemill.errors import ProtocolError
 from tidemill.kafka_client.errors import (
     ConnectionFailedError,
     ConnectionRejectedError,
+    TlsRejectedError,
     VersionNotSupportedError,
 )
 from tidemill.kafka_client.settings import OAUTHBEARER, Address, ConnectionSettings
@@ -318,11 +319,11 @@ def _wrap(plain: socket.socket, context: ssl.SSLContext, address: Address) -> so
     try:
         return context.wrap_socket(plain, server_hostname=address[0])
     except ssl.SSLCertVerificationError as error:
-        raise ConnectionRejectedError(
+        raise TlsRejectedError(
             f"{address}: SSL handshake failed: the certificate is not valid here: "
             f"{error.verify_message}"
         ) from error
     except ssl.SSLError as error:
-        raise ConnectionRejectedError(
+        raise TlsRejectedError(
             f"{address}: SSL handshake failed: {error.reason or error}"
         ) from error

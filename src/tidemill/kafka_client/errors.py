@@ -17,6 +17,10 @@ class ConnectionRejectedError(Exception):
     """The credentials or the TLS settings are wrong. A retry can't help."""
 
 
+class TlsRejectedError(ConnectionRejectedError):
+    """The TLS handshake failed, for example because the certificate is not valid here."""
+
+
 class VersionNotSupportedError(ConnectionFailedError):
     """The broker is too old, or too new, for a request."""
 
