@@ -306,8 +306,13 @@ COMMAND_MODULES = {
             "tidemill.engine.engine, tidemill.protocols.kafka.server",
             HEAVY,
         ),
+        (
+            # A gateway without hooks, and whose console shows no event store.
+            "tidemill.cli.main, tidemill.cli.gateway.commands, tidemill.gateway.run",
+            ["pyspark", "pandas", "pyarrow", "numpy", "duckdb", "aiohttp", "sqlite3", "cramjam"],
+        ),
     ],
-    ids=["every command", "one command", "dev"],
+    ids=["every command", "one command", "dev", "gateway"],
 )
 def test_imports_at_start_are_light(modules: str, heavy: list[str]) -> None:
     program = f"import sys\nimport {modules}\nprint([n for n in {heavy} if n in sys.modules])\n"

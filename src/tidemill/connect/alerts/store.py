@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
@@ -35,8 +36,10 @@ from tidemill.connect.alerts.topics import (
     TRANSACTIONAL_ID,
     WORKER,
 )
-from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from tidemill.connect.base.producer import Producer
 
 _KINDS: Mapping[str, type[Stored]] = {
     ALERT: Alert,
@@ -105,6 +108,9 @@ class AlertTopic:
     """
 
     def __init__(self, kafka: Kafka) -> None:
+        # Imported here: the gateway, which reads the topic, does not need the codecs of batches.
+        from tidemill.connect.base.producer import open_producer
+
         create_topic(kafka)
         self._kafka = kafka
         self._producer: Producer = open_producer(kafka, TRANSACTIONAL_ID)

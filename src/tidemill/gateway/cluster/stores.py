@@ -10,10 +10,13 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import TidemillError
-from tidemill.eventstore.store import Store
+
+if TYPE_CHECKING:
+    from tidemill.eventstore.store import Store
 
 MOST = 4
 """Stores of one user that are open at the same time."""
@@ -65,6 +68,9 @@ class Stores:
             await self._close(name)
 
     def _open(self, name: str) -> Store:
+        # Imported here, as a gateway without event stores needs neither it nor SQLite: 1.5 MB.
+        from tidemill.eventstore.store import Store
+
         return Store(self._kafka, name, create=False)
 
     async def _make_room(self, now_s: float) -> None:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import structlog
 
@@ -27,7 +27,6 @@ from tidemill.connect.base.errors import (
     RecordRefusedError,
     RecordTooLargeError,
 )
-from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.errors import TidemillError
 from tidemill.gateway.dedup import Once, Stored, Window, rebuild
 from tidemill.gateway.errors import (
@@ -37,6 +36,9 @@ from tidemill.gateway.errors import (
 )
 from tidemill.gateway.hooks.mapping import Record
 from tidemill.gateway.hooks.settings import HookEntry
+
+if TYPE_CHECKING:
+    from tidemill.connect.base.producer import Producer
 
 ID_HEADER = "webhook-id"
 """The header of a stored record with the hook's name and the delivery id, ``NAME:ID``."""
@@ -276,6 +278,9 @@ class Writer:
 
     def _open(self) -> _Open:
         """Fence other gateways, then read the ids in the topic. It blocks."""
+        # Imported here, as a gateway without hooks does not need the codecs of batches: 2.5 MB.
+        from tidemill.connect.base.producer import open_producer
+
         entry, kafka = self._entry, self._kafka
         kafka.create_topics(_CLIENT, {entry.topic: (entry.partitions, {})})
         most_bytes = int(kafka.topic_configs(_CLIENT, entry.topic)["max.message.bytes"])

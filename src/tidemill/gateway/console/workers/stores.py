@@ -11,18 +11,20 @@ import itertools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.eventstore.events import StoredEvent
 from tidemill.eventstore.index_files import index_path
-from tidemill.eventstore.store import Store
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Data, Page, View
 from tidemill.gateway.console.lists import listed
 from tidemill.gateway.console.messages.decoding import Shown, compact, full
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import HttpError
+
+if TYPE_CHECKING:
+    from tidemill.eventstore.store import Store
 
 EVENTS, STREAMS = 25, 100
 """Events and streams of a page."""
