@@ -1,13 +1,12 @@
-/* Appends a run of checked batches to logs in one call.
+/* Appends batches to logs: stamps them, writes those of one log together, and records them.
  *
- * It takes a log if nothing but an ordinary append is to be done: to a file that is open, in a segment
- * that has records and space, with producers whose sequences continue. It leaves any other log to
- * RunAppender._append in tidemill.engine.records.append_runs, and has changed nothing of it then but the
- * base offsets in the batches and bytes behind the end of the file, which Python writes again. What both
- * do must be the same.
+ * `append` takes batches that Python has decided about. `append_run` takes those that clients have sent
+ * together, for many logs. It appends what has no producer, or continues the sequences of one, and stops
+ * at any other batch, which tidemill.log.partition.append decides about. Both end in `put`.
  *
- * Python's lock is held all the time, so no thread can close a file in between. That is why a write
- * has at most WRITE_BYTES.
+ * What a write needs of Python, it calls at the appender of the log: `prepare` opens an index, `roll` starts
+ * a segment, `write` writes to a file that is closed or not one of the system, and what is long. Shorter
+ * writes are done here. Python's lock is held meanwhile, so no thread can close the file.
  */
 #define _GNU_SOURCE
 #include "head.h"
@@ -16,58 +15,165 @@
 #include <unistd.h>
 
 #define WRITE_BYTES (256 << 10)
-#define MOST_BATCHES 128
+#define MOST_BATCHES 128 /* that are written together */
+#define HEADER_SIZE 61
 
 static PyTypeObject *stored_batch; /* the type of a batch in the state of a producer */
 
 /* One batch of the log that is appended to. */
 typedef struct {
-    Py_buffer view;
-    Py_ssize_t place;
-    int64_t records, latest;
-    tm_producer *producer; /* the entry of an idempotent one; NULL without */
+    uint8_t *data;
+    int64_t size, records, latest;
+    tm_producer *producer; /* the entry of an idempotent one, if its state is to be updated */
     int32_t sequence;      /* of its first record */
 } Batch;
 
-/* The log that is appended to. */
+/* The log that is appended to, and batches that are written together. */
 typedef struct {
+    PyObject *appender;
     tm_head *head;
     tm_segment *segment;
-    tm_file *file;
     tm_index *table;
-    Py_ssize_t count;
-    Batch batches[MOST_BATCHES];
-    struct iovec parts[MOST_BATCHES];
+    Py_ssize_t count, views; /* of batches, and of the buffers that have them */
+    Batch *batches;
+    Py_buffer *buffers;
     int64_t now_ms, end, total, latest;
 } Append;
 
-/* --- before the write: a function returns 1, or 0 if the log is not taken ------------------------ */
-
-/* Find the parts of a log. The file must be open, of the system, and as the segment says. */
-static int find_parts(Append *on, const tm_target *target)
+static void start(Append *on)
 {
-    on->head = TM_AS(tm_head, target->head);
-    if (!on->head || on->head->is_offline) return 0;
-    on->segment = TM_AS(tm_segment, on->head->segment);
-    on->file = on->segment ? TM_AS(tm_file, on->segment->log_file) : NULL;
-    on->table = on->segment ? TM_AS(tm_index, on->segment->table) : NULL;
-    const tm_file *file = on->file;
-    return file && on->table && file->fd >= 0 && !file->broken && !file->retired &&
-           !file->releasing && file->size == on->segment->size;
+    on->count = on->views = 0;
+    on->end = on->head->end_offset;
+    on->total = 0;
+    on->latest = -1;
 }
 
-/* Return whether the batches fit into the segment, as must_roll of log.partition.append decides it. */
+static void add(Append *on, const Batch *batch)
+{
+    on->batches[on->count++] = *batch;
+    on->total += batch->size;
+    on->end += batch->records;
+    if (batch->latest > on->latest) on->latest = batch->latest;
+}
+
+/* Release the batches from a place on. */
+static void release(Append *on)
+{
+    for (Py_ssize_t i = 0; i < on->count; i++) Py_XDECREF((PyObject *)on->batches[i].producer);
+    for (Py_ssize_t i = 0; i < on->views; i++) PyBuffer_Release(&on->buffers[i]);
+    on->count = on->views = 0;
+}
+
+/* --- the place ------------------------------------------------------------------------------------ */
+
+/* Find the segment. Return whether it has an index, and what decides when the next one starts. */
+static int find_segment(Append *on)
+{
+    on->segment = TM_AS(tm_segment, on->head->segment);
+    on->table = on->segment ? TM_AS(tm_index, on->segment->table) : NULL;
+    return on->table && !on->head->is_offline &&
+           (!on->segment->size || !tm_is_none(on->segment->first_timestamp));
+}
+
+/* Return whether the batches go into the segment, as LogSegment.shouldRoll of Kafka decides it. */
 static int fits_segment(const Append *on)
 {
     const tm_head *head = on->head;
     const tm_segment *segment = on->segment;
-    if (!segment->size || segment->size + on->total > head->segment_bytes || head->is_jittered ||
-        on->end - 1 - segment->base_offset > INT32_MAX || tm_is_none(segment->first_timestamp) ||
-        tm_index_is_full(on->table, head->index_bytes))
+    if (!segment->size) return 1;
+    if (segment->size + on->total > head->segment_bytes ||
+        on->end - 1 - segment->base_offset > INT32_MAX ||
+        tm_index_is_full(on->table, on->count, head->index_bytes))
         return 0;
+    /* As in Kafka, the records' time counts if there is one. So replayed history gets the same
+     * segments as it got live. */
     int64_t oldest = PyLong_AsLongLong(segment->first_timestamp);
-    return oldest >= 0 && on->latest - oldest <= head->segment_ms;
+    int64_t age = oldest >= 0 && on->latest >= 0 ? on->latest - oldest
+                                                 : on->now_ms - segment->created_ms;
+    return age <= head->segment_ms;
 }
+
+/* Find the segment that the batches go to; return 0, or -1 with an error. */
+static int find_place(Append *on)
+{
+    PyObject *done = Py_NewRef(Py_None);
+    if (!find_segment(on)) {
+        tm_replace(&done, PyObject_CallMethod(on->appender, "prepare", NULL));
+        if (done && !find_segment(on)) {
+            PyErr_SetString(PyExc_RuntimeError, "the active segment is not prepared");
+            Py_CLEAR(done);
+        }
+    }
+    if (done && !fits_segment(on)) {
+        tm_replace(&done, PyObject_CallMethod(on->appender, "roll", "L", (long long)on->now_ms));
+        if (done) find_segment(on);
+    }
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+PyObject *tm_py_make_room(PyObject *module, PyObject *args)
+{
+    long long size, records, latest, now_ms;
+    Append on = {.count = 1};
+    if (!PyArg_ParseTuple(args, "OO!LLLL:make_room", &on.appender, tm_head_type, &on.head, &size,
+                          &records, &latest, &now_ms))
+        return NULL;
+    on.end = on.head->end_offset + records;
+    on.total = size;
+    on.latest = latest;
+    on.now_ms = now_ms;
+    if (find_place(&on) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- the write ------------------------------------------------------------------------------------ */
+
+static void stamp(const Append *on)
+{
+    int64_t offset = on->head->end_offset;
+    for (Py_ssize_t i = 0; i < on->count; i++) {
+        const Batch *batch = &on->batches[i];
+        tm_put_big_endian(batch->data, (uint64_t)offset, 8);
+        tm_put_big_endian(batch->data + 8, (uint64_t)batch->size - 12, 4);
+        tm_put_big_endian(batch->data + 12, (uint64_t)on->head->leader_epoch, 4);
+        offset += batch->records;
+    }
+}
+
+/* Return whether the file is open, one of the system, and as the segment says. */
+static int is_direct(const Append *on, const tm_file *file)
+{
+    return file && file->fd >= 0 && !file->broken && !file->retired && !file->releasing &&
+           file->size == on->segment->size && on->total <= WRITE_BYTES;
+}
+
+/* Write with Python; it writes again what a full disk took of it. Return 0, or -1 with an error. */
+static int write_with_python(const Append *on)
+{
+    PyObject *buffers = PyTuple_New(on->views), *none = NULL;
+    int failed = !buffers;
+    for (Py_ssize_t i = 0; !failed && i < on->views; i++)
+        failed = PyTuple_SetItem(buffers, i, Py_NewRef(on->buffers[i].obj)) < 0;
+    if (!failed) none = PyObject_CallMethod(on->appender, "write", "(O)", buffers);
+    Py_XDECREF(buffers);
+    Py_XDECREF(none);
+    return none ? 0 : -1;
+}
+
+/* Write the batches completely or not at all; return 0, or -1 with an error. */
+static int write_batches(const Append *on, struct iovec *parts)
+{
+    tm_file *file = TM_AS(tm_file, on->segment->log_file);
+    if (!is_direct(on, file) ||
+        pwritev(file->fd, parts, (int)on->views, (off_t)file->size) != on->total)
+        return write_with_python(on);
+    file->size += on->total;
+    file->dirty = file->used = 1;
+    return 0;
+}
+
+/* --- behind the write: a function returns 0, or -1 with an error --------------------------------- */
 
 /* Return the sequence behind the last stored batch of a producer; -1 if it has none. */
 static int64_t next_sequence(const tm_producer *entry)
@@ -80,144 +186,234 @@ static int64_t next_sequence(const tm_producer *entry)
     return last < 0 ? -1 : (last + 1) & INT32_MAX;
 }
 
-/* Return whether a batch of an idempotent producer is the next one; see log.partition.producers. */
-static int is_next(Append *on, Batch *batch, int64_t id)
+int tm_producer_add(tm_producer *entry, int64_t first_sequence, int64_t last_offset, int64_t delta,
+                    int64_t timestamp)
 {
-    const uint8_t *data = batch->view.buf;
-    PyObject *producers = on->head->producers, *refused = on->head->refused;
-    if (tm_is_none(producers) || !refused || !PyDict_Check(refused) || PyDict_Size(refused)) return 0;
-    PyObject *key = PyLong_FromLongLong(id);
-    if (!key) return 0;
-    tm_producer *entry = TM_AS(tm_producer, PyDict_GetItemWithError(producers, key));
-    Py_DECREF(key);
-    if (!entry) return 0;
-    batch->producer = (tm_producer *)Py_NewRef((PyObject *)entry);
-    if (entry->epoch != (int16_t)tm_big_endian(data + 51, 2) || entry->txn_first_offset >= 0) return 0;
-    int64_t next = next_sequence(entry);
-    for (Batch *other = on->batches; next >= 0 && other < batch; other++)
-        if (other->producer == entry) next = (other->sequence + other->records) & INT32_MAX;
-    batch->sequence = (int32_t)tm_big_endian(data + 53, 4);
-    return batch->sequence == next;
-}
-
-/* Read one batch of the run: (target, data, facts). */
-static int read_batch(Append *on, PyObject *write, Py_ssize_t place)
-{
-    PyObject *data = PyTuple_GetItem(write, 1), *facts = PyTuple_GetItem(write, 2);
-    if (!data || !facts || !PyTuple_Check(facts) || PyTuple_Size(facts) != 5) return 0;
-    Batch *batch = &on->batches[on->count];
-    memset(batch, 0, sizeof *batch);
-    if (PyObject_GetBuffer(data, &batch->view, PyBUF_WRITABLE) < 0) return 0;
-    on->count++;
-    batch->place = place;
-    batch->records = PyLong_AsLongLong(PyTuple_GetItem(facts, 0));
-    batch->latest = PyLong_AsLongLong(PyTuple_GetItem(facts, 1));
-    int64_t producer = PyLong_AsLongLong(PyTuple_GetItem(facts, 4));
-    if (PyErr_Occurred() || batch->view.len < 61) return 0;
-    on->total += batch->view.len;
-    on->end += batch->records;
-    if (batch->latest > on->latest) on->latest = batch->latest;
-    return on->total <= WRITE_BYTES && (producer < 0 || is_next(on, batch, producer));
-}
-
-static int read_batches(Append *on, PyObject *run, PyObject *places)
-{
-    Py_ssize_t count = PyList_Check(places) ? PyList_Size(places) : 0;
-    if (count < 1 || count > MOST_BATCHES) return 0;
-    on->end = on->head->end_offset;
-    on->latest = -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Py_ssize_t place = PyLong_AsSsize_t(PyList_GetItem(places, i));
-        PyObject *write = PyErr_Occurred() ? NULL : PyList_GetItem(run, place);
-        if (!write || !PyTuple_Check(write) || !read_batch(on, write, place)) return 0;
-    }
-    return 1;
-}
-
-/* Stamp the batches, and write them behind each other; return whether all of them are written. */
-static int write_batches(Append *on)
-{
-    int64_t offset = on->head->end_offset;
-    for (Py_ssize_t i = 0; i < on->count; i++) {
-        Batch *batch = &on->batches[i];
-        uint8_t *data = batch->view.buf;
-        tm_put_big_endian(data, (uint64_t)offset, 8);
-        tm_put_big_endian(data + 8, (uint64_t)batch->view.len - 12, 4);
-        tm_put_big_endian(data + 12, (uint64_t)on->head->leader_epoch, 4);
-        offset += batch->records;
-        on->parts[i] = (struct iovec){data, (size_t)batch->view.len};
-    }
-    off_t position = (off_t)on->segment->size;
-    return pwritev(on->file->fd, on->parts, (int)on->count, position) == on->total;
-}
-
-/* --- behind the write: a function returns 0, or -1 with an error --------------------------------- */
-
-/* Record the batch of a producer; see ProducerStates.update. */
-static int update_producer(const Append *on, const Batch *batch, int64_t first)
-{
-    tm_producer *entry = batch->producer;
-    int64_t delta = batch->records - 1, last = first + delta;
+    int64_t known = next_sequence(entry) == first_sequence ? entry->known_sequences : 0;
     PyObject *stored = tm_new_tuple(
-        stored_batch, Py_BuildValue("((LLLL))", (long long)((batch->sequence + delta) & INT32_MAX),
-                                    (long long)last, (long long)delta, (long long)on->now_ms));
-    int failed = !stored || PyList_Append(entry->batches, stored) < 0;
+        stored_batch, Py_BuildValue("((LLLL))", (long long)((first_sequence + delta) & INT32_MAX),
+                                    (long long)last_offset, (long long)delta, (long long)timestamp));
+    int failed = !stored || !entry->batches || PyList_Append(entry->batches, stored) < 0;
     Py_XDECREF(stored);
     Py_ssize_t over = failed ? 0 : PyList_Size(entry->batches) - TM_WINDOW;
     if (failed || (over > 0 && PyList_SetSlice(entry->batches, 0, over, NULL) < 0)) return -1;
-    entry->known_sequences += batch->records;
-    entry->last_offset = last;
-    entry->last_timestamp_ms = on->now_ms;
+    entry->known_sequences = known + delta + 1;
+    entry->last_offset = last_offset;
     return 0;
 }
 
-/* Record one batch, and its result, in what was read of the log. */
-static int record_batch(Append *on, const Batch *batch, int64_t first, PyObject *results)
+/* Record one batch. */
+static int record_batch(const Append *on, const Batch *batch, int64_t first)
 {
     tm_segment *segment = on->segment;
-    if (tm_index_add(on->table, first + batch->records - 1 - segment->base_offset, segment->size,
-                     batch->view.len, batch->latest, on->head->index_interval) < 0 ||
-        (batch->producer && update_producer(on, batch, first) < 0))
+    int64_t delta = batch->records - 1, last = first + delta;
+    if (tm_index_add(on->table, last - segment->base_offset, segment->size, batch->size, batch->latest,
+                     on->head->index_interval) < 0)
         return -1;
-    segment->size += batch->view.len;
-    segment->end_offset = first + batch->records;
-    PyObject *result =
-        Py_BuildValue("LiL", (long long)first, -1, (long long)on->head->start_offset);
-    return result ? PyList_SetItem(results, batch->place, result) : -1;
+    if (batch->producer) {
+        if (tm_producer_add(batch->producer, batch->sequence, last, delta, on->now_ms) < 0) return -1;
+        batch->producer->last_timestamp_ms = on->now_ms;
+    }
+    segment->size += batch->size;
+    segment->end_offset = last + 1;
+    return 0;
 }
 
-/* Record what was written, as Python's Segment.append and Appender.append do. */
-static int record(Append *on, PyObject *results)
+/* Record what was written. */
+static int record(const Append *on, const struct iovec *parts)
 {
     tm_head *head = on->head;
-    int64_t offset = head->end_offset;
-    on->file->size += on->total;
-    on->file->dirty = on->file->used = 1;
-    for (Py_ssize_t i = 0; i < on->count; i++) {
-        if (record_batch(on, &on->batches[i], offset, results) < 0) return -1;
-        offset += on->batches[i].records;
+    tm_segment *segment = on->segment;
+    if (!segment->size && tm_is_none(segment->first_timestamp)) {
+        PyObject *first = PyLong_FromLongLong(on->batches[0].latest);
+        if (!first) return -1;
+        tm_replace(&segment->first_timestamp, first);
     }
-    on->segment->max_timestamp = on->table->max_timestamp;
-    head->end_offset = offset;
+    for (Py_ssize_t i = 0; i < on->count; i++) {
+        if (record_batch(on, &on->batches[i], head->end_offset) < 0) return -1;
+        head->end_offset += on->batches[i].records;
+    }
+    segment->max_timestamp = on->table->max_timestamp;
     head->changed = 1;
     head->bytes_since += on->total;
-    return tm_keep(head, on->parts, on->count, on->total);
+    return tm_keep(head, parts, on->views, on->total);
 }
 
-/* --- a run --------------------------------------------------------------------------------------- */
-
-/* Append the batches of one log. Return 1, 0 if the log is not taken, or -1 with an error. */
-static int append_to(Append *on, PyObject *given, PyObject *run, PyObject *places, PyObject *results)
+/* Append the batches. Return 0, or -1 with an error: then nothing is appended. */
+static int put(Append *on)
 {
-    on->count = on->total = 0;
+    struct iovec parts[MOST_BATCHES];
+    for (Py_ssize_t i = 0; i < on->views; i++)
+        parts[i] = (struct iovec){on->buffers[i].buf, (size_t)on->buffers[i].len};
+    if (find_place(on) < 0) return -1;
+    stamp(on);
+    PyObject *segment = Py_NewRef((PyObject *)on->segment), *table = Py_NewRef((PyObject *)on->table);
+    int failed = write_batches(on, parts) < 0 || record(on, parts) < 0 ? -1 : 0;
+    Py_DECREF(segment);
+    Py_DECREF(table);
+    return failed;
+}
+
+/* --- batches that Python has decided about -------------------------------------------------------- */
+
+/* Read (size, records, latest timestamp) of each batch in one buffer; return 0, or -1 with an error. */
+static int read_given(Append *on, PyObject *given)
+{
+    uint8_t *data = on->buffers[0].buf;
+    for (Py_ssize_t i = 0; i < PyList_Size(given); i++) {
+        Batch batch = {data + on->total};
+        long long size, records, latest;
+        PyObject *one = PyList_GetItem(given, i);
+        if (!PyTuple_Check(one) || !PyArg_ParseTuple(one, "LLL", &size, &records, &latest)) return -1;
+        if (size < HEADER_SIZE || records < 1 || size > on->buffers[0].len - on->total) break;
+        batch.size = size;
+        batch.records = records;
+        batch.latest = latest;
+        add(on, &batch);
+    }
+    if (on->count && on->count == PyList_Size(given) && on->total == on->buffers[0].len) return 0;
+    PyErr_SetString(PyExc_ValueError, "the sizes are not those of the batches");
+    return -1;
+}
+
+PyObject *tm_py_append(PyObject *module, PyObject *args)
+{
+    PyObject *given;
+    Py_buffer view;
+    long long now_ms;
+    Append on = {0};
+    if (!PyArg_ParseTuple(args, "OO!w*O!L:append", &on.appender, tm_head_type, &on.head, &view,
+                          &PyList_Type, &given, &now_ms))
+        return NULL;
+    start(&on);
+    on.buffers = &view;
+    on.views = 1;
+    on.now_ms = now_ms;
+    on.batches = PyMem_Malloc((size_t)(PyList_Size(given) + 1) * sizeof *on.batches);
+    if (!on.batches) PyErr_NoMemory();
+    int failed = !on.batches || read_given(&on, given) < 0 || put(&on) < 0;
+    release(&on);
+    PyMem_Free(on.batches);
+    if (failed) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- a run ---------------------------------------------------------------------------------------- */
+
+/* Return whether a batch of an idempotent producer is the next one; see log.partition.producers. */
+static int is_next(const Append *on, Batch *batch, int64_t id)
+{
+    PyObject *producers = on->head->producers, *refused = on->head->refused;
+    if (tm_is_none(producers) || !refused || !PyDict_Check(refused) || PyDict_Size(refused)) return 0;
+    PyObject *key = PyLong_FromLongLong(id);
+    if (!key) return -1;
+    tm_producer *entry = TM_AS(tm_producer, PyDict_GetItemWithError(producers, key));
+    Py_DECREF(key);
+    if (!entry) return PyErr_Occurred() ? -1 : 0;
+    if (entry->epoch != (int16_t)tm_big_endian(batch->data + 51, 2) || entry->txn_first_offset >= 0)
+        return 0;
+    int64_t next = next_sequence(entry);
+    for (const Batch *other = on->batches; next >= 0 && other < on->batches + on->count; other++)
+        if (other->producer == entry) next = (other->sequence + other->records) & INT32_MAX;
+    batch->sequence = (int32_t)tm_big_endian(batch->data + 53, 4);
+    if (batch->sequence != next) return 0;
+    batch->producer = (tm_producer *)Py_NewRef((PyObject *)entry);
+    return 1;
+}
+
+/* Add one batch of the run, (target, data, facts), to those that are written together. Return 1; 0 if
+ * it can't be written with them, or Python has to look at it; or -1 with an error. */
+static int read_batch(Append *on, PyObject *write)
+{
+    PyObject *data = PyTuple_GetItem(write, 1), *facts = PyTuple_GetItem(write, 2);
+    if (!data || !facts) return -1;
+    Py_buffer *view = &on->buffers[on->views];
+    if (PyObject_GetBuffer(data, view, PyBUF_WRITABLE) < 0) return -1;
+    on->views++;
+    Batch batch = {view->buf, view->len};
+    batch.records = PyLong_AsLongLong(PyTuple_GetItem(facts, 0));
+    batch.latest = PyLong_AsLongLong(PyTuple_GetItem(facts, 1));
+    int64_t producer = PyLong_AsLongLong(PyTuple_GetItem(facts, 4));
+    if (PyErr_Occurred()) return -1;
+    int found = batch.size < HEADER_SIZE || batch.records < 1 ? 0
+                : producer < 0                                ? 1
+                                                              : is_next(on, &batch, producer);
+    if (found <= 0) return found;
+    add(on, &batch);
+    return 1;
+}
+
+/* Read the batches from a place on that are written together; return 0, or -1 with an error. */
+static int read_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t at)
+{
+    start(on);
+    int is_known = find_segment(on); /* otherwise the first batch goes alone, and finds it */
+    for (; on->count < MOST_BATCHES && at < PyList_Size(places); at++) {
+        const Append before = *on;
+        Py_ssize_t place = PyLong_AsSsize_t(PyList_GetItem(places, at));
+        PyObject *write = PyErr_Occurred() ? NULL : PyList_GetItem(run, place);
+        if (write && !PyTuple_Check(write)) PyErr_SetString(PyExc_TypeError, "not a batch of a run");
+        int taken = write && !PyErr_Occurred() ? read_batch(on, write) : -1;
+        if (taken < 0) return -1;
+        if (taken && (!before.count ||
+                      (is_known && on->total <= WRITE_BYTES && fits_segment(on))))
+            continue;
+        /* The batch is left. */
+        if (taken) Py_XDECREF((PyObject *)on->batches[before.count].producer);
+        PyBuffer_Release(&on->buffers[before.views]);
+        *on = before;
+        break;
+    }
+    return 0;
+}
+
+/* Set the results of batches, or the error that occurs as theirs. Return 0, or -1 with an error. */
+static int set_results(const Append *on, PyObject *places, Py_ssize_t at, PyObject *results)
+{
+    PyObject *type = NULL, *error = NULL, *trace = NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    if (type) PyErr_NormalizeException(&type, &error, &trace);
+    int64_t offset = on->head->end_offset;
+    for (Py_ssize_t i = 0; !error && i < on->count; i++) offset -= on->batches[i].records;
+    int failed = 0;
+    for (Py_ssize_t i = 0; !failed && i < on->count; i++) {
+        PyObject *result = error ? Py_NewRef(error)
+                                 : Py_BuildValue("LiL", (long long)offset, -1,
+                                                 (long long)on->head->start_offset);
+        Py_ssize_t place = PyLong_AsSsize_t(PyList_GetItem(places, at + i));
+        failed = !result || PyList_SetItem(results, place, result) < 0;
+        offset += on->batches[i].records;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return failed ? -1 : 0;
+}
+
+/* Append the batches of one log, up to the first one that fails or that Python has to look at. Return
+ * how many were appended, or -1 with an error. */
+static Py_ssize_t append_to(Append *on, PyObject *given, PyObject *run, PyObject *places,
+                            PyObject *results)
+{
     const tm_target *target = TM_AS(tm_target, given);
-    int taken = target && find_parts(on, target) && read_batches(on, run, places) &&
-                fits_segment(on) && write_batches(on);
-    if (!taken) PyErr_Clear(); /* Python meets the same error, and has the words for it */
-    int done = taken && record(on, results) < 0 ? -1 : taken;
-    for (Py_ssize_t i = 0; i < on->count; i++) {
-        PyBuffer_Release(&on->batches[i].view);
-        Py_CLEAR(on->batches[i].producer);
+    on->head = target ? TM_AS(tm_head, target->head) : NULL;
+    if (!on->head || !PyList_Check(places)) {
+        PyErr_SetString(PyExc_TypeError, "not a target and its places");
+        return -1;
+    }
+    on->appender = target->appender;
+    Py_ssize_t done = 0;
+    for (int failed = 0, wrong = 0; !failed && done < PyList_Size(places);) {
+        wrong = read_series(on, run, places, done) < 0;
+        Py_ssize_t count = on->count;
+        if (!wrong && count) {
+            failed = put(on) < 0;
+            wrong = set_results(on, places, done, results) < 0;
+        }
+        release(on);
+        if (wrong) return -1;
+        if (!count) break;
+        if (!failed) done += count;
     }
     return done;
 }
@@ -229,21 +425,23 @@ PyObject *tm_py_append_run(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!O!L:append_run", &PyList_Type, &run, &PyDict_Type, &targets,
                           &PyList_Type, &results, &now_ms))
         return NULL;
-    Append *on = PyMem_Malloc(sizeof *on);
-    PyObject *ends = on ? PyList_New(0) : PyErr_NoMemory();
-    if (ends) on->now_ms = now_ms;
+    Append on = {.now_ms = now_ms};
+    on.batches = PyMem_Malloc((MOST_BATCHES + 1) * sizeof *on.batches);
+    on.buffers = PyMem_Malloc((MOST_BATCHES + 1) * sizeof *on.buffers);
+    PyObject *counts = on.batches && on.buffers ? PyList_New(0) : PyErr_NoMemory();
     Py_ssize_t at = 0;
-    while (ends && PyDict_Next(targets, &at, &target, &places)) {
-        int done = append_to(on, target, run, places, results);
-        PyObject *end = done < 0 ? NULL : PyLong_FromLongLong(done ? on->end : -1);
-        if (!end || PyList_Append(ends, end) < 0) Py_CLEAR(ends);
-        Py_XDECREF(end);
+    while (counts && PyDict_Next(targets, &at, &target, &places)) {
+        Py_ssize_t done = append_to(&on, target, run, places, results);
+        PyObject *count = done < 0 ? NULL : PyLong_FromSsize_t(done);
+        if (!count || PyList_Append(counts, count) < 0) Py_CLEAR(counts);
+        Py_XDECREF(count);
     }
-    PyMem_Free(on);
-    return ends;
+    PyMem_Free(on.batches);
+    PyMem_Free(on.buffers);
+    return counts;
 }
 
-/* Give the type of a producer's batches, before the first run. */
+/* Give the type of a producer's batches, before the first one is added. */
 PyObject *tm_py_prepare_append(PyObject *module, PyObject *batch)
 {
     if (!PyType_Check(batch) || !PyType_IsSubtype((PyTypeObject *)batch, &PyTuple_Type)) {

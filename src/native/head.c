@@ -67,17 +67,6 @@ int tm_keep(tm_head *head, const struct iovec *parts, Py_ssize_t count, int64_t 
     return 0;
 }
 
-static PyObject *head_keep(PyObject *self, PyObject *data)
-{
-    Py_buffer view;
-    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) return NULL;
-    struct iovec part = {view.buf, (size_t)view.len};
-    int failed = tm_keep((tm_head *)self, &part, 1, view.len);
-    PyBuffer_Release(&view);
-    if (failed) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *head_drop_copies(PyObject *self, PyObject *args)
 {
     long long from_offset = -1;
@@ -91,12 +80,21 @@ static PyObject *head_fits_journal(PyObject *self, PyObject *Py_UNUSED(ignored))
     return PyBool_FromLong(tm_fits_journal((tm_head *)self));
 }
 
+static PyObject *producer_add(PyObject *self, PyObject *args)
+{
+    long long first_sequence, last_offset, delta, timestamp;
+    if (!PyArg_ParseTuple(args, "LLLL:add", &first_sequence, &last_offset, &delta, &timestamp) ||
+        tm_producer_add((tm_producer *)self, first_sequence, last_offset, delta, timestamp) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- the types ----------------------------------------------------------------------------------- */
 
 TM_OBJECTS(tm_segment, 3)
 TM_OBJECTS(tm_producer, 1)
 TM_OBJECTS(tm_head, 11)
-TM_OBJECTS(tm_target, 6)
+TM_OBJECTS(tm_target, 7)
 
 static PyObject *file_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -121,8 +119,8 @@ static PyMemberDef segment_members[] = {
     MEMBER(tm_segment, T_OBJECT, log_file),      MEMBER(tm_segment, T_OBJECT, table),
     MEMBER(tm_segment, T_OBJECT, first_timestamp), MEMBER(tm_segment, T_LONGLONG, base_offset),
     MEMBER(tm_segment, T_LONGLONG, size),        MEMBER(tm_segment, T_LONGLONG, end_offset),
-    MEMBER(tm_segment, T_LONGLONG, max_timestamp), MEMBER(tm_segment, T_BOOL, named),
-    END};
+    MEMBER(tm_segment, T_LONGLONG, max_timestamp), MEMBER(tm_segment, T_LONGLONG, created_ms),
+    MEMBER(tm_segment, T_BOOL, named), END};
 
 static PyMemberDef producer_members[] = {
     MEMBER(tm_producer, T_OBJECT, batches),
@@ -147,17 +145,21 @@ static PyMemberDef head_members[] = {
     MEMBER(tm_head, T_LONGLONG, copied_limit),   MEMBER(tm_head, T_LONGLONG, segment_bytes),
     MEMBER(tm_head, T_LONGLONG, segment_ms),     MEMBER(tm_head, T_LONGLONG, index_bytes),
     MEMBER(tm_head, T_LONGLONG, index_interval), MEMBER(tm_head, T_BOOL, changed),
-    MEMBER(tm_head, T_BOOL, is_offline),         MEMBER(tm_head, T_BOOL, is_jittered),
-    MEMBER(tm_head, T_BOOL, new_folder),         END};
+    MEMBER(tm_head, T_BOOL, is_offline),         MEMBER(tm_head, T_BOOL, new_folder),
+    END};
 
 static PyMemberDef target_members[] = {
     MEMBER(tm_target, T_OBJECT, tp),     MEMBER(tm_target, T_OBJECT, topic_id),
     MEMBER(tm_target, T_OBJECT, log),    MEMBER(tm_target, T_OBJECT, head),
-    MEMBER(tm_target, T_OBJECT, config), MEMBER(tm_target, T_OBJECT, limits),
-    END};
+    MEMBER(tm_target, T_OBJECT, appender), MEMBER(tm_target, T_OBJECT, config),
+    MEMBER(tm_target, T_OBJECT, limits), END};
+
+static PyMethodDef producer_methods[] = {
+    {"add", producer_add, METH_VARARGS, "Add the next batch of the epoch."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMethodDef head_methods[] = {
-    {"keep", head_keep, METH_O, "Keep a copy of appended bytes for the journal."},
     {"drop_copies", head_drop_copies, METH_VARARGS, "Drop the copies for the journal."},
     {"fits_journal", head_fits_journal, METH_NOARGS,
      "Return whether the journal can take what is unsynced."},
@@ -182,7 +184,8 @@ int tm_add_heads(PyObject *module)
     PyType_Slot file[] = {{Py_tp_members, file_members}, {Py_tp_new, file_new}, {0, NULL}};
     PyType_Slot segment[] = {{Py_tp_members, segment_members}, {Py_tp_new, PyType_GenericNew},
                              OBJECT_SLOTS(tm_segment), {0, NULL}};
-    PyType_Slot producer[] = {{Py_tp_members, producer_members}, {Py_tp_new, PyType_GenericNew},
+    PyType_Slot producer[] = {{Py_tp_members, producer_members}, {Py_tp_methods, producer_methods},
+                              {Py_tp_new, PyType_GenericNew},
                               OBJECT_SLOTS(tm_producer), {0, NULL}};
     PyType_Slot head[] = {{Py_tp_members, head_members}, {Py_tp_methods, head_methods},
                           {Py_tp_new, PyType_GenericNew}, OBJECT_SLOTS(tm_head), {0, NULL}};

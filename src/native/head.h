@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *log_file, *table, *first_timestamp;
-    int64_t base_offset, size, end_offset, max_timestamp;
+    int64_t base_offset, size, end_offset, max_timestamp, created_ms;
     char named;
 } tm_segment;
 
@@ -67,13 +67,13 @@ typedef struct {
         *refused, *ended, *settle;
     int64_t partition, start_offset, end_offset, leader_epoch, bytes_since, high_watermark, end_position,
         copied, copied_from, copied_limit, segment_bytes, segment_ms, index_bytes, index_interval;
-    char changed, is_offline, is_jittered, new_folder;
+    char changed, is_offline, new_folder;
 } tm_head;
 
 /* What a client writes to; Target. */
 typedef struct {
     PyObject_HEAD
-    PyObject *tp, *topic_id, *log, *head, *config, *limits;
+    PyObject *tp, *topic_id, *log, *head, *appender, *config, *limits;
 } tm_target;
 
 extern PyTypeObject *tm_copies_type, *tm_file_type, *tm_segment_type, *tm_index_type,
@@ -105,7 +105,11 @@ int tm_drop_copies(tm_head *head, int64_t from_offset);
 /* index.c */
 int tm_index_add(tm_index *table, int64_t relative, int64_t position, int64_t size, int64_t latest,
                  int64_t interval);
-int tm_index_is_full(const tm_index *table, int64_t most_bytes);
+int tm_index_is_full(const tm_index *table, int64_t more, int64_t most_bytes);
+
+/* append.c: add a batch to those of a producer. Return 0, or -1. */
+int tm_producer_add(tm_producer *entry, int64_t first_sequence, int64_t last_offset, int64_t delta,
+                    int64_t timestamp);
 
 /* Define how the garbage collector goes through a struct, and how it is released: first its objects,
  * which come first. */

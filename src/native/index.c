@@ -89,10 +89,11 @@ int tm_index_add(tm_index *on, int64_t relative, int64_t position, int64_t size,
     return remember(on, relative, position);
 }
 
-int tm_index_is_full(const tm_index *on, int64_t most_bytes)
+/* Return whether there is no space for so many entries and the final one. */
+int tm_index_is_full(const tm_index *on, int64_t more, int64_t most_bytes)
 {
-    return PyByteArray_Size(on->offsets) + 2 * OFFSET_ENTRY > most_bytes ||
-           PyByteArray_Size(on->times) + 2 * TIME_ENTRY > most_bytes;
+    return PyByteArray_Size(on->offsets) + (more + 1) * OFFSET_ENTRY > most_bytes ||
+           PyByteArray_Size(on->times) + (more + 1) * TIME_ENTRY > most_bytes;
 }
 
 /* --- in Python --------------------------------------------------------------------------------- */
@@ -117,13 +118,6 @@ static PyObject *index_seal(PyObject *self, PyObject *Py_UNUSED(ignored))
     }
     if (add_time(on) < 0) return NULL;
     Py_RETURN_NONE;
-}
-
-static PyObject *index_is_full(PyObject *self, PyObject *most_bytes)
-{
-    long long most = PyLong_AsLongLong(most_bytes);
-    if (most == -1 && PyErr_Occurred()) return NULL;
-    return PyBool_FromLong(tm_index_is_full((tm_index *)self, most));
 }
 
 /* Return how many recent batches are before the first one whose field is not below `least`. */
@@ -236,7 +230,6 @@ static PyMemberDef members[] = {
 static PyMethodDef methods[] = {
     {"add", index_add, METH_VARARGS, "Add a batch."},
     {"seal", index_seal, METH_NOARGS, "Add the final entries to both indexes."},
-    {"is_full", index_is_full, METH_O, "Return whether a file has no space for more entries."},
     {"find_recent", index_find_recent, METH_VARARGS, "Return position and size of a recent batch."},
     {"batch_start", index_batch_start, METH_O, "Return a position where a batch starts."},
     {"recent", index_recent, METH_NOARGS, "Return last offsets and positions of recent batches."},

@@ -71,6 +71,8 @@ PyObject *tm_py_admit_run(PyObject *module, PyObject *args);
 
 /* append.c */
 PyObject *tm_py_prepare_append(PyObject *module, PyObject *batch);
+PyObject *tm_py_append(PyObject *module, PyObject *args);
+PyObject *tm_py_make_room(PyObject *module, PyObject *args);
 PyObject *tm_py_append_run(PyObject *module, PyObject *args);
 
 /* crc32c.c */

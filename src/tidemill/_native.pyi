@@ -234,6 +234,7 @@ class SegmentFields:
     size: int
     end_offset: int
     max_timestamp: int
+    created_ms: int
     named: bool
 
 class ProducerFields:
@@ -245,6 +246,13 @@ class ProducerFields:
     last_offset: int
     last_timestamp_ms: int
     txn_first_offset: int
+
+    def add(self, first_sequence: int, last_offset: int, delta: int, timestamp: int, /) -> None:
+        """Add the next batch of the epoch to ``batches``, and drop the oldest of more than ``WINDOW``.
+
+        Args:
+            delta: The number of its records, less one.
+        """
 
 class IndexTable:
     """The indexes of the active segment. Offsets are relative to the segment's base offset.
@@ -288,9 +296,6 @@ class IndexTable:
     def seal(self) -> None:
         """Add final entries to both indexes: the last batch and the latest timestamp."""
 
-    def is_full(self, max_bytes: int, /) -> bool:
-        """Return whether a file of ``max_bytes`` has no space for an entry and the final one."""
-
     def find_recent(self, relative: int, end: int, /) -> tuple[int, int] | None:
         """Return position and size of the batch with an offset; None if it is not recent.
 
@@ -331,8 +336,8 @@ class Head:
         copied_from: The offset of the first copy; -1 if a copy is missing behind it.
         copied_limit: Most bytes of copies.
         config: The configs of the topic.
-        segment_bytes, segment_ms, index_bytes: When a segment is closed, by its configs.
-        is_jittered: Whether the age of a segment is varied. Native code leaves such logs to Python.
+        segment_bytes, segment_ms, index_bytes: When a segment is closed, by its configs. The age
+            of the segment varies by ``segment.jitter.ms``.
         index_interval: Bytes of log between two entries of an index.
         producers: The idempotent producers by their ids; None if they are not loaded.
         refused: Batches that were refused with a retriable error, by producer.
@@ -367,7 +372,6 @@ class Head:
     index_interval: int
     changed: bool
     is_offline: bool
-    is_jittered: bool
     new_folder: bool
 
     def keep(self, data: Buffer, /) -> None:
@@ -389,6 +393,7 @@ class TargetFields:
     Attributes:
         log: The log of the partition; None if it was not looked up.
         head: Its head.
+        appender: Its appender.
         config: The configs of the topic when the log was looked up.
         limits: What they allow.
     """
@@ -397,6 +402,7 @@ class TargetFields:
     topic_id: Any
     log: Any
     head: Head | None
+    appender: Any
     config: Any
     limits: Any
 
@@ -450,6 +456,29 @@ def admit_run(
         up again, which is the last value.
     """
 
+def append(
+    appender: Any, head: Head, data: Buffer, batches: list[tuple[int, int, int]], now_ms: int, /
+) -> None:
+    """Append batches to one log, all of them or none.
+
+    Args:
+        appender: The ``log.partition.append.Appender`` of the log.
+        data: The batches. Base offsets and the leader epoch are stamped.
+        batches: Bytes, number of offsets and latest timestamp of each.
+
+    Raises:
+        StorageError: What ``Appender.prepare``, ``roll`` and ``write`` raise. Nothing is appended.
+    """
+
+def make_room(
+    appender: Any, head: Head, size: int, records: int, latest: int, now_ms: int, /
+) -> None:
+    """Start a new segment if ``append`` would do so for such a batch.
+
+    Raises:
+        StorageError: What ``Appender.prepare`` and ``roll`` raise.
+    """
+
 def append_run(
     run: list[Any],
     targets: dict[Any, list[int]],
@@ -457,17 +486,16 @@ def append_run(
     now_ms: int,
     /,
 ) -> list[int]:
-    """Append a run of checked batches, each log's with one system call.
+    """Append a run of checked batches; see ``log.partition.append.append_run``.
 
     Args:
         run: For each batch its target, its bytes and what ``read_run`` returns about it.
         targets: The places in ``run`` of the batches of each target.
-        results: Gets the base offset, -1, and the start of the log for each batch.
+        results: Gets the base offset, -1, and the start of the log for each batch; or the error.
         now_ms: The time of the broker.
 
     Returns:
-        For each target, the offset behind its batches; -1 if they were not appended, because that
-        is no ordinary append.
+        For each target, how many of its batches were appended.
     """
 
 def scan_batches(records: Buffer, /) -> tuple[int, int]:

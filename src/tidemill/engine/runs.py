@@ -44,7 +44,7 @@ class Target(extension.TargetFields):
 
     def find(self, log: PartitionLog) -> None:
         """Use a log, with its present configs."""
-        self.log, self.head, self.config = log, log.head, log.config
+        self.log, self.head, self.appender, self.config = log, log.head, log.appender, log.config
         self.limits = limits_of(log.config)
 
 

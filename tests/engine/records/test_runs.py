@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from tidemill.engine.runs import RunResult, RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.files import FileSystem, RealFile
-from tidemill.log.errors import StorageError
+from tidemill.log.errors import DiskFullError, StorageError
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.names import TopicPartition
@@ -117,25 +118,30 @@ def batch(
 
 
 class OneByOne:
-    """Stands for the extension, and leaves all batches to the appender of Python."""
+    """Stands for the extension, and leaves all batches of a run to ``PartitionLog.append``."""
+
+    append = extension.append
 
     @staticmethod
     def append_run(run: list[Any], targets: dict[Any, Any], *rest: Any) -> list[int]:
-        return [-1] * len(targets)
+        return [0] * len(targets)
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of logs that native code took, and that it left."""
+    """Return a list that gets how many batches runs appended, and how often they left a log."""
     found = [0, 0]
 
     class Noting:
+        append = extension.append
+
         @staticmethod
         def append_run(run: list[Any], targets: dict[Any, Any], *rest: Any) -> list[int]:
-            ends: list[int] = extension.append_run(run, targets, *rest)
-            found[0] += len(targets) - ends.count(-1)
-            found[1] += ends.count(-1)
-            return ends
+            counts: list[int] = extension.append_run(run, targets, *rest)
+            found[0] += sum(counts)
+            for count, places in zip(counts, targets.values(), strict=True):
+                found[1] += count < len(places)
+            return counts
 
     monkeypatch.setattr(append, "extension", Noting)
     return found
@@ -203,15 +209,15 @@ def random_runs(rng: random.Random, partitions: int, count: int) -> list[list[tu
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_run_leaves_what_python_leaves(
+def test_a_run_leaves_what_single_appends_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, taken: list[int]
 ) -> None:
     rng = random.Random(seed)
     sent = random_runs(rng, 6, 120)
     drops = [rng.random() < 0.1 for _ in sent]
     found: list[tuple[list[object], list[dict[str, object]]]] = []
-    for who in ("native", "python"):
-        if who == "python":
+    for who in ("together", "single"):
+        if who == "single":
             monkeypatch.setattr(append, "extension", OneByOne)
         world = World(tmp_path / who)
         world.add()
@@ -236,13 +242,13 @@ def test_a_run_leaves_what_python_leaves(
     assert found[0] == found[1]
 
 
-def test_many_batches_of_a_producer_leave_what_python_leaves(
+def test_many_batches_of_a_producer_leave_what_single_appends_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[int]
 ) -> None:
     """More than an index and the state of a producer remember."""
     found = []
-    for who in ("native", "python"):
-        if who == "python":
+    for who in ("together", "single"):
+        if who == "single":
             monkeypatch.setattr(append, "extension", OneByOne)
         world = World(tmp_path / who)
         log = world.add()
@@ -250,29 +256,21 @@ def test_many_batches_of_a_producer_leave_what_python_leaves(
             world.append([(0, batch(producer=(9, 0, number)))])
         found.append(state(log))
         world.store.close()
-    assert taken == [1199, 1]
+    assert taken == [1199, 1]  # a producer that is new is left
     assert found[0] == found[1]
 
 
-def test_an_ordinary_append_is_taken(world: World, taken: list[int]) -> None:
-    log = world.add()
-    world.append([(0, batch())])  # the first one of a segment is left to Python
-    assert taken == [0, 1]
-    assert outcome(world.append([(0, batch(3)), (0, batch())])) == [(1, -1, 0), (4, -1, 0)]
-    assert taken == [1, 1]
-    assert log.log_end_offset == 5
-    assert [log.read(offset, 100, limit_offset=5) is not None for offset in range(6)] == [
-        *[True] * 5,
-        False,
-    ]
-
-
-def test_what_follows_the_first_batch_of_a_segment_is_taken(world: World, taken: list[int]) -> None:
+def test_ordinary_batches_are_appended_together(world: World, taken: list[int]) -> None:
     log = world.add()
     run = [(0, batch(2)), (0, batch()), (0, batch(3))]
     assert outcome(world.append(run)) == [(0, -1, 0), (2, -1, 0), (3, -1, 0)]
-    assert taken == [1, 1]
-    assert log.log_end_offset == 6
+    assert outcome(world.append([(0, batch())])) == [(6, -1, 0)]
+    assert taken == [4, 0]
+    assert log.log_end_offset == 7
+    assert [log.read(offset, 100, limit_offset=7) is not None for offset in range(8)] == [
+        *[True] * 7,
+        False,
+    ]
 
 
 def test_the_next_batches_of_an_idempotent_producer_are_taken(
@@ -282,17 +280,17 @@ def test_the_next_batches_of_an_idempotent_producer_are_taken(
     world.append([(0, batch(2, producer=(9, 0, 0)))])
     run = [(0, batch(2, producer=(9, 0, 2))), (0, batch(producer=(9, 0, 4)))]
     assert outcome(world.append(run)) == [(2, -1, 0), (4, -1, 0)]
-    assert taken == [1, 1]
+    assert taken == [2, 1]
     # Both again: they are duplicates, for which Python has the offsets.
     assert outcome(world.append(run)) == [(2, -1, 0), (4, -1, 0)]
-    assert taken == [1, 3]
+    assert taken == [2, 3]
     assert log.log_end_offset == 5
     entry = log.producers.get(9)
     assert entry is not None
     assert [each.last_sequence for each in entry.batches] == [1, 3, 4]
 
 
-def test_a_file_that_is_closed_releases_space_or_is_broken_is_left_to_python(
+def test_a_file_that_is_closed_or_releases_space_is_waited_for(
     world: World, taken: list[int]
 ) -> None:
     log = world.add()
@@ -301,29 +299,26 @@ def test_a_file_that_is_closed_releases_space_or_is_broken_is_left_to_python(
     file.datasync()
     file.close()
     assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
-    assert taken == [0, 2]
     threading.Timer(0.05, file.begin_release()).start()
     assert outcome(world.append([(0, batch())])) == [(2, -1, 0)]
-    assert (taken, file.releasing) == ([0, 3], False)  # it waited for the end of the release
+    assert not file.releasing  # it waited for the end of the release
     assert outcome(world.append([(0, batch())])) == [(3, -1, 0)]
-    assert taken == [1, 3]
-    file.broken = True
-    (result,) = world.append([(0, batch())])
-    assert isinstance(result, TidemillError)
-    assert taken == [1, 4]
-    assert log.log_end_offset == 4
+    assert taken == [4, 0]
 
 
-def test_a_file_system_of_a_test_is_left_to_python(taken: list[int]) -> None:
-    fs = FaultyFileSystem()
-    world = World("/data", fs)
-    world.add()
+def test_no_batch_of_a_run_goes_to_a_broken_file(world: World, taken: list[int]) -> None:
+    log = world.add()
     world.append([(0, batch())])
-    assert outcome(world.append([(0, batch())])) == [(1, -1, 0)]
-    assert taken == [0, 2]
+    log.segments[-1].file.broken = True
+    results = world.append([(0, batch()), (0, batch())])
+    assert [type(each) for each in results] == [StorageError, StorageError]
+    assert world.quiet.refusals == ["StorageError", "StorageError"]
+    assert taken == [1, 1]
+    assert log.failure is not None
+    assert log.log_end_offset == 1
 
 
-def test_what_a_full_disk_refuses_is_not_appended(world: World, taken: list[int]) -> None:
+def test_what_a_full_disk_refuses_is_not_appended(world: World) -> None:
     """The descriptor is that of a device which is always full, so the native write fails."""
     log = world.add()
     world.append([(0, batch())])
@@ -336,11 +331,27 @@ def test_what_a_full_disk_refuses_is_not_appended(world: World, taken: list[int]
             (result,) = world.append([(0, batch())])
         finally:
             raw._fd = segment.file.fd = descriptor
-    assert taken == [0, 2]
     assert isinstance(result, StorageError)
     assert "No space left on device" in str(result)
     assert log.failure is not None  # a device can't be cut as a file can
     assert state(log) == before
+
+
+def test_a_full_disk_refuses_all_that_is_written_together() -> None:
+    """The batches fit when they are sent again."""
+    fs = FaultyFileSystem()
+    world = World("/data", fs)
+    log = world.add()
+    world.append([(0, batch(producer=(9, 0, 0)))])
+    run = [(0, batch()), (0, batch(producer=(9, 0, 1))), (0, batch(producer=(9, 0, 2)))]
+    fs.fail("write", errno.ENOSPC, times=-1)
+    results = world.append(run)
+    assert [type(each) for each in results] == [DiskFullError] * 3
+    assert world.quiet.refusals == ["DiskFullError"] * 3
+    assert (log.log_end_offset, log.segments[-1].end_offset) == (1, 1)
+    fs.clear_faults()
+    assert outcome(world.append(run)) == [(1, -1, 0), (2, -1, 0), (3, -1, 0)]
+    assert [header.base_offset for _, header in log.segments[-1].batches()] == [0, 1, 2, 3]
 
 
 def test_the_files_of_an_append_are_closed_last(world: World, taken: list[int]) -> None:
@@ -349,9 +360,10 @@ def test_the_files_of_an_append_are_closed_last(world: World, taken: list[int]) 
     world.append([(number, batch()) for number in range(4)])
     for file in files:
         file.datasync()
+        file.used = False
     pool.limit = 4
     world.append([(0, batch()), (1, batch())])
-    assert taken == [2, 4]
+    assert taken == [6, 0]
     files[1].datasync()
     another = world.add().segments[-1].file
     assert list(pool._open) == [files[3], files[1], files[0], another]

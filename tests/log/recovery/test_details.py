@@ -14,7 +14,6 @@ from tidemill.log.compaction.run import compact
 from tidemill.log.config.parse import parse_config
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition.append import use_config
 
 
 def test_a_closed_segment_whose_records_have_no_timestamps_is_no_damage() -> None:
@@ -37,7 +36,7 @@ def test_a_log_whose_change_to_compaction_failed_is_not_compacted() -> None:
     log = world.log()
     world.append(0, b"second", sync=True)
     # What a change leaves if the flush raises StorageError.
-    use_config(log.head, parse_config({"cleanup.policy": "compact"}))
+    log.appender.use_config(parse_config({"cleanup.policy": "compact"}))
     log.roll(NOW)
     world.append(0, b"third", sync=True)
     for work in compact(log, NOW):

@@ -27,6 +27,9 @@ from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.native import extension
 
+NOT_APPENDED: RunResult = (-1, -1, -1)
+"""The result of a batch until it was appended or failed."""
+
 
 class RunAppender:
     """Appends runs."""
@@ -58,18 +61,17 @@ class RunAppender:
             return [], None
         if count > ends[requests - 1]:  # not all batches of the next request can be appended
             count, of_target, size = self._admitted(run[: ends[requests - 1]], now_ms)
-        results: list[RunResult] = [(0, 0, 0)] * count
+        results: list[RunResult] = [NOT_APPENDED] * count
         pending = PendingRun(results) if durability is Durability.SYNCED else None
-        ends = append_run(run, of_target, results, now_ms)
+        counts = append_run(run, of_target, results, now_ms)
         awaited: list[Awaited] = []
-        for (target, places), end in zip(of_target.items(), ends, strict=True):
+        for (target, places), appended in zip(of_target.items(), counts, strict=True):
             log = target.log
             assert log is not None
-            is_durable = False
-            if end < 0:
-                end = self._append(target, log, run, places, results, now_ms)
-                is_durable = log.high_watermark >= end
-            if pending is None or is_durable:
+            end = log.head.end_offset
+            if appended < len(places):
+                end = self._append_rest(target, log, run, places, appended, results, now_ms)
+            if pending is None or log.high_watermark >= end:
                 self._appender.written(log)
             else:
                 awaited.append((log, end, partial(pending.count, places)))
@@ -110,36 +112,48 @@ class RunAppender:
         target.find(log)
         return target.limits is not None
 
-    def _append(
+    def _append_rest(
         self,
         target: Target,
         log: PartitionLog,
         run: list[RunWrite],
         places: list[int],
+        appended: int,
         results: list[RunResult],
         now_ms: int,
     ) -> int:
-        """Append the batches of one log, the first of which is not ordinary for the extension.
+        """Append the batches of one log behind those that ``append_run`` has appended.
 
-        That is often so only because a segment begins or a file was closed. So the extension gets
-        the rest again.
+        The next one has failed, or the log must decide about it. ``append_run`` goes on behind it.
 
         Returns:
-            The offset behind them, or 0 if all failed.
+            The offset behind all of them, or 0 if all failed.
         """
-        end = 0
-        for count, place in enumerate(places):
-            if count == 1:
-                (ordinary,) = append_run(run, {target: places[1:]}, results, now_ms)
-                if ordinary >= 0:
-                    return ordinary
+        end = log.head.end_offset if appended else 0
+        while appended < len(places):
+            place = places[appended]
             data = run[place][1]
-            try:
-                info = log.append(Checked(data, [parse_header(data)], log.config), now_ms=now_ms)
-            except TidemillError as error:
-                self._appender.refused(PartitionWrite(*log.tp, data), error, now_ms)
-                results[place] = error
-                continue
-            results[place] = info.first_offset, info.log_append_time_ms, log.log_start_offset
-            end = max(end, info.last_offset + 1)
+            result = results[place]
+            if result is NOT_APPENDED:
+                result = self._append(log, data, now_ms)
+                if isinstance(result, tuple):
+                    end = max(end, result[0] + run[place][2][0])
+            if isinstance(result, TidemillError):
+                self._appender.refused(PartitionWrite(*log.tp, data), result, now_ms)
+            results[place] = result
+            appended += 1
+            following = places[appended] if appended < len(places) else None
+            if following is not None and results[following] is NOT_APPENDED:
+                (more,) = append_run(run, {target: places[appended:]}, results, now_ms)
+                appended += more
+                if more:
+                    end = log.head.end_offset
         return end
+
+    @staticmethod
+    def _append(log: PartitionLog, data: memoryview, now_ms: int) -> RunResult:
+        try:
+            info = log.append(Checked(data, [parse_header(data)], log.config), now_ms=now_ms)
+        except TidemillError as error:
+            return error
+        return info.first_offset, info.log_append_time_ms, log.log_start_offset

@@ -282,8 +282,8 @@ class LogFile(extension.FileFields):
         finally:
             self._pool.unpin(self)
 
-    def append(self, data: Buffer) -> None:
-        """Append ``data`` completely or not at all.
+    def append(self, *buffers: Buffer) -> None:
+        """Append ``buffers`` completely or not at all.
 
         Raises:
             DiskFullError: the disk is full. The file is unchanged.
@@ -296,10 +296,11 @@ class LogFile(extension.FileFields):
                 pass
         raw = self._pool.pin(self)
         try:
-            size = len(data)
-            written = raw.pwrite((data,), self.size)
+            size = sum(map(len, buffers))
+            written = raw.pwrite(buffers, self.size)
             while written < size:  # the disk is nearly full, and the next call fails
-                more = raw.pwrite((memoryview(data)[written:],), self.size + written)
+                rest = memoryview(b"".join(buffers))[written:]
+                more = raw.pwrite((rest,), self.size + written)
                 if more == 0:
                     raise OSError(5, "nothing was written")  # noqa: TRY301
                 written += more

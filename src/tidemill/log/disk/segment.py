@@ -25,7 +25,7 @@ from tidemill.log.disk.index import (
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner
 from tidemill.log.errors import CorruptLogError
-from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer
+from tidemill.log.format.batch import HEADER_SIZE, BatchHeader
 from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TopicPartition, file_name
 from tidemill.native import extension
 
@@ -57,7 +57,6 @@ class Segment(extension.SegmentFields):
         "_env",
         "_written_size",
         "aborted",
-        "created_ms",
         "dense",
         "folder",
         "synced_size",
@@ -134,28 +133,6 @@ class Segment(extension.SegmentFields):
         self.file.write_back(start, end - start)
 
     # --- writing ---------------------------------------------------------------------------------
-
-    def append(self, data: Buffer, batches: Iterable[tuple[int, int, int]], interval: int) -> None:
-        """Append batches whose offsets are stamped.
-
-        Args:
-            batches: (size, last offset, max timestamp) of each batch.
-            interval: bytes of log between two index entries.
-
-        Raises:
-            DiskFullError, StorageError: nothing was appended; see ``LogFile.append``.
-        """
-        table = self.table or self.open_table()
-        self.file.append(data)
-        position = self.size
-        for size, last_offset, max_timestamp in batches:
-            if self.first_timestamp is None and position == 0:
-                self.first_timestamp = max_timestamp
-            table.add(last_offset - self.base_offset, position, size, max_timestamp, interval)
-            position += size
-            self.end_offset = last_offset + 1
-        self.max_timestamp = table.max_timestamp
-        self.size = position
 
     def open_table(self) -> IndexTable:
         """Return the index in memory; read it from its files if this process has not written it."""

@@ -1,8 +1,10 @@
 """Append to a partition: batches of clients, batches of the broker, and transaction markers.
 
-Decides where batches go, and starts new segments. ``append_run`` does the ordinary append to many
-partitions in one call of native code. ``sync`` decides when they are durable. Only one
-thread appends. Knows no waiting and no protocol.
+Decides whether batches can be appended, and starts new segments. Native code (``append.c``) finds
+the place of batches, stamps, writes and records them, and calls ``prepare``, ``roll`` and ``write``
+where it needs more than an open file. ``append_run`` does that for the batches that clients sent
+together, to many partitions. ``sync`` decides when they are durable. Only one thread appends. Knows
+no waiting and no protocol.
 """
 
 from __future__ import annotations
@@ -11,10 +13,9 @@ from typing import Any, NamedTuple
 
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex, AbortedTransaction
-from tidemill.log.disk.index import MAX_RELATIVE_OFFSET
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError
-from tidemill.log.format.batch import BatchHeader, Buffer, parse_header, stamp
+from tidemill.log.format.batch import BatchHeader, Buffer, parse_header
 from tidemill.log.format.crc import crc32c
 from tidemill.log.format.markers import Marker, encode_marker
 from tidemill.log.format.validate import (
@@ -24,7 +25,7 @@ from tidemill.log.format.validate import (
     trusted_batches,
     with_append_time,
 )
-from tidemill.log.names import TXN_INDEX, TopicPartition
+from tidemill.log.names import TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.producers import StoredBatch
@@ -45,11 +46,12 @@ def append_run(
     Args:
         run: for each batch its target, its bytes, and the facts about it (see ``engine.runs``).
         targets: for each target, whose ``log`` is the partition's, the places of its batches.
-        results: gets the base offset, -1 and the start of the log for each batch.
+        results: gets the base offset, -1 and the start of the log for each batch that is appended.
 
     Returns:
-        For each target, the offset behind its batches. It is -1 where ``Appender.append`` must do
-        it, because it needs more than an ordinary append.
+        For each target, how many of its batches were appended. The next one failed, and those that
+        were to be written with it: their results are the error. Or it needs ``Appender.append``,
+        because its producer has a new epoch, for example; then its result is not set.
     """
     return extension.append_run(run, targets, results, now_ms)
 
@@ -61,16 +63,6 @@ class AppendInfo(NamedTuple):
     last_offset: int
     log_append_time_ms: int = -1
     duplicate: bool = False
-
-
-def use_config(head: extension.Head, config: LogConfig) -> None:
-    """Let the configs of the topic, with which they can be replaced at any time, count."""
-    head.config = config
-    head.segment_bytes = config.segment_bytes
-    head.segment_ms = config.max_segment_ms
-    head.index_bytes = config.segment_index_bytes
-    head.index_interval = config.index_interval_bytes
-    head.is_jittered = config.segment_jitter_ms > 0
 
 
 class Appender:
@@ -93,6 +85,23 @@ class Appender:
         self.refused = RefusedBatches()
         self._head.refused = self.refused.first
 
+    def use_config(self, config: LogConfig) -> None:
+        """Let the configs of the topic count, which can be replaced at any time."""
+        head = self._head
+        head.config = config
+        head.segment_bytes = config.segment_bytes
+        head.index_bytes = config.segment_index_bytes
+        head.index_interval = config.index_interval_bytes
+        self._vary_age(config)
+
+    def _vary_age(self, config: LogConfig) -> None:
+        """Let segments of partitions close at different ages (``segment.jitter.ms``)."""
+        limit = config.max_segment_ms
+        if config.segment_jitter_ms:
+            seed = crc32c(f"{self._chain.tp}/{self._chain.active.base_offset}".encode())
+            limit -= min(seed % (config.segment_jitter_ms + 1), limit)
+        self._head.segment_ms = limit
+
     def append(
         self, records: Buffer | Checked, now_ms: int, from_client: bool, from_zero: bool
     ) -> AppendInfo:
@@ -111,21 +120,8 @@ class Appender:
             if repeated is not None:
                 last = repeated + headers[0].last_offset_delta
                 return AppendInfo(repeated, last, append_time, duplicate=True)
-        first = offset = chain.head.end_offset
-        batches = []
-        position = 0
-        latest = -1
-        for header in headers:
-            stamp(data, position, offset, self._head.leader_epoch)
-            offset += header.last_offset_delta + 1
-            size = header.batch_length + 12
-            position += size
-            batches.append((size, offset - 1, header.max_timestamp))
-            if header.max_timestamp > latest:
-                latest = header.max_timestamp
-        segment = self._segment_for(position, offset - 1, latest, now_ms)
-        self._write(segment, data, batches)
-        offset = first
+        first = offset = self._head.end_offset
+        self._put(data, headers, now_ms)
         for header in headers:
             if header.producer_id >= 0:
                 self._producers.states.update(header, offset, now_ms)
@@ -133,6 +129,10 @@ class Appender:
                     self.refused.forget(header.producer_id)
             offset += header.last_offset_delta + 1
         return AppendInfo(first, offset - 1, append_time)
+
+    def _put(self, data: Buffer, headers: list[BatchHeader], now_ms: int) -> None:
+        batches = [(each.size, each.last_offset_delta + 1, each.max_timestamp) for each in headers]
+        extension.append(self, self._head, data, batches, now_ms)
 
     def _checked(self, records: Buffer | Checked, now_ms: int, from_client: bool) -> Checked:
         if isinstance(records, Checked):
@@ -168,15 +168,14 @@ class Appender:
             return None
         stamped = self._head.config.message_timestamp_type == LOG_APPEND_TIME
         batch = encode_marker(marker, timestamp_ms=now_ms, log_append_time=stamped)
-        offset = chain.head.end_offset
-        stamp(batch, 0, offset, self._head.leader_epoch)
-        size = parse_header(batch).size
-        segment = self._segment_for(size, offset, now_ms, now_ms)
-        index = None
+        header = parse_header(batch)
+        offset = self._head.end_offset
+        extension.make_room(self, self._head, header.size, 1, now_ms, now_ms)
+        segment, index = chain.active, None
         if not marker.commit:
             index = self._write_aborted(segment, states.aborted_by(marker, offset))
         try:
-            self._write(segment, batch, [(size, offset, now_ms)])
+            self._put(batch, [header], now_ms)
         except StorageError:
             if index is not None:
                 self._retract_aborted(segment, index)
@@ -201,27 +200,34 @@ class Appender:
         except StorageError as error:
             self._chain.go_offline(error)
 
-    def _segment_for(self, size: int, last_offset: int, latest: int, now_ms: int) -> Segment:
-        """Return the active segment; start a new one first if the batches do not fit."""
-        segment = self._chain.segments[-1]
-        if segment.size and must_roll(
-            segment, size, last_offset, latest, now_ms, self._head.config, self._chain.tp
-        ):
-            segment = self.roll(now_ms)
-        return segment
+    # --- what native code calls ------------------------------------------------------------------
 
-    def _write(self, segment: Segment, data: Buffer, batches: list[tuple[int, int, int]]) -> None:
-        chain, head = self._chain, self._head
+    def prepare(self) -> None:
+        """Load what decides whether batches go into the active segment.
+
+        Raises:
+            CorruptLogError, StorageError: the partition is offline, or the segment can't be read.
+        """
+        chain = self._chain
+        if chain.failure is not None:
+            raise chain.failure
+        chain.active.open_table()
+        chain.active.read_first_timestamp()
+
+    def write(self, buffers: tuple[Buffer, ...]) -> None:
+        """Write batches to the active segment's file, completely or not at all.
+
+        Raises:
+            DiskFullError, StorageError: see ``LogFile.append``. The partition is offline if the
+                write could not be undone.
+        """
+        file = self._chain.active.file
         try:
-            segment.append(data, batches, head.index_interval)
+            file.append(*buffers)
         except StorageError as error:
-            if segment.file.broken:
-                chain.go_offline(error)
+            if file.broken:
+                self._chain.go_offline(error)
             raise
-        head.end_offset = batches[-1][1] + 1
-        head.changed = True
-        head.keep(data)
-        head.bytes_since += len(data)
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start a new one; return the active segment.
@@ -252,6 +258,7 @@ class Appender:
         chain.closed_bytes += old.size
         self._sync.add_closed(old)
         chain.add(new)
+        self._vary_age(self._head.config)
         self._point.pending = chain.head.end_offset
         return new
 
@@ -269,39 +276,3 @@ class Appender:
             segment.file.datasync()
             segment.synced_size = segment.size
         sync_name(self._chain.env, segment)
-
-
-def must_roll(
-    segment: Segment,
-    size: int,
-    last_offset: int,
-    timestamp: int,
-    now_ms: int,
-    config: LogConfig,
-    tp: TopicPartition,
-) -> bool:
-    """Return whether batches must go into a new segment, as ``LogSegment.shouldRoll`` of Kafka.
-
-    Args:
-        segment: the active segment, not empty.
-        timestamp: latest timestamp of the batches, or -1.
-        tp: the partition; the jitter depends on it, so that partitions roll at different times.
-    """
-    if segment.size + size > config.segment_bytes:
-        return True
-    if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-        return True
-    table = segment.table or segment.open_table()
-    if table.is_full(config.segment_index_bytes):
-        return True
-    # As in Kafka, the records' time counts if there is one. So replayed history gets the same
-    # segments as it got live.
-    begin = segment.first_timestamp
-    if begin is None:
-        begin = segment.read_first_timestamp()
-    age = timestamp - begin if begin >= 0 and timestamp >= 0 else now_ms - segment.created_ms
-    limit = config.max_segment_ms
-    if config.segment_jitter_ms:
-        seed = crc32c(f"{tp}/{segment.base_offset}".encode())
-        limit -= min(seed % (config.segment_jitter_ms + 1), limit)
-    return age > limit

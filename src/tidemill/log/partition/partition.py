@@ -28,7 +28,7 @@ from tidemill.log.format.batch import HEADER_SIZE, Buffer, parse_header
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.validate import Checked, check_client_batch
 from tidemill.log.partition import reading
-from tidemill.log.partition.append import Appender, AppendInfo, use_config
+from tidemill.log.partition.append import Appender, AppendInfo
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
 from tidemill.log.partition.producers import ProducerStates
@@ -68,16 +68,17 @@ class PartitionLog:
     Attributes:
         topic_id: the id of the topic that it was created for; None if the file with it was lost.
         refused: batches that were refused with a retriable error.
+        appender: what appends to the log; for native code, which calls its hooks.
         head: what native code knows of the partition: its offsets, its active segment and others.
         first_dirty_offset: compaction has cleaned the log up to here. Can be outside of the log.
     """
 
     __slots__ = (
-        "_appender",
         "_point",
         "_producers",
         "_retention",
         "_sync",
+        "appender",
         "chain",
         "first_dirty_offset",
         "head",
@@ -97,10 +98,10 @@ class PartitionLog:
         topic_id = b"" if opened.topic_id is None else opened.topic_id.bytes
         self._sync = SyncState(chain, topic_id, opened.new_folder)
         self._point = RecoveryPoint(opened.recovery_point, chain, self._producers, self._sync)
-        self._appender = Appender(chain, self._producers, self._sync, self._point)
-        use_config(self.head, opened.config)
-        self._retention = Retention(chain, self._producers, self._sync, self._appender)
-        self.refused = self._appender.refused
+        self.appender = Appender(chain, self._producers, self._sync, self._point)
+        self.appender.use_config(opened.config)
+        self._retention = Retention(chain, self._producers, self._sync, self.appender)
+        self.refused = self.appender.refused
         if opened.config.compact:
             chain.become_sparse()
 
@@ -167,7 +168,7 @@ class PartitionLog:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        use_config(self.head, config)
+        self.appender.use_config(config)
         if config.compact and not self.chain.sparse:
             self.flush()  # after a power cut, only the last segment of a compacted log is restored
             self.chain.become_sparse()
@@ -277,7 +278,7 @@ class PartitionLog:
             DiskFullError: the disk is full. No part of the batches is readable.
             StorageError: the partition is offline.
         """
-        return self._appender.append(records, now_ms, from_client, from_zero)
+        return self.appender.append(records, now_ms, from_client, from_zero)
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendInfo | None:
         """End a producer's transaction with a marker.
@@ -291,7 +292,7 @@ class PartitionLog:
             DiskFullError: the disk is full. The transaction stays open.
             StorageError: the partition is offline.
         """
-        return self._appender.append_marker(marker, now_ms)
+        return self.appender.append_marker(marker, now_ms)
 
     def remember_refusal(self, records: Buffer, error: TidemillError, now_ms: int) -> None:
         """Record that a client got ``error`` instead of an append of ``records``.
@@ -303,7 +304,7 @@ class PartitionLog:
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start a new one; see ``Appender.roll``."""
-        return self._appender.roll(now_ms)
+        return self.appender.roll(now_ms)
 
     # --- producers and transactions --------------------------------------------------------------
 

@@ -89,15 +89,6 @@ class ProducerEntry(extension.ProducerFields):
         """The sequence of the last record, or -1."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-    def add(self, batch: StoredBatch) -> None:
-        """Add the next batch of the epoch."""
-        follows = self.batches and batch.first_sequence == (self.last_sequence + 1) % SEQUENCES
-        known = self.known_sequences if follows else 0
-        self.known_sequences = known + batch.offset_delta + 1
-        self.last_offset = batch.last_offset
-        self.batches.append(batch)
-        del self.batches[:-WINDOW]
-
     def begin(self, epoch: int) -> None:
         """Start a newer epoch, and drop the batches of the old one."""
         self.epoch = epoch
@@ -254,7 +245,7 @@ class ProducerStates:
             self.unstable.begin(header.producer_id, first_offset)
         if header.base_sequence == NO_SEQUENCE:
             return
-        entry.add(StoredBatch(header.last_sequence, first_offset + delta, delta, now_ms))
+        entry.add(header.base_sequence, entry.last_offset, delta, now_ms)
 
     def end(self, marker: Marker, offset: int, now_ms: int) -> AbortedTransaction | None:
         """Record a marker that was appended, or that is read while the log is replayed.
@@ -358,7 +349,7 @@ class ProducerStates:
             entry.coordinator_epoch = coordinator
             entry.txn_first_offset = txn
             if sequence >= 0:
-                entry.add(StoredBatch(sequence, offset, delta, timestamp))
+                entry.add((sequence - delta) % SEQUENCES, offset, delta, timestamp)
         open_ones = [entry for entry in states if entry.txn_first_offset >= 0]
         for entry in sorted(open_ones, key=lambda each: each.txn_first_offset):
             states.unstable.begin(entry.producer_id, entry.txn_first_offset)
