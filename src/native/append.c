@@ -18,8 +18,6 @@
 #define MOST_BATCHES 128 /* that are written together */
 #define HEADER_SIZE 61
 
-static PyTypeObject *stored_batch; /* the type of a batch in the state of a producer */
-
 /* One batch of the log that is appended to. */
 typedef struct {
     uint8_t *data;
@@ -175,33 +173,6 @@ static int write_batches(const Append *on, struct iovec *parts)
 
 /* --- behind the write: a function returns 0, or -1 with an error --------------------------------- */
 
-/* Return the sequence behind the last stored batch of a producer; -1 if it has none. */
-static int64_t next_sequence(const tm_producer *entry)
-{
-    PyObject *batches = entry->batches;
-    Py_ssize_t count = batches && PyList_Check(batches) ? PyList_Size(batches) : 0;
-    PyObject *newest = count ? PyList_GetItem(batches, count - 1) : NULL;
-    PyObject *sequence = newest ? PyTuple_GetItem(newest, 0) : NULL;
-    int64_t last = sequence ? PyLong_AsLongLong(sequence) : -1;
-    return last < 0 ? -1 : (last + 1) & INT32_MAX;
-}
-
-int tm_producer_add(tm_producer *entry, int64_t first_sequence, int64_t last_offset, int64_t delta,
-                    int64_t timestamp)
-{
-    int64_t known = next_sequence(entry) == first_sequence ? entry->known_sequences : 0;
-    PyObject *stored = tm_new_tuple(
-        stored_batch, Py_BuildValue("((LLLL))", (long long)((first_sequence + delta) & INT32_MAX),
-                                    (long long)last_offset, (long long)delta, (long long)timestamp));
-    int failed = !stored || !entry->batches || PyList_Append(entry->batches, stored) < 0;
-    Py_XDECREF(stored);
-    Py_ssize_t over = failed ? 0 : PyList_Size(entry->batches) - TM_WINDOW;
-    if (failed || (over > 0 && PyList_SetSlice(entry->batches, 0, over, NULL) < 0)) return -1;
-    entry->known_sequences = known + delta + 1;
-    entry->last_offset = last_offset;
-    return 0;
-}
-
 /* Record one batch. */
 static int record_batch(const Append *on, const Batch *batch, int64_t first)
 {
@@ -312,7 +283,7 @@ static int is_next(const Append *on, Batch *batch, int64_t id)
     if (!entry) return PyErr_Occurred() ? -1 : 0;
     if (entry->epoch != (int16_t)tm_big_endian(batch->data + 51, 2) || entry->txn_first_offset >= 0)
         return 0;
-    int64_t next = next_sequence(entry);
+    int64_t next = tm_next_sequence(entry);
     for (const Batch *other = on->batches; next >= 0 && other < on->batches + on->count; other++)
         if (other->producer == entry) next = (other->sequence + other->records) & INT32_MAX;
     batch->sequence = (int32_t)tm_big_endian(batch->data + 53, 4);
@@ -439,16 +410,4 @@ PyObject *tm_py_append_run(PyObject *module, PyObject *args)
     PyMem_Free(on.batches);
     PyMem_Free(on.buffers);
     return counts;
-}
-
-/* Give the type of a producer's batches, before the first one is added. */
-PyObject *tm_py_prepare_append(PyObject *module, PyObject *batch)
-{
-    if (!PyType_Check(batch) || !PyType_IsSubtype((PyTypeObject *)batch, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "not the type of a named tuple");
-        return NULL;
-    }
-    Py_XDECREF((PyObject *)stored_batch);
-    stored_batch = (PyTypeObject *)Py_NewRef(batch);
-    Py_RETURN_NONE;
 }

@@ -107,7 +107,10 @@ int tm_index_add(tm_index *table, int64_t relative, int64_t position, int64_t si
                  int64_t interval);
 int tm_index_is_full(const tm_index *table, int64_t more, int64_t most_bytes);
 
-/* append.c: add a batch to those of a producer. Return 0, or -1. */
+/* producers.c */
+/* Return the sequence behind the last stored batch of a producer; -1 if it has none. */
+int64_t tm_next_sequence(const tm_producer *entry);
+/* Add the next batch of a producer's epoch. Return 0, or -1 with an error. */
 int tm_producer_add(tm_producer *entry, int64_t first_sequence, int64_t last_offset, int64_t delta,
                     int64_t timestamp);
 

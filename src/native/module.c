@@ -16,7 +16,7 @@ static PyMethodDef methods[] = {
      "Check an ordinary batch of a client; return None for another one."},
     {"read_run", tm_py_read_run, METH_O,
      "Decode and check the ordinary Produce requests at the front of a list."},
-    {"prepare_append", tm_py_prepare_append, METH_O,
+    {"prepare_producers", tm_py_prepare_producers, METH_O,
      "Give the type of a batch in the state of a producer."},
     {"admit_run", tm_py_admit_run, METH_VARARGS,
      "Return how much of a run can be appended as it is."},

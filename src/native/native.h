@@ -69,8 +69,10 @@ int tm_add_index(PyObject *module);
 /* admit.c */
 PyObject *tm_py_admit_run(PyObject *module, PyObject *args);
 
+/* producers.c */
+PyObject *tm_py_prepare_producers(PyObject *module, PyObject *batch);
+
 /* append.c */
-PyObject *tm_py_prepare_append(PyObject *module, PyObject *batch);
 PyObject *tm_py_append(PyObject *module, PyObject *args);
 PyObject *tm_py_make_room(PyObject *module, PyObject *args);
 PyObject *tm_py_append_run(PyObject *module, PyObject *args);

@@ -413,8 +413,8 @@ STREAM_BYTES: int
 WINDOW: int
 """Batches that the state of a producer keeps."""
 
-def prepare_append(batch: type, /) -> None:
-    """Give the type of a batch in the state of a producer, before ``append_run`` is called."""
+def prepare_producers(batch: type, /) -> None:
+    """Give the type of a batch in the state of a producer, before one is added."""
 
 def take_pieces(heads: list[Head], most_bytes: int, piece: type, /) -> list[Any]:
     """Return (piece, segment) for logs, or None; see ``log.rounds.take_pieces``.

@@ -28,14 +28,11 @@ from tidemill.log.format.validate import (
 from tidemill.log.names import TXN_INDEX
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.lazy_producers import LazyProducers
-from tidemill.log.partition.producers import StoredBatch
 from tidemill.log.partition.recovery_point import RecoveryPoint
 from tidemill.log.partition.refused import RefusedBatches
 from tidemill.log.partition.sync import SyncState, sync_name
 from tidemill.log.steps import run_steps
 from tidemill.native import extension
-
-extension.prepare_append(StoredBatch)
 
 
 def append_run(

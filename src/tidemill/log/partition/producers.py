@@ -56,6 +56,9 @@ class StoredBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+extension.prepare_producers(StoredBatch)
+
+
 class ProducerEntry(extension.ProducerFields):
     """One producer.
 
