@@ -54,7 +54,6 @@ static void add(Append *on, const Batch *batch)
     if (batch->latest > on->latest) on->latest = batch->latest;
 }
 
-/* Release the batches from a place on. */
 static void release(Append *on)
 {
     for (Py_ssize_t i = 0; i < on->count; i++) Py_XDECREF((PyObject *)on->batches[i].producer);
@@ -315,11 +314,11 @@ static int read_batch(Append *on, PyObject *write)
 }
 
 /* Read the batches from a place on that are written together; return 0, or -1 with an error. */
-static int read_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t at)
+static int read_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t at, Py_ssize_t most)
 {
     start(on);
     int is_known = find_segment(on); /* otherwise the first batch goes alone, and finds it */
-    for (; on->count < MOST_BATCHES && at < PyList_Size(places); at++) {
+    for (; on->count < most && at < PyList_Size(places); at++) {
         const Append before = *on;
         Py_ssize_t place = PyLong_AsSsize_t(PyList_GetItem(places, at));
         PyObject *write = PyErr_Occurred() ? NULL : PyList_GetItem(run, place);
@@ -338,7 +337,7 @@ static int read_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t a
     return 0;
 }
 
-/* Set the results of batches, or the error that occurs as theirs. Return 0, or -1 with an error. */
+/* Set the results of the batches; if an error occurs, it is the result of the batch. Return 0, or -1 with an error. */
 static int set_results(const Append *on, PyObject *places, Py_ssize_t at, PyObject *results)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL;
@@ -361,6 +360,23 @@ static int set_results(const Append *on, PyObject *places, Py_ssize_t at, PyObje
     return failed ? -1 : 0;
 }
 
+/* Append batches from a place on, those that are written together. Return how many; 0 if the first one
+ * failed, or Python has to look at it; or -1 with an error. */
+static Py_ssize_t append_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t at,
+                                PyObject *results, Py_ssize_t most)
+{
+    if (read_series(on, run, places, at, most) < 0) return -1;
+    if (!on->count) return 0;
+    int failed = put(on) < 0;
+    if (failed && on->count > 1) { /* as many as fit on the disk are appended, one by one */
+        PyErr_Clear();
+        release(on);
+        return append_series(on, run, places, at, results, 1);
+    }
+    if (set_results(on, places, at, results) < 0) return -1;
+    return failed ? 0 : on->count;
+}
+
 /* Append the batches of one log, up to the first one that fails or that Python has to look at. Return
  * how many were appended, or -1 with an error. */
 static Py_ssize_t append_to(Append *on, PyObject *given, PyObject *run, PyObject *places,
@@ -373,20 +389,12 @@ static Py_ssize_t append_to(Append *on, PyObject *given, PyObject *run, PyObject
         return -1;
     }
     on->appender = target->appender;
-    Py_ssize_t done = 0;
-    for (int failed = 0, wrong = 0; !failed && done < PyList_Size(places);) {
-        wrong = read_series(on, run, places, done) < 0;
-        Py_ssize_t count = on->count;
-        if (!wrong && count) {
-            failed = put(on) < 0;
-            wrong = set_results(on, places, done, results) < 0;
-        }
+    for (Py_ssize_t done = 0, count;; done += count) {
+        if (done == PyList_Size(places)) return done;
+        count = append_series(on, run, places, done, results, MOST_BATCHES);
         release(on);
-        if (wrong) return -1;
-        if (!count) break;
-        if (!failed) done += count;
+        if (count <= 0) return count < 0 ? -1 : done;
     }
-    return done;
 }
 
 PyObject *tm_py_append_run(PyObject *module, PyObject *args)

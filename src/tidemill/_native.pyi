@@ -248,7 +248,7 @@ class ProducerFields:
     txn_first_offset: int
 
     def add(self, first_sequence: int, last_offset: int, delta: int, timestamp: int, /) -> None:
-        """Add the next batch of the epoch to ``batches``, and drop the oldest of more than ``WINDOW``.
+        """Add the next batch of the epoch to ``batches``, which keep the last ``WINDOW``.
 
         Args:
             delta: The number of its records, less one.

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem
+from tests.support.written import offset_of
 from tidemill import system
 from tidemill.engine.api import (
     CommitRequest,
@@ -31,7 +32,7 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.engine import Engine
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.errors import TopicExistsError, UnknownTopicOrPartitionError
+from tidemill.errors import TidemillError, TopicExistsError, UnknownTopicOrPartitionError
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.errors import (
     DataDirLostError,
@@ -87,7 +88,7 @@ async def test_acknowledged_records_are_readable(tmp_path: Path) -> None:
     async with running(tmp_path) as engine:
         await engine.topics.ensure("t")
         (result,) = await produce(engine, write("t", b"a", b"b"))
-        assert (result.base_offset, result.error) == (0, None)
+        assert offset_of(result) == 0
         (read,) = await engine.records.read(query(("t", 0, 0)))
         assert values(read) == [b"a", b"b"]
         assert (read.high_watermark, read.log_start_offset) == (2, 0)
@@ -194,7 +195,7 @@ async def test_records_below_a_deleted_prefix_are_out_of_range(tmp_path: Path) -
 async def test_clients_can_not_write_to_internal_topics(tmp_path: Path) -> None:
     async with running(tmp_path) as engine:
         (result,) = await produce(engine, write("__consumer_offsets", b"x"))
-        assert isinstance(result.error, InvalidTopicError)
+        assert isinstance(result, InvalidTopicError)
 
 
 async def test_two_concurrent_creations_make_one_topic(tmp_path: Path) -> None:
@@ -213,10 +214,10 @@ async def test_a_topic_is_not_writable_before_it_is_in_the_catalog(tmp_path: Pat
             await asyncio.sleep(0)
         assert not creation.done()
         (early,) = await produce(engine, write("t", b"early"))
-        assert isinstance(early.error, UnknownTopicOrPartitionError)
+        assert isinstance(early, UnknownTopicOrPartitionError)
         await creation
         (result,) = await produce(engine, write("t", b"a"))
-        assert (result.base_offset, result.error) == (0, None)
+        assert offset_of(result) == 0
 
 
 async def test_a_deleted_topic_is_gone_and_wakes_its_readers(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ async def test_a_missing_folder_takes_the_partition_offline_and_no_other(tmp_pat
         assert isinstance(lost.error, StorageError)
         assert "t-0" in str(lost.error)
         assert values(kept) == [b"b"]
-        assert (await produce(engine, write("t", b"c")))[0].error is not None
+        assert isinstance((await produce(engine, write("t", b"c")))[0], TidemillError)
         assert await engine.topics.delete(["t"]) == [None]
 
 
@@ -291,7 +292,7 @@ async def test_stopping_ends_long_polls(tmp_path: Path) -> None:
     (read,) = await poll
     assert bytes(read.records) == b""
     (result,) = await produce(engine, write("t", b"a"))
-    assert isinstance(result.error, BrokerStoppingError)
+    assert isinstance(result, BrokerStoppingError)
 
 
 async def test_retention_runs_by_itself(tmp_path: Path) -> None:
@@ -368,7 +369,7 @@ async def test_no_record_is_acknowledged_once_the_data_folder_is_gone(
         failure = await asyncio.wait_for(asyncio.shield(engine.failed), 10)
         assert isinstance(failure, DataDirLostError)
         (refused,) = await produce(engine, write("t", b"lost"))
-        assert isinstance(refused.error, DataDirLostError)
+        assert isinstance(refused, DataDirLostError)
 
 
 async def test_the_folders_of_a_large_topic_share_one_sync() -> None:

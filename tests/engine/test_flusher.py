@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
+from tidemill.engine.api import PendingWrites
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
@@ -80,9 +81,7 @@ class Bench:
         return log.log_end_offset
 
     def durable(self, log: FakeLog, offset: int) -> asyncio.Future[None]:
-        countdown = self.flusher.countdown()
-        self.flusher.wait(cast(PartitionLog, log), offset, countdown)
-        return countdown.future
+        return self.flusher.when_durable(cast(PartitionLog, log), offset)
 
     def close(self) -> None:
         self.flusher.close()
@@ -155,19 +154,24 @@ async def test_a_waiter_for_data_appended_during_a_sync_is_not_released_by_it() 
         assert released == [2]
 
 
-async def test_a_countdown_over_several_logs_waits_for_all_of_them() -> None:
+async def test_writes_to_several_logs_wait_for_all_of_them() -> None:
     with closing(Bench()) as bench:
         logs = [FakeLog(f"t{i}") for i in range(9)]
         logs[4].gate.clear()
-        countdown = bench.flusher.countdown()
-        for log in logs:
-            bench.flusher.wait(cast(PartitionLog, log), bench.write(log), countdown)
+        pending = PendingWrites([(0, -1, 0)] * 9)
+        pending.remaining = 9
+        bench.flusher.call_when_each_is_durable(
+            [
+                (cast(PartitionLog, log), bench.write(log), partial(pending.count, (place,)))
+                for place, log in enumerate(logs)
+            ]
+        )
         # The other threads continue while one disk is slow.
         while sum(log.syncs for log in logs) < 6:
             await asyncio.sleep(0)
-        assert not countdown.future.done()
+        assert pending.remaining >= 1
         logs[4].gate.set()
-        await countdown.future
+        assert await pending == [(0, -1, 0)] * 9
         assert all(log.syncs == 1 for log in logs)
 
 

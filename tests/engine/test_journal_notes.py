@@ -13,6 +13,7 @@ from tests.engine.transactions.support import cut_power, noted
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tidemill.engine import journaling as journaling_module
 from tidemill.engine.api import NewTopic
+from tidemill.errors import TidemillError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import LOG_BYTES, Journal, JournalWrite
 from tidemill.log.names import TopicPartition
@@ -108,7 +109,7 @@ async def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
     await engine.topics.delete(["new"])
     gate.set()
     (result,) = await answer
-    assert result.error is not None
+    assert isinstance(result, TidemillError)
     await until(lambda: not engine._flusher._runner.is_busy)
     await noted(engine)
     await begin(engine, 0, 100)

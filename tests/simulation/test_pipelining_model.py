@@ -218,7 +218,7 @@ class PipeliningSimulation(RuleBasedStateMachine):
             [write], Durability.WRITTEN, transactional_id, client.version
         )
         assert isinstance(results, list)
-        return results[0].error
+        return results[0] if isinstance(results[0], TidemillError) else None
 
     def start_again(self, clean: bool) -> None:
         self.fs.clear_faults()

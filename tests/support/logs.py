@@ -9,6 +9,7 @@ from uuid import UUID
 from tidemill.clock import ManualClock
 from tidemill.engine.api import PartitionWrite
 from tidemill.engine.engine import Engine
+from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.files import FileSystem
 from tidemill.log.disk.slice import Slice
@@ -112,5 +113,5 @@ async def append_records(
     batch = encode_batch(records, timestamp_ms=engine.clock.now_ms())
     answer = engine.records.append([PartitionWrite(topic, partition, memoryview(batch))])
     (result,) = answer if isinstance(answer, list) else await answer
-    if result.error is not None:
-        raise result.error
+    if isinstance(result, TidemillError):
+        raise result

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from tidemill.errors import TidemillError
 from tidemill.log.disk.log_file import StoredRange
@@ -100,118 +100,56 @@ class PartitionWrite:
     records: memoryview
 
 
-@dataclass(slots=True)
-class WriteResult:
-    """The place of appended batches, or the error. With an error the offsets are ``NO_OFFSET``."""
-
-    base_offset: int = NO_OFFSET
-    log_append_time_ms: int = NO_OFFSET
-    """``NO_OFFSET`` where records keep the time that their producer gave them."""
-    log_start_offset: int = NO_OFFSET
-    error: TidemillError | None = None
-
-
-class Countdown:
-    """Waits until all syncs that were counted have happened.
-
-    A request in flight needs no future and no task: ``call_when_done`` takes a callback.
-    """
-
-    __slots__ = ("_callback", "_error", "_future", "_loop", "is_done", "remaining")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[None] | None = None
-        self._callback: Callable[[Exception | None], None] | None = None
-        self._error: Exception | None = None
-        self.is_done = False
-        self.remaining = 0
-
-    @property
-    def future(self) -> asyncio.Future[None]:
-        """A future with the result."""
-        if self._future is None:
-            self._future = self._loop.create_future()
-            if self.is_done:
-                self._settle(self._future)
-        return self._future
-
-    def call_when_done(self, callback: Callable[[Exception | None], None]) -> None:
-        """Call ``callback`` with the error, or None: now if it is done. There can be only one."""
-        if self.is_done:
-            callback(self._error)
-        else:
-            self._callback = callback
-
-    def hit(self) -> None:
-        """Count one sync."""
-        self.remaining -= 1
-        if self.remaining == 0:
-            self._finish(None)
-
-    def fail(self, error: Exception) -> None:
-        """End the wait with an error."""
-        self._finish(error)
-
-    def count(self, error: Exception | None) -> None:
-        """Count one sync, or its failure."""
-        if error is None:
-            self.hit()
-        else:
-            self._finish(error)
-
-    def _finish(self, error: Exception | None) -> None:
-        if self.is_done:
-            return
-        self.is_done = True
-        self._error = error
-        if self._future is not None:
-            self._settle(self._future)
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback(error)
-
-    def _settle(self, future: asyncio.Future[None]) -> None:
-        if future.done():  # its waiter was cancelled
-            return
-        if self._error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(self._error)
+WriteResult: TypeAlias = tuple[int, int, int] | TidemillError
+"""What became of a batch: its base offset; the broker's time in milliseconds if its records have
+that (LogAppendTime), else ``NO_OFFSET``; and the start of the log. Or the error."""
 
 
 class PendingWrites(Awaitable[list[WriteResult]]):
     """The results of writes that wait for the disk. They can be awaited, or passed to a callback.
 
-    Args:
-        countdown: what they wait for.
-        results: their results if no sync fails.
+    A request in flight needs no future and no task.
+
+    Attributes:
+        results: the results if no sync fails.
+        remaining: how many syncs are waited for.
     """
 
-    __slots__ = ("_countdown", "_results")
+    __slots__ = ("_callback", "remaining", "results")
 
-    def __init__(self, countdown: Countdown, results: list[WriteResult]) -> None:
-        self._countdown = countdown
-        self._results = results
+    def __init__(self, results: list[WriteResult]) -> None:
+        self.results = results
+        self.remaining = 0
+        self._callback: Callable[[list[WriteResult]], None] | None = None
 
     def call_when_done(self, callback: Callable[[list[WriteResult]], None]) -> None:
-        """Call ``callback`` with the results, on the event loop. It must not raise."""
-        self._countdown.call_when_done(lambda error: callback(self._after(error)))
+        """Call ``callback`` with the results, on the event loop. It must not raise.
+
+        If they are done, it is called now. There can be only one callback.
+        """
+        if self.remaining:
+            self._callback = callback
+        else:
+            callback(self.results)
 
     def __await__(self) -> Generator[Any, None, list[WriteResult]]:
-        try:
-            yield from self._countdown.future
-        except TidemillError as error:
-            return self._after(error)
-        return self._results
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call_when_done(lambda _: None if future.done() else future.set_result(None))
+        yield from future
+        return self.results
 
-    def _after(self, error: Exception | None) -> list[WriteResult]:
-        if error is None:
-            return self._results
-        # After a failed sync it is unknown which partitions are durable, so none is.
-        if not isinstance(error, TidemillError):
-            error = StorageError(f"the sync failed: {error!r}")
-        return [each if each.error else WriteResult(error=error) for each in self._results]
+    def count(self, places: Sequence[int], error: Exception | None) -> None:
+        """Count one sync, or its failure, for the results at some places."""
+        if error is not None:
+            if not isinstance(error, TidemillError):
+                error = StorageError(f"the sync failed: {error!r}")
+            for place in places:
+                if not isinstance(self.results[place], TidemillError):
+                    self.results[place] = error
+        self.remaining -= 1
+        if not self.remaining and self._callback is not None:
+            callback, self._callback = self._callback, None  # it refers to this object
+            callback(self.results)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,6 @@ from typing import TypeAlias
 
 import structlog
 
-from tidemill.engine.api import Countdown
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.journaling import RETRY_S, SYNC_SECONDS, Journaling
 from tidemill.engine.threads.syncs import TicketRunner
@@ -126,14 +125,23 @@ class Flusher:
         if state is not None:
             self._want(state)
 
-    def countdown(self) -> Countdown:
-        """Return a new countdown on the flusher's loop."""
-        return Countdown(self._loop)
+    def when_durable(self, log: PartitionLog, offset: int) -> asyncio.Future[None]:
+        """Return a future that is done when everything below ``offset`` is on disk.
 
-    def wait(self, log: PartitionLog, offset: int, countdown: Countdown) -> None:
-        """Count down once when everything below ``offset`` is on disk."""
-        countdown.remaining += 1
-        self.call_when_durable(log, offset, countdown.count)
+        It has a StorageError if the sync failed, or if the log was deleted.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def settle(error: Exception | None) -> None:
+            if future.done():  # its waiter was cancelled
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.call_when_durable(log, offset, settle)
+        return future
 
     def call_when_durable(
         self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import cast
 from uuid import UUID
@@ -11,7 +10,6 @@ from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_store
 from tidemill.clock import ManualClock
 from tidemill.engine.api import (
-    Countdown,
     Durability,
     Isolation,
     PartitionRead,
@@ -23,7 +21,7 @@ from tidemill.engine.api import (
     WriteResult,
 )
 from tidemill.engine.error_log import StorageErrorLog
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.engine.records.append import Admission, Appender
 from tidemill.engine.records.checks import Checks
 from tidemill.engine.records.partitions import Partitions
@@ -42,7 +40,7 @@ class HeldDisk:
     """Stands for the flusher: nothing is durable before ``sync``."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[PartitionLog, Countdown]] = []
+        self.waiting: list[Awaited] = []
 
     def written(self, log: PartitionLog) -> None:
         pass
@@ -53,18 +51,14 @@ class HeldDisk:
     def appended(self, size: int) -> None:
         pass
 
-    def countdown(self) -> Countdown:
-        return Countdown(asyncio.get_running_loop())
-
-    def wait(self, log: PartitionLog, offset: int, countdown: Countdown) -> None:
-        countdown.remaining += 1
-        self.waiting.append((log, countdown))
+    def call_when_each_is_durable(self, awaited: Sequence[Awaited]) -> None:
+        self.waiting += awaited
 
     def sync(self) -> None:
         waiting, self.waiting = self.waiting, []
-        for log, countdown in waiting:
+        for log, _, done in waiting:
             log.flush()
-            countdown.hit()
+            done(None)
 
 
 class Bench:
@@ -140,7 +134,7 @@ class Bench:
                 version=version,
             )
         assert isinstance(answer, list)
-        return None if answer[0].error is None else type(answer[0].error)
+        return type(answer[0]) if isinstance(answer[0], TidemillError) else None
 
     async def read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult:
         part = PartitionRead(*TP, offset, max_bytes)

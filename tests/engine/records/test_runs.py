@@ -16,16 +16,16 @@ from tests.log.partition.one_partition import NOW
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store
 from tidemill.clock import ManualClock
-from tidemill.engine.api import Durability, PartitionWrite
+from tidemill.engine.api import Durability, PartitionWrite, WriteResult
 from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.append_runs import RunAppender
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.runs import RunResult, RunWrite, Target
+from tidemill.engine.runs import RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.files import FileSystem, RealFile
-from tidemill.log.errors import DiskFullError, StorageError
+from tidemill.log.errors import DiskFullError, OutOfOrderSequenceError, StorageError
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.names import TopicPartition
@@ -91,7 +91,7 @@ class World:
 
     def append(
         self, batches: Sequence[tuple[int, bytes]], ends: Sequence[int] = ()
-    ) -> list[RunResult]:
+    ) -> list[WriteResult]:
         """Append a run of (partition, batch), of requests with one batch or with these ends."""
         run: list[RunWrite] = []
         for partition, data in batches:
@@ -152,7 +152,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def outcome(results: Sequence[RunResult]) -> list[object]:
+def outcome(results: Sequence[WriteResult]) -> list[object]:
     return [each if isinstance(each, tuple) else (type(each), str(each)) for each in results]
 
 
@@ -313,7 +313,7 @@ def test_no_batch_of_a_run_goes_to_a_broken_file(world: World, taken: list[int])
     results = world.append([(0, batch()), (0, batch())])
     assert [type(each) for each in results] == [StorageError, StorageError]
     assert world.quiet.refusals == ["StorageError", "StorageError"]
-    assert taken == [1, 1]
+    assert taken == [1, 2]
     assert log.failure is not None
     assert log.log_end_offset == 1
 
@@ -337,7 +337,7 @@ def test_what_a_full_disk_refuses_is_not_appended(world: World) -> None:
     assert state(log) == before
 
 
-def test_a_full_disk_refuses_all_that_is_written_together() -> None:
+def test_a_full_disk_refuses_what_is_written_together() -> None:
     """The batches fit when they are sent again."""
     fs = FaultyFileSystem()
     world = World("/data", fs)
@@ -346,8 +346,9 @@ def test_a_full_disk_refuses_all_that_is_written_together() -> None:
     run = [(0, batch()), (0, batch(producer=(9, 0, 1))), (0, batch(producer=(9, 0, 2)))]
     fs.fail("write", errno.ENOSPC, times=-1)
     results = world.append(run)
-    assert [type(each) for each in results] == [DiskFullError] * 3
-    assert world.quiet.refusals == ["DiskFullError"] * 3
+    refused = [DiskFullError, DiskFullError, OutOfOrderSequenceError]
+    assert [type(each) for each in results] == refused
+    assert world.quiet.refusals == [each.__name__ for each in refused]
     assert (log.log_end_offset, log.segments[-1].end_offset) == (1, 1)
     fs.clear_faults()
     assert outcome(world.append(run)) == [(1, -1, 0), (2, -1, 0), (3, -1, 0)]

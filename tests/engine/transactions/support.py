@@ -82,7 +82,7 @@ class Producer:
         write = self.batch(topic, *values, partition=partition)
         answer = self.engine.records.append([write], acks, self.transactional_id, self.version)
         (result,) = answer if isinstance(answer, list) else await answer
-        if result.error is None:
+        if isinstance(result, tuple):
             at = (topic, partition)
             self.sequences[at] = self.sequences.get(at, 0) + len(values)
         return result
@@ -93,8 +93,8 @@ class Producer:
         if self.version is V1:
             await self.add((topic, partition))
         result = await self.try_send(topic, *values, partition=partition, acks=acks)
-        if result.error is not None:
-            raise result.error
+        if isinstance(result, TidemillError):
+            raise result
 
     async def add(self, *partitions: tuple[str, int]) -> None:
         for error in await self.engine.transactions.add_partitions(

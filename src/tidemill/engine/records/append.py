@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from tidemill.clock import Clock
 from tidemill.engine.api import (
-    Countdown,
     Durability,
     PartitionWrite,
     PendingWrites,
@@ -23,7 +23,7 @@ from tidemill.engine.api import (
     WriteResult,
 )
 from tidemill.engine.error_log import StorageErrorLog
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.engine.records.checks import Checks, Outcome, WriteOrder
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.waiters import Waiters
@@ -140,13 +140,13 @@ class Appender:
             appended()
         return results if isinstance(results, list) else await results
 
-    def refused(self, write: PartitionWrite, error: TidemillError, now_ms: int) -> WriteResult:
-        """Return the result of a write that is refused, and keep the order behind it."""
+    def refused(self, write: PartitionWrite, error: TidemillError, now_ms: int) -> TidemillError:
+        """Return the error of a write that is refused, and keep the order behind it."""
         with suppress(TidemillError):
             log = self._partitions.writable(write.topic, write.partition)
             log.remember_refusal(write.records, error, now_ms)
         self._errors.report(error, f"{write.topic}-{write.partition}")
-        return WriteResult(error=error)
+        return error
 
     def _append(
         self,
@@ -163,7 +163,8 @@ class Appender:
             checked: the log of each write, if it was found in this turn, and its outcome.
         """
         results: list[WriteResult] = []
-        countdown: Countdown | None = None
+        pending = PendingWrites(results)
+        awaited: list[Awaited] = []
         added: list[TopicPartition] = []
         if version is TransactionVersion.V2 and transactional_id is not None and len(writes) > 1:
             added = self._partitions_added_by(writes)
@@ -181,22 +182,20 @@ class Appender:
             except TidemillError as error:
                 results.append(self.refused(write, error, now_ms))
                 continue
-            results.append(
-                WriteResult(info.first_offset, info.log_append_time_ms, log.log_start_offset)
-            )
+            place = (len(results),)
+            results.append((info.first_offset, info.log_append_time_ms, log.log_start_offset))
             self.written(log)
             if durability is not Durability.SYNCED:
                 continue
             if log.high_watermark <= info.last_offset:
-                countdown = countdown or self._flusher.countdown()
-                self._flusher.wait(log, info.last_offset + 1, countdown)
-            if admission is not None:
-                countdown = countdown or self._flusher.countdown()
-                self._flusher.wait(*admission, countdown)
+                awaited.append((log, info.last_offset + 1, partial(pending.count, place)))
+            if admission is not None and admission[0].high_watermark < admission[1]:
+                awaited.append((*admission, partial(pending.count, place)))
+        if awaited:
+            pending.remaining = len(awaited)
+            self._flusher.call_when_each_is_durable(awaited)
         self._flusher.appended(sum(len(write.records) for write in writes))
-        if countdown is None:
-            return results
-        return PendingWrites(countdown, results)
+        return pending if awaited else results
 
     def written(self, log: PartitionLog) -> None:
         """Note that ``log`` has new data. Sync it now if it must not wait any longer."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidemill.clock import Clock
-from tidemill.engine.api import Durability, PartitionWrite
+from tidemill.engine.api import Durability, PartitionWrite, PendingWrites, WriteResult
 from tidemill.engine.flusher import Awaited, Flusher
 from tidemill.engine.records.append import Appender
 from tidemill.engine.records.partitions import Partitions
-from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
+from tidemill.engine.runs import RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import parse_header
 from tidemill.log.format.validate import Checked
@@ -27,7 +27,7 @@ from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.native import extension
 
-NOT_APPENDED: RunResult = (-1, -1, -1)
+NOT_APPENDED: WriteResult = (-1, -1, -1)
 """The result of a batch until it was appended or failed."""
 
 
@@ -44,7 +44,7 @@ class RunAppender:
 
     def append(
         self, run: list[RunWrite], durability: Durability, ends: Sequence[int]
-    ) -> tuple[list[RunResult], PendingRun | None]:
+    ) -> tuple[list[WriteResult], PendingWrites | None]:
         """Append the batches of the requests at the front of a run; the rest are for ``append``.
 
         Args:
@@ -61,8 +61,8 @@ class RunAppender:
             return [], None
         if count > ends[requests - 1]:  # not all batches of the next request can be appended
             count, of_target, size = self._admitted(run[: ends[requests - 1]], now_ms)
-        results: list[RunResult] = [NOT_APPENDED] * count
-        pending = PendingRun(results) if durability is Durability.SYNCED else None
+        results: list[WriteResult] = [NOT_APPENDED] * count
+        pending = PendingWrites(results) if durability is Durability.SYNCED else None
         counts = append_run(run, of_target, results, now_ms)
         awaited: list[Awaited] = []
         for (target, places), appended in zip(of_target.items(), counts, strict=True):
@@ -119,7 +119,7 @@ class RunAppender:
         run: list[RunWrite],
         places: list[int],
         appended: int,
-        results: list[RunResult],
+        results: list[WriteResult],
         now_ms: int,
     ) -> int:
         """Append the batches of one log behind those that ``append_run`` has appended.
@@ -151,7 +151,7 @@ class RunAppender:
         return end
 
     @staticmethod
-    def _append(log: PartitionLog, data: memoryview, now_ms: int) -> RunResult:
+    def _append(log: PartitionLog, data: memoryview, now_ms: int) -> WriteResult:
         try:
             info = log.append(Checked(data, [parse_header(data)], log.config), now_ms=now_ms)
         except TidemillError as error:

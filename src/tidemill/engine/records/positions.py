@@ -68,9 +68,7 @@ class Positions:
 
     async def _synced(self, log: PartitionLog) -> None:
         if log.high_watermark < log.log_end_offset:
-            countdown = self._flusher.countdown()
-            self._flusher.wait(log, log.log_end_offset, countdown)
-            await countdown.future
+            await self._flusher.when_durable(log, log.log_end_offset)
 
     async def delete_before(self, topic: str, partition: int, offset: int | None) -> int:
         """Delete the records below ``offset``, or all if it is None; return the new start.

@@ -10,6 +10,7 @@ from tidemill.engine.access import Check, Part, Question, Row, asks
 from tidemill.engine.api import (
     Durability,
     PartitionWrite,
+    PendingWrites,
     ReadQuery,
     ReadResult,
     TransactionVersion,
@@ -22,7 +23,7 @@ from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.checks import WriteOrder
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
-from tidemill.engine.runs import PendingRun, RunResult, RunWrite
+from tidemill.engine.runs import RunWrite
 
 R = TypeVar("R")
 
@@ -72,9 +73,8 @@ class Records(Part):
         A batch of a transaction needs the transactional id, and the coordinator must admit it.
 
         Returns:
-            One result per write, in order. A write that failed has its error in its result. An
-            awaitable of that, where the check takes long or the results must wait for fdatasync
-            (``Durability.SYNCED``).
+            One result per write, in order. An awaitable of that, where the check takes long or the
+            results must wait for fdatasync (``Durability.SYNCED``).
 
         Raises:
             TransactionalIdAuthorizationError: the principal can't use the transactional id.
@@ -86,10 +86,9 @@ class Records(Part):
         refused = self._access.refusals(Operation.WRITE, TOPIC, (w.topic for w in writes))
         allowed = [w for w, error in zip(writes, refused, strict=True) if error is None]
         answer = self._appender.append(allowed, durability, transactional_id, version, self._order)
-        errors = [None if error is None else WriteResult(error=error) for error in refused]
         if isinstance(answer, list):
-            return _merged(errors, answer)
-        return _merged_later(errors, answer)
+            return _merged(refused, answer)
+        return _merged_later(refused, answer)
 
     @property
     def takes_runs(self) -> bool:
@@ -99,7 +98,7 @@ class Records(Part):
     @asks(Question(Operation.WRITE, TOPIC))
     def append_run(
         self, run: list[RunWrite], durability: Durability, ends: Sequence[int]
-    ) -> tuple[list[RunResult], PendingRun | None]:
+    ) -> tuple[list[WriteResult], PendingWrites | None]:
         """Append checked ordinary batches; see ``RunAppender.append``. Only if ``takes_runs``.
 
         Args:

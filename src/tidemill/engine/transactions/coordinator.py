@@ -384,9 +384,7 @@ class TransactionCoordinator:
 
     async def _durable(self, offset: int) -> None:
         if offset > self._state_log.log.high_watermark:
-            countdown = self._flusher.countdown()
-            self._flusher.wait(self._state_log.log, offset, countdown)
-            await countdown.future
+            await self._flusher.when_durable(self._state_log.log, offset)
 
     def _check_running(self) -> None:
         if self._stopped is not None:

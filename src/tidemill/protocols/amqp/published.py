@@ -209,9 +209,9 @@ class StatePublisher:
         batch = memoryview(encode_batch(records, timestamp_ms=now_ms))
         answer = self._door.records.append([PartitionWrite(TOPIC, 0, batch)], Durability.WRITTEN)
         (written,) = await answer if isinstance(answer, Awaitable) else answer
-        if written.error is not None:
-            raise written.error
-        return written.base_offset
+        if isinstance(written, TidemillError):
+            raise written
+        return written[0]
 
     def _encode(self, fields: dict[str, Any], now_ms: int) -> bytes:
         whole = {"i": self._instance, "at": now_ms, **fields}

@@ -14,9 +14,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from tidemill.engine.api import Durability
+from tidemill.engine.api import Durability, PendingWrites, WriteResult
 from tidemill.engine.door import Door
-from tidemill.engine.runs import PendingRun, RunResult, RunWrite, Target
+from tidemill.engine.runs import RunWrite, Target
 from tidemill.errors import TidemillError
 from tidemill.kafka_codec.hot import RunRequest, RunTopic, encode_run, read_run
 from tidemill.log.names import TopicPartition
@@ -59,8 +59,8 @@ class Run:
         self,
         version: int,
         requests: Sequence[RunRequest],
-        results: list[RunResult],
-        pending: PendingRun | None,
+        results: list[WriteResult],
+        pending: PendingWrites | None,
     ) -> None:
         self.count = len(requests)
         self._version = version
@@ -68,7 +68,7 @@ class Run:
         self._pending = pending
         self.responses: list[Part] = [] if pending is not None else self._encode(results)
 
-    def _encode(self, results: list[RunResult]) -> list[Part]:
+    def _encode(self, results: list[WriteResult]) -> list[Part]:
         """Return the responses, next to each other in one buffer."""
         version = self._version
         produced = [
@@ -84,7 +84,7 @@ class Run:
         if self._pending is None:
             return False
 
-        def done(results: list[RunResult]) -> None:
+        def done(results: list[WriteResult]) -> None:
             self.responses = self._encode(results)
             callback()
 

@@ -161,7 +161,7 @@ def _refusal(ctx: RequestContext, request: ProduceRequest) -> TidemillError | No
 
 
 def _refuse_all(topics: Sequence[ProduceTopic], error: TidemillError) -> list[WriteResult]:
-    return [WriteResult(error=error)] * sum(len(topic[2]) for topic in topics)
+    return [error] * sum(len(topic[2]) for topic in topics)
 
 
 def _plan(
@@ -175,7 +175,7 @@ def _plan(
             try:
                 name = ctx.door.topics.by_id(UUID(bytes=topic_id)).name
             except TidemillError as error:
-                refused += [WriteResult(error=error)] * len(partitions)
+                refused += [error] * len(partitions)
                 continue
         for index, start, end in partitions:
             if start < end:
@@ -183,7 +183,7 @@ def _plan(
                 writes.append(PartitionWrite(name, index, frame[start:end]))
             else:
                 empty = InvalidRecordError("a Produce request must hold one record batch")
-                refused.append(WriteResult(error=empty))
+                refused.append(empty)
     return refused, writes
 
 
@@ -216,13 +216,12 @@ def _produced(ctx: RequestContext, results: list[WriteResult], left: int) -> lis
     """Return the results as the response has them, with at most ``left`` single records."""
     produced: list[Produced] = []
     for result in results:
-        if result.error is None:
-            appended = result.base_offset, result.log_append_time_ms, result.log_start_offset
-            produced.append(appended)
-        else:
-            refused = refusal_of(ctx.api_version, result.error, left)
+        if isinstance(result, TidemillError):
+            refused = refusal_of(ctx.api_version, result, left)
             left -= len(refused.records)
             produced.append(refused)
+        else:
+            produced.append(result)
     return produced
 
 
