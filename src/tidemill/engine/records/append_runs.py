@@ -124,7 +124,7 @@ class RunAppender:
     ) -> int:
         """Append the batches of one log behind those that ``append_run`` has appended.
 
-        The next one has failed, or the log must decide about it. ``append_run`` continues behind it.
+        The next one has failed, or the log must decide. ``append_run`` continues behind it.
 
         Returns:
             The offset behind all of them, or 0 if all failed.
