@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -60,9 +61,10 @@ def gateway(
             for name, at in addresses.items()
         }
         if sys.stdout.isatty():
-            for name, url in urls.items():
-                more = f" Console: {url}/ Documentation: {url}/docs" if name == "topics" else ""
-                output.note(f"The gateway serves {name} at {url}.{more}")
+            with contextlib.suppress(OSError):  # the terminal may be closed by now
+                for name, url in urls.items():
+                    more = f" Console: {url}/ Documentation: {url}/docs" if name == "topics" else ""
+                    print(f"The gateway serves {name} at {url}.{more}", flush=True)
             return
         event = {"event": "ready", **urls, "pid": os.getpid()}
         print(json.dumps(event, separators=(",", ":")), flush=True)
