@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -112,6 +112,10 @@ class Shop:
 
     def status(self) -> dict[str, Any]:
         return Board.read(self.kafka, WEBHOOKS).statuses.get(self.name, {})
+
+    def commands(self) -> Collection[str]:
+        """Return the names of commands that are not carried out yet."""
+        return Board.read(self.kafka, WEBHOOKS).commands.get(self.name, {}).keys()
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
         try:

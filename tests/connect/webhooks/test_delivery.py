@@ -450,6 +450,38 @@ def test_a_topic_that_is_created_again_is_delivered_from_its_beginning(
     assert len({each.id for each in receiver.requests}) == 13
 
 
+def test_a_redelivery_leaves_out_dead_letters_of_an_earlier_topic_of_the_same_name(
+    shop: Shop,
+) -> None:
+    works = False
+
+    def redeliver(job: str) -> None:
+        shop.order(f"redeliver/{job}", failed=True)
+        shop.wait(lambda: not shop.commands(), f"{job} ends")
+
+    with Receiver(lambda request: 200 if works else 500) as receiver:
+        shop.define(receiver.url, retries_s=[0.01])
+        shop.start()
+        for number in range(3):
+            shop.send({"number": number}, "k", partition=0)
+        shop.wait(lambda: len(shop.attempts(outcome="dead")) == 3, "they are dead")
+        shop.stop()
+        shop.kafka.delete_topics("tests", [shop.topic])
+        shop.kafka.create_topics("tests", {shop.topic: (2, {})})
+        works = True
+        shop.start()
+        shop.send({"number": 10}, "k", partition=0)
+        shop.wait(lambda: len(shop.attempts(outcome="delivered")) == 1, "it is delivered")
+        redeliver("none")  # offsets 1 and 2 were dead in the earlier topic, and are not here yet
+        works = False
+        shop.send({"number": 11}, "k", partition=0)
+        shop.wait(lambda: len(shop.attempts(outcome="dead")) == 4, "the second is dead")
+        works = True
+        redeliver("one")
+        (again,) = [each for each in shop.attempts() if "job" in each]
+        assert (again["job"], again["records"]) == ("one", [[0, 1]])
+
+
 def test_records_that_retention_has_deleted_are_counted(shop: Shop, receiver: Receiver) -> None:
     shop.define(receiver.url)
     shop.start()

@@ -41,12 +41,14 @@ def encode_attempt(
     due_ms: int | None = None,
     job: str = "",
     steps: int | None = None,
+    topic_id: str = "",
 ) -> bytes:
     """Return the record of an attempt.
 
     Args:
         job: the redelivery or the test that it belongs to; empty: none.
         steps: attempts so far that are steps of the schedule, if not all are.
+        topic_id: of the topic of the records, which can be deleted and created again.
     """
     found: dict[str, Any] = {
         "id": message_id,
@@ -67,6 +69,8 @@ def encode_attempt(
         found["job"] = job
     if steps not in (None, attempt):
         found["steps"] = steps
+    if topic_id:
+        found["topic"] = topic_id
     return orjson.dumps(found)
 
 
@@ -94,8 +98,11 @@ class Restored:
     highest: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, kafka: Kafka, webhook: str, start: int | None) -> Restored:
+    def read(cls, kafka: Kafka, webhook: str, topic_id: str, start: int | None) -> Restored:
         """Read the attempts from an offset to the end; None: from the end, so none.
+
+        Args:
+            topic_id: of the topic of the records. Attempts of an earlier one are left out.
 
         Raises:
             UnreachableError: no broker answers.
@@ -106,7 +113,7 @@ class Restored:
         made = cls(end if start is None else start, end)
         if made.start < end:
             for _, value in read_to_end(kafka, _CLIENT, topic, starts={(topic, 0): made.start}):
-                made.apply(value)
+                made.apply(value, topic_id)
         return made
 
     def forget(self, partitions: Sequence[int]) -> None:
@@ -133,11 +140,17 @@ class Restored:
             {**self.highest, **other.highest},
         )
 
-    def apply(self, value: bytes | None) -> None:
-        """Take over a record. Records of other programs are left out."""
+    def apply(self, value: bytes | None, topic_id: str = "") -> None:
+        """Take over a record. Records of other programs are left out.
+
+        Args:
+            topic_id: of the topic of the records. An attempt without one counts as one of it.
+        """
         try:
             found = orjson.loads(value or b"")
             outcome, job = found["outcome"], found.get("job", "")
+            if topic_id and found.get("topic", topic_id) != topic_id:
+                return
             places = [(int(partition), int(offset)) for partition, offset in found["records"]]
             attempt, due_ms = int(found["attempt"]), int(found.get("next") or 0)
             planned = attempt, int(found.get("steps", attempt)), due_ms

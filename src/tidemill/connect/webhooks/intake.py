@@ -254,7 +254,8 @@ class Intake:
         if is_first:
             consumer.commit(offsets=self._encode(positions), asynchronous=False)
         floors = [each.floor for number, each in positions.items() if number not in fresh]
-        restored = Restored.read(self._kafka, self._webhook.name, min(floors, default=None))
+        from_offset = min(floors, default=None)
+        restored = Restored.read(self._kafka, self._webhook.name, self._topic_id, from_offset)
         restored.forget(fresh)
         self._taker.assigned(positions, restored)
         self._committed.update(positions)

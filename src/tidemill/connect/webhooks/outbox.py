@@ -33,6 +33,7 @@ class Outbox:
         failed: called when a record can't be written.
 
     Attributes:
+        topic_id: identifies the topic of the records, once it is known.
         unwritten: records that are not on disk yet.
         end: the end of the topic of attempts, as far as it is known.
     """
@@ -50,6 +51,7 @@ class Outbox:
         self._failed = failed
         self._attempts = attempts_topic(webhook.name)
         self._settled = asyncio.Event()
+        self.topic_id = ""
         self.unwritten = 0
         self.end = 0
 
@@ -68,6 +70,7 @@ class Outbox:
             delivery.events[0].job,
             # A delivered one has no step for its last attempt.
             delivery.steps if decision.outcome == "retry" else None,
+            self.topic_id,
         )
 
         def written(offset: int) -> None:

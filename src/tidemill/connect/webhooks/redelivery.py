@@ -50,6 +50,7 @@ class Job:
         self.id = number
         self.floor = self.sent = 0
         self._wanted = wanted
+        self._topic_id = ""
         self._finished = 0
         self._room = asyncio.Semaphore(MAX_OPEN)
         self._reading: asyncio.Task[None] | None = None
@@ -57,16 +58,24 @@ class Job:
         self._ranges: dict[int, Range] | None = None  # what is left to read, by partition
 
     def start(
-        self, kafka: Kafka, webhook: Webhook, done: set[tuple[int, int]], take: Take, floor: int
+        self,
+        kafka: Kafka,
+        webhook: Webhook,
+        topic_id: str,
+        done: set[tuple[int, int]],
+        take: Take,
+        floor: int,
     ) -> None:
         """Begin to read, if it was not started.
 
         Args:
+            topic_id: of the webhook's topic.
             done: what an earlier process has finished.
             take: takes over a record.
         """
         if self._reading is None:
             self.floor = floor
+            self._topic_id = topic_id
             self._reading = asyncio.create_task(self._run(kafka, webhook, done, take))
 
     async def stop(self) -> None:
@@ -118,7 +127,7 @@ class Job:
         if self._wanted.get("failed"):
             return {
                 number: (min(found), max(found) + 1, found)
-                for number, found in dead_records(kafka, webhook).items()
+                for number, found in dead_records(kafka, webhook, self._topic_id).items()
             }
         only, first, to = (self._wanted.get(name) for name in ("partition", "from", "to"))
         ranges: dict[int, Range] = {}
@@ -158,9 +167,13 @@ class Job:
             await asyncio.to_thread(follower.close)
 
 
-def dead_records(kafka: Kafka, webhook: Webhook) -> dict[int, set[int]]:
-    """Return the offsets of records that became dead letters and were not redelivered since."""
+def dead_records(kafka: Kafka, webhook: Webhook, topic_id: str) -> dict[int, set[int]]:
+    """Return the offsets of records that became dead letters and were not redelivered since.
+
+    Args:
+        topic_id: of the webhook's topic. An earlier one of the same name had other records.
+    """
     found: dict[int, set[int]] = {}
-    for number, offset in Restored.read(kafka, webhook.name, 0).dead:
+    for number, offset in Restored.read(kafka, webhook.name, topic_id, 0).dead:
         found.setdefault(number, set()).add(offset)
     return found

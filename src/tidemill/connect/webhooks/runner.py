@@ -127,6 +127,7 @@ class Run:
         webhook = self._webhook
         self._topic_id = await asyncio.to_thread(topic_identity, self._kafka, webhook.topic)
         self._messages = Messages(webhook, self._topic_id)
+        self._outbox.topic_id = self._topic_id
         topics = {
             attempts_topic(webhook.name): (1, ATTEMPTS_CONFIG),
             webhook.dead_letters_topic: (1, DEAD_LETTERS_CONFIG),
@@ -343,7 +344,9 @@ class Run:
     def _start_job(self, job: Job) -> None:
         done = self._restored.redelivered.get(job.id)
         floor = self._outbox.end if done is None else self._restored.start
-        job.start(self._kafka, self._webhook, done or set(), self._take_again, floor)
+        job.start(
+            self._kafka, self._webhook, self._topic_id, done or set(), self._take_again, floor
+        )
 
     def finished_jobs(self) -> list[Job]:
         """Return the jobs that have ended. ``forget`` each when its command is deleted."""
