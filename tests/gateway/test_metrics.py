@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from socket import gethostname
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import MetricsPublisher, create_topic, read_metrics
 from tidemill.connect.direct.metrics import add_bridges
 from tidemill.errors import UnreachableError
+from tidemill.metrics.published import encode
 from tidemill.metrics.registry import Registry
 from tidemill.metrics.text import OPENMETRICS, PROMETHEUS
 
@@ -62,6 +64,7 @@ def test_a_worker_publishes_nothing_until_something_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "PERIOD_S", 0.1)
+    monkeypatch.setenv("TIDEMILL_WORKER", "bridges")
     with BrokerProcess(tmp_path) as broker:
         kafka = Kafka(broker.bootstrap)
         with MetricsPublisher(kafka, "bridges", Registry()):
@@ -69,6 +72,22 @@ def test_a_worker_publishes_nothing_until_something_reads(
             assert metrics.TOPIC not in kafka.list_topics("tests")
             create_topic(kafka)
             poll_until(lambda: _workers(kafka) == {"bridges"}, 60, "the metrics are published")
+            (found,) = read_metrics(kafka)
+            assert found.supervised == "bridges"
+            # A process that was killed, and published last before this one began.
+            killed = encode(Registry(), "bridges", f"{gethostname()}:1", 1, "bridges")
+            producer = kafka.producer("tests")
+            producer.produce(metrics.TOPIC, killed, f"bridges@{gethostname()}:1")
+            assert producer.flush(60) == 0
+            assert [each.process for each in read_metrics(kafka)] == [found.process]
+            (found,) = read_metrics(kafka)
+            assert found.supervised == "bridges"
+            # A process that was killed, and published last before this one began.
+            killed = encode(Registry(), "bridges", f"{gethostname()}:1", 1, "bridges")
+            producer = kafka.producer("tests")
+            producer.produce(metrics.TOPIC, killed, f"bridges@{gethostname()}:1")
+            assert producer.flush(60) == 0
+            assert [each.process for each in read_metrics(kafka)] == [found.process]
         assert kafka.topic_configs("tests", metrics.TOPIC)["cleanup.policy"] == "compact,delete"
 
 

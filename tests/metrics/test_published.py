@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from tidemill.metrics import published
 from tidemill.metrics.definition import Metric
-from tidemill.metrics.published import LOST_AFTER_MS, MOST_ROWS, Published, decode, encode, merged
+from tidemill.metrics.published import (
+    LOST_AFTER_MS,
+    MOST_ROWS,
+    Published,
+    decode,
+    encode,
+    merged,
+    without_replaced,
+)
 from tidemill.metrics.registry import Registry
 from tidemill.metrics.text import PROMETHEUS, write
 
@@ -56,6 +64,22 @@ def test_a_process_that_publishes_no_more_is_not_shown() -> None:
     assert found is not None
     assert page(found, now_ms=NOW + LOST_AFTER_MS)
     assert page(found, now_ms=NOW + LOST_AFTER_MS + 1) == ""
+
+
+def test_a_process_that_the_broker_started_again_replaces_the_one_before() -> None:
+    def process(name: str, at_ms: int, supervised: str) -> Published:
+        found = decode(encode(registry(), "sources", name, at_ms, supervised))
+        assert found is not None
+        return found
+
+    killed = process("host:1", NOW - 9_000, "sources")
+    replacement = process("host:2", NOW, "sources")
+    elsewhere = process("other:1", NOW - 9_000, "sources")
+    alone = process("host:3", NOW - 9_000, "")
+    beside = process("host:4", NOW, "")
+    given = [killed, replacement, elsewhere, alone, beside]
+    assert without_replaced(given) == [replacement, elsewhere, alone, beside]
+    assert without_replaced([killed]) == [killed]
 
 
 def test_the_series_of_a_metric_stand_together_and_a_different_declaration_is_left_out() -> None:

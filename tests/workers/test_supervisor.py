@@ -47,6 +47,13 @@ async def test_a_worker_runs_until_it_is_stopped_and_its_lines_have_its_name() -
     assert not any(lives(pid or 0) for pid in pids)
 
 
+async def test_a_worker_knows_its_name() -> None:
+    log = Log()
+    program = "import os, time; print(os.environ['TIDEMILL_WORKER']); time.sleep(600)"
+    async with supervised([python("pipeline/a", program)], log=log):
+        await until(lambda: log.lines == ["[pipeline/a] pipeline/a"], "it has written its name")
+
+
 async def test_a_worker_that_fails_is_started_again_with_growing_pauses_and_its_error_is_kept() -> (
     None
 ):

@@ -21,8 +21,9 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_table
 from tidemill.errors import TidemillError
 from tidemill.metrics.process import add_process
-from tidemill.metrics.published import Published, decode, encode
+from tidemill.metrics.published import Published, decode, encode, without_replaced
 from tidemill.metrics.registry import Registry
+from tidemill.workers.spec import WORKER_VARIABLE
 
 TOPIC = "tidemill.metrics"
 CONFIG: Mapping[str, str] = {
@@ -98,11 +99,11 @@ class MetricsPublisher:
             message_timeout_ms=30_000,
             allow_auto_create_topics=False,
         )
-        key = f"{self._worker}@{self._process}"
+        key, supervised = f"{self._worker}@{self._process}", os.environ.get(WORKER_VARIABLE, "")
         self._is_publishing = True
         while True:
             now_ms = time.time_ns() // 1_000_000
-            value = encode(self._registry, self._worker, self._process, now_ms)
+            value = encode(self._registry, self._worker, self._process, now_ms, supervised)
             with contextlib.suppress(BufferError):  # newer ones follow
                 producer.produce(TOPIC, value, key)
             producer.poll(0)
@@ -124,11 +125,11 @@ def create_topic(kafka: Kafka) -> None:
 
 
 def read_metrics(kafka: Kafka) -> list[Published]:
-    """Return the metrics that processes have published, by their keys.
+    """Return the metrics that processes have published, by their keys, without replaced ones.
 
     Raises:
         UnreachableError: no broker answers.
     """
     table = read_table(kafka, _CLIENT, TOPIC, committed=False)
     found = (decode(value) for _, value in sorted(table.items()))
-    return [each for each in found if each is not None]
+    return without_replaced([each for each in found if each is not None])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,12 +38,15 @@ class Published:
         worker: the kind of worker, and its name if there are several: ``pipeline/flights``.
         process: ``host:process id``.
         at_ms: when they were read, in milliseconds since the epoch.
+        supervised: the name that the broker has for it, if the broker started it: it runs one
+            process of a name at a time.
     """
 
     worker: str
     process: str
     at_ms: int
     families: tuple[Family, ...] = field(repr=False)
+    supervised: str = ""
 
     @property
     def key(self) -> str:
@@ -51,7 +54,9 @@ class Published:
         return f"{self.worker}@{self.process}"
 
 
-def encode(registry: Registry, worker: str, process: str, at_ms: int) -> bytes:
+def encode(
+    registry: Registry, worker: str, process: str, at_ms: int, supervised: str = ""
+) -> bytes:
     """Return the record with all metrics of a registry, cut at ``MOST_BYTES``."""
     families: list[str] = []
     size = rows = 0
@@ -73,7 +78,10 @@ def encode(registry: Registry, worker: str, process: str, at_ms: int) -> bytes:
         if size > MOST_BYTES or rows > MOST_ROWS:
             break
         families.append(text)
-    head = json.dumps({"worker": worker, "process": process, "at_ms": at_ms})
+    about: dict[str, object] = {"worker": worker, "process": process, "at_ms": at_ms}
+    if supervised:
+        about["supervised"] = supervised
+    head = json.dumps(about)
     return f'{head[:-1]}, "metrics": [{",".join(families)}]}}'.encode()
 
 
@@ -87,10 +95,10 @@ def decode(data: bytes) -> Published | None:
     try:
         found = json.loads(data)
         worker, process, at_ms = found["worker"], found["process"], found["at_ms"]
-        listed = list(found["metrics"])
+        listed, supervised = list(found["metrics"]), found.get("supervised", "")
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if not (_is_text(worker) and _is_text(process) and type(at_ms) is int):
+    if not (all(map(_is_text, (worker, process, supervised))) and type(at_ms) is int):
         return None
     families: dict[str, Family] = {}
     left = MOST_ROWS
@@ -99,7 +107,23 @@ def decode(data: bytes) -> Published | None:
         if family is not None and family[0].name not in families:
             families[family[0].name] = family
             left -= len(list(family[1]))
-    return Published(worker, process, at_ms, tuple(families.values()))
+    return Published(worker, process, at_ms, tuple(families.values()), supervised)
+
+
+def without_replaced(processes: Sequence[Published]) -> list[Published]:
+    """Return processes without those that a newer one has replaced, e.g. after a kill.
+
+    A broker runs one process of a worker at a time. Processes that no broker has started replace
+    none: there may be several of a kind on a machine.
+    """
+
+    def place(each: Published) -> tuple[str, str, str]:
+        return each.worker, each.process.rpartition(":")[0], each.supervised
+
+    newest: dict[tuple[str, str, str], int] = {}
+    for each in processes:
+        newest[place(each)] = max(each.at_ms, newest.get(place(each), each.at_ms))
+    return [each for each in processes if not each.supervised or each.at_ms == newest[place(each)]]
 
 
 def merged(processes: Iterable[Published], now_ms: int) -> Iterator[Family]:

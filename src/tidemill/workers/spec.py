@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+WORKER_VARIABLE = "TIDEMILL_WORKER"
+"""The environment variable that tells a worker its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:

@@ -21,7 +21,7 @@ import structlog
 
 from tidemill.workers.errors import UnknownWorkerError, WorkerNotNeededError
 from tidemill.workers.output import Copy, OutputLimits, OutputReader, WorkerLog, to_stderr
-from tidemill.workers.spec import Timing, WorkerSpec
+from tidemill.workers.spec import WORKER_VARIABLE, Timing, WorkerSpec
 
 State = Literal["waiting", "running", "backing off", "stopped"]
 
@@ -203,7 +203,12 @@ class Worker:
                 stdout=reader.writable,
                 stderr=reader.writable,
                 start_new_session=True,
-                env={**os.environ, **self._spec.env, "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    **self._spec.env,
+                    "PYTHONUNBUFFERED": "1",
+                    WORKER_VARIABLE: self._spec.name,
+                },
             )
         except OSError:
             reader.finish(0)

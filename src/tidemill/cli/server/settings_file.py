@@ -47,6 +47,8 @@ OTHER_VARIABLES = {
     "tidemill's own client, which is faster.",
     "TIDEMILL_SOURCE_CLIENT": "With librdkafka, pipelines read topics with librdkafka and not with "
     "tidemill's own client, which is faster.",
+    "TIDEMILL_WORKER": "The name of a worker, which the broker sets when it starts the worker. In "
+    "pages and metrics, a newer process of the same name and host replaces an older one.",
     "TIDEMILL_SPARK_ARCHIVE": "The folder of the archives of Spark's classes; 0 for no archives.",
     "TIDEMILL_SPARK_FORK_SERVER": "If 0, each Python process of Spark imports for itself.",
 }

@@ -146,7 +146,8 @@ class Outgoing:
             "TIDEMILL_ALERT_ID": due.notice.id,
             "TIDEMILL_ALERT_STATUS": status_of(due.notice.copies()),
         }
-        env.pop("TIDEMILL_CLIENT_CONFIG", None)  # the login of the worker
+        for own in ("TIDEMILL_CLIENT_CONFIG", "TIDEMILL_WORKER"):  # login and name of the worker
+            env.pop(own, None)
         try:
             process = await asyncio.create_subprocess_exec(
                 *[_plain(each) for each in resolve(receiver.command)],
