@@ -467,6 +467,7 @@ REQUESTS = Spec(
         *(_request(5, 12, "1", 2_000, 1000, 16), _request(5, 12, "all", 1_200, 1000, 16)),
         *(_request(5, 12, "1", 2_000, 10_000), _request(5, 12, "all", 1_200, 10_000)),
         _request(5, 12, "all", 400, 10_000, 10),
+        *(_request(2, 12, "1", 200, 10_000, 99), _request(2, 12, "all", 100, 10_000, 99)),
         Case("raw", "fetch", 100, rounds=10_000),
         Case("raw", "fetch", 1000, batch=16, rounds=10_000),
     ],
