@@ -51,7 +51,8 @@ def test_a_topic_is_created_found_and_shown(http: httpx.Client, kafka: Kafka) ->
 )
 def test_an_invalid_topic_is_refused_in_words(http: httpx.Client, fields: dict[str, str]) -> None:
     answer = post(http, "/console/topics", action="create", **fields)
-    assert answer.status_code == 400, answer.text
+    exists = fields["name"].startswith("__") and answer.status_code == 409  # a group has committed
+    assert exists or answer.status_code == 400, answer.text
     assert ".. <" not in answer.text
     assert "internal error" not in answer.text
     assert "ok" not in names(http)
