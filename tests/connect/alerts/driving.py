@@ -78,7 +78,7 @@ class Driver:
     def said(self) -> list[list[str]]:
         """Plan and deliver, and return for each notice its groups with their states."""
         return [
-            [f"{each.labels['group']} {each.state}" for each in due.notice.copies()]
+            [f"{each.labels['group']} {each.state}" for each in due.notice.alerts]
             for due in self.turn()
         ]
 

@@ -20,7 +20,7 @@ def test_an_alert_is_pending_for_its_time_and_fires_then() -> None:
     driver.wait(1)
     driver.measure({"a": 12})
     assert driver.said() == [["a firing"]]
-    assert driver.sent[0].notice.copies()[0].value == 12
+    assert driver.sent[0].notice.alerts[0].value == 12
 
 
 def test_an_alert_that_was_only_pending_is_forgotten() -> None:
@@ -191,8 +191,8 @@ def test_the_end_names_the_occurrence_that_the_receiver_knows() -> None:
     assert driver.said() == [["a firing"]]
     driver.wait(60)
     assert driver.said() == [["a resolved"]]
-    (ended,) = driver.sent[-1].notice.copies()
-    assert ended.fired_ms == first.notice.copies()[0].fired_ms
+    (ended,) = driver.sent[-1].notice.alerts
+    assert ended.fired_ms == first.notice.alerts[0].fired_ms
     assert ended.resolved_ms == driver.now_ms - 60_000
 
 
@@ -291,7 +291,7 @@ def test_the_alerts_of_a_rule_and_of_a_notice_are_bounded() -> None:
     driver.measure({})
     driver.wait(60)
     (due,) = driver.turn()
-    assert {each.state for each in due.notice.copies()} == {"resolved"}
+    assert {each.state for each in due.notice.alerts} == {"resolved"}
     driver.measure({f"h{number}": 11 for number in range(1000)})
     assert driver.machine.limited == {"lag": 0}
     driver.store(driver.machine.clean(driver.now_ms))

@@ -113,7 +113,7 @@ class Alerts(RuleBasedStateMachine):
     def _believe(self) -> None:
         """Let the receiver take over what it was sent."""
         for due in self.driver.sent[self.seen :]:
-            for alert in due.notice.copies():
+            for alert in due.notice.alerts:
                 group = alert.labels["group"]
                 if alert.is_firing:
                     self.believed[group] = alert.fired_ms

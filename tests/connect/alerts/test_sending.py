@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from email import message_from_string, policy
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def due(state: Any = "firing", at_ms: int = 1_700_000_000_000, **labels: str) ->
     ended_ms = at_ms + 1000 if state == "resolved" else 0
     texts = {"summary": "billing is late: 61 s.\n.\nÄ"}
     alert = Alert("lag", state, given, 61.0, at_ms, at_ms, ended_ms, annotations=texts)
-    notice = Notice("alert_1", at_ms, [asdict(alert)], {})
+    notice = Notice("alert_1", at_ms, [alert], {})
     return Due("ops", "g1", {"alertname": "lag"}, notice)
 
 

@@ -16,7 +16,7 @@ import hashlib
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from tidemill.connect.alerts.definition import ALL_LABELS, AlertEntry, ReceiverEntry
@@ -294,7 +294,7 @@ class Alerting:
         copies = self._copies(receiver, loud, {name: group.told[name] for name in ended})
         if not copies:
             return replace(group, told=told), now_ms
-        shown = [asdict(each) for each in _fitting(copies, receiver)]
+        shown = list(_fitting(copies, receiver))
         number = hashlib.sha256(f"{group.id}/{now_ms}/{sorted(told.items())}".encode()).hexdigest()
         notice = Notice(
             f"alert_{number[:32]}", now_ms, shown, told, len(copies) - len(shown), next_ms=now_ms

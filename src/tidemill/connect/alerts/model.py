@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from tidemill.connect.alerts.errors import MatcherError
 
@@ -51,20 +53,19 @@ class Stored:
     def decode(cls, value: bytes | None) -> Self | None:
         """Return what a value has; None if it is deleted, or not one of ours."""
         try:
-            found = json.loads(value or b"null")
-            known = {each.name for each in fields(cls)}  # type: ignore[arg-type]
-            made = cls(**{key: each for key, each in found.items() if key in known})
-            made.check()
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            made: Self = _adapter(cls).validate_json(value or b"null", strict=True)
+        except (ValidationError, MatcherError):
             return None
         return made
 
-    def check(self) -> None:
-        """Check the types of what was read, and restore those that JSON lacks.
 
-        Raises:
-            ValueError: one is wrong. A TypeError, AttributeError or KeyError means the same.
-        """
+_adapters: dict[type[Stored], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Stored]) -> TypeAdapter[Any]:
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 @dataclass
@@ -94,19 +95,6 @@ class Alert(Stored):
     muted_by: list[str] = field(default_factory=list)
     unmuted_ms: int = 0
 
-    def check(self) -> None:
-        """Check the types."""
-        is_valid = (
-            self.state in ("pending", "firing", "resolved")
-            and _are_texts(self.labels)
-            and _are_texts(self.annotations)
-            and all(isinstance(each, str) for each in (self.rule, *self.receivers, *self.muted_by))
-        )
-        times = self.active_ms, self.fired_ms, self.resolved_ms, self.updated_ms, self.unmuted_ms
-        if not is_valid or not _are(int, times):
-            raise ValueError("not an alert")
-        self.value = float(self.value)
-
     @property
     def id(self) -> str:
         """Its id: the same at each occurrence."""
@@ -132,25 +120,12 @@ class Notice(Stored):
 
     id: str
     planned_ms: int
-    alerts: list[dict[str, Any]]
+    alerts: list[Alert]
     told: dict[str, int]
     more: int = 0
     attempts: int = 0
     next_ms: int = 0
     error: str = ""
-
-    def check(self) -> None:
-        """Check the types."""
-        numbers = self.planned_ms, self.more, self.attempts, self.next_ms, *self.told.values()
-        if not _are(int, numbers) or not isinstance(self.id, str):
-            raise ValueError("not a notice")
-        if len(self.copies()) < len(self.alerts):
-            raise ValueError("a notice has something that is not an alert")
-
-    def copies(self) -> list[Alert]:
-        """Return the alerts."""
-        found = (Alert.decode(json.dumps(each).encode()) for each in self.alerts)
-        return [each for each in found if each is not None]
 
 
 @dataclass
@@ -170,15 +145,6 @@ class Group(Stored):
     sent_ms: int = 0
     notice: Notice | None = None
 
-    def check(self) -> None:
-        """Check the types, and restore the notice."""
-        if not isinstance(self.receiver, str) or not _are_texts(self.labels):
-            raise ValueError("not a group")
-        if not _are(int, (self.sent_ms, *self.told.values())):
-            raise ValueError("not a group")
-        if self.notice is not None:
-            self.notice = Notice.decode(json.dumps(self.notice).encode())
-
     @property
     def id(self) -> str:
         """Identifies the group in keys."""
@@ -191,6 +157,9 @@ class Silence(Stored):
 
     Attributes:
         matchers: texts such as ``group=billing*`` or ``severity!=critical``; all must match.
+
+    Raises:
+        MatcherError: a matcher is invalid, or there is none.
     """
 
     matchers: list[str]
@@ -199,16 +168,8 @@ class Silence(Stored):
     by: str = ""
     comment: str = ""
 
-    def check(self) -> None:
-        """Check the types and the matchers."""
-        times = self.starts_ms, self.ends_ms
-        texts = self.by, self.comment
-        if not _are(int, times) or not _are(str, texts):
-            raise ValueError("not a silence")
-        try:
-            parse_matchers(self.matchers)
-        except MatcherError as error:
-            raise ValueError(str(error)) from None
+    def __post_init__(self) -> None:
+        parse_matchers(self.matchers)
 
     @cached_property
     def _parsed(self) -> list[Matcher]:
@@ -234,11 +195,6 @@ class Ack(Stored):
     at_ms: int
     by: str = ""
     comment: str = ""
-
-    def check(self) -> None:
-        """Check the types."""
-        if type(self.active_ms) is not int or type(self.at_ms) is not int:
-            raise ValueError("not an acknowledgement")
 
 
 def parse_matchers(texts: list[str]) -> list[Matcher]:
@@ -270,24 +226,11 @@ def parse_matchers(texts: list[str]) -> list[Matcher]:
     return found
 
 
-def _are(kind: type, values: Iterable[object]) -> bool:
-    return all(type(each) is kind for each in values)
-
-
-def _are_texts(values: Any) -> bool:
-    return isinstance(values, dict) and _are(str, values.values())
-
-
 @dataclass
 class Position(Stored):
     """The position of a rule in a topic whose records are alerts: offsets by partition."""
 
-    offsets: dict[str, int]
-
-    def check(self) -> None:
-        """Check the types."""
-        if not all(type(each) is int and each >= 0 for each in self.offsets.values()):
-            raise ValueError("not a position")
+    offsets: dict[str, NonNegativeInt]
 
 
 @dataclass
@@ -301,11 +244,6 @@ class OrderedTest(Stored):
     receiver: str
     at_ms: int
     error: str | None = None
-
-    def check(self) -> None:
-        """Check the types."""
-        if not isinstance(self.receiver, str) or type(self.at_ms) is not int:
-            raise ValueError("not a test")
 
 
 @dataclass
@@ -323,10 +261,3 @@ class WorkerState(Stored):
     rules: dict[str, dict[str, Any]]
     receivers: dict[str, dict[str, Any]]
     phase: str = "running"
-
-    def check(self) -> None:
-        """Check the types."""
-        if type(self.updated_ms) is not int or not isinstance(self.phase, str):
-            raise ValueError("not a state")
-        for each in (*self.rules.values(), *self.receivers.values()):
-            each.keys()

@@ -27,7 +27,7 @@ def time_text(ms: int) -> str:
 
 def webhook_body(due: Due, external_url: str) -> dict[str, Any]:
     """Return the body of a webhook, as Alertmanager sends it."""
-    alerts = due.notice.copies()
+    alerts = due.notice.alerts
     labels = ",".join(f'{name}="{value}"' for name, value in sorted(due.labels.items()))
     return {
         "version": "4",
@@ -68,13 +68,13 @@ def api_body(due: Due, external_url: str, repeat_s: float, now_ms: int) -> list[
             "endsAt": time_text(lasts_ms if each.is_firing else each.resolved_ms),
             **({"generatorURL": link} if (link := _link(external_url, each)) else {}),
         }
-        for each in due.notice.copies()
+        for each in due.notice.alerts
     ]
 
 
 def subject(due: Due) -> str:
     """Return one line about a notice."""
-    alerts = due.notice.copies()
+    alerts = due.notice.alerts
     firing = sum(each.is_firing for each in alerts)
     what = ", ".join(due.labels.values()) or f"{len({each.rule for each in alerts})} rules"
     head = f"FIRING:{firing}" if firing else "RESOLVED"
@@ -84,7 +84,7 @@ def subject(due: Due) -> str:
 def plain_text(due: Due, external_url: str) -> str:
     """Return a notice as text for people."""
     lines: list[str] = []
-    for each in due.notice.copies():
+    for each in due.notice.alerts:
         state = "FIRING since" if each.is_firing else "RESOLVED at"
         at_ms = each.fired_ms if each.is_firing else each.resolved_ms
         lines.append(f"{each.rule}: {state} {time_text(at_ms)}, value {each.value:g}")

@@ -144,7 +144,7 @@ class Outgoing:
         env = {
             **os.environ,
             "TIDEMILL_ALERT_ID": due.notice.id,
-            "TIDEMILL_ALERT_STATUS": status_of(due.notice.copies()),
+            "TIDEMILL_ALERT_STATUS": status_of(due.notice.alerts),
         }
         for own in ("TIDEMILL_CLIENT_CONFIG", "TIDEMILL_WORKER"):  # login and name of the worker
             env.pop(own, None)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -448,5 +448,5 @@ def _test_notice(name: str, test: OrderedTest) -> Due:
     texts = {"summary": "This is a test of tidemill alert test. Nothing is wrong."}
     at_ms = test.at_ms
     alert = Alert("TestAlert", "firing", labels, 1.0, at_ms, at_ms, annotations=texts)
-    notice = Notice(f"test_{name}", at_ms, [asdict(alert)], {})
+    notice = Notice(f"test_{name}", at_ms, [alert], {})
     return Due(test.receiver, f"{TEST}/{name}", {"alertname": "TestAlert"}, notice)

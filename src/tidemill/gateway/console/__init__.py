@@ -18,14 +18,15 @@ How to add a page
 
    ``macros.html`` has what pages share: ``ui.listing`` is a list that is sorted and paged at the
    server, ``ui.table`` a table that keys can scroll, ``ui.form`` a form for an action; and graphs,
-   empty states and links. Everything is escaped; never use ``|safe``. There are no inline scripts or styles: the
-   browser refuses them. ``bytes_as_text`` cuts and decodes what a topic has.
+   empty states and links. Everything is escaped; never use ``|safe``. There are no inline scripts
+   or styles: the browser refuses them. ``bytes_as_text`` cuts and decodes what a topic has.
 3. Add a line to ``PAGES`` in ``table.py``, and one to the table in ``docs/console.md``.
 
 A page that changes something has ``actions``: functions that get the view and the fields of the
-form, which ``{% call ui.form(csrf, "NAME") %}`` makes. An action returns ``Done`` (the browser goes to a page, which shows the text) or a dict, which is shown
-in the page as ``result``, e.g. a preview. In read-only mode no action runs; templates hide forms
-with ``{% if not frame.is_read_only %}``.
+form, which ``{% call ui.form(csrf, "NAME") %}`` makes. An action returns ``Done`` (the browser goes
+to a page, which shows the text) or a dict, which is shown in the page as ``result``, e.g. a
+preview. In read-only mode no action runs; templates hide forms with
+``{% if not frame.is_read_only %}``.
 
 Lists use ``lists.listed``: it filters, sorts and pages by the parameters of the URL.
 
