@@ -380,3 +380,20 @@ def test_a_request_is_appended_as_a_whole_or_left_with_all_behind_it(world: Worl
     assert world.append(run[2:], [2, 4]) == []
     assert [log.log_end_offset for log in logs] == [1, 1]
     assert outcome(world.append(run[4:], [2])) == [(1, -1, 0), (1, -1, 0)]
+
+
+def test_a_fault_of_the_broker_is_not_taken_for_an_error_of_the_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = world.add()
+    world.append([(0, batch())])
+
+    def prepare(_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(append.Appender, "prepare", prepare)
+    log.segments[-1].close_index()
+    with pytest.raises(RuntimeError, match="a fault"):
+        world.append([(0, batch())])
+    assert world.quiet.refusals == []
+    assert log.log_end_offset == 1

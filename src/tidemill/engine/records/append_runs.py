@@ -68,9 +68,10 @@ class RunAppender:
         for (target, places), appended in zip(of_target.items(), counts, strict=True):
             log = target.log
             assert log is not None
-            end = log.head.end_offset
+            end = log.head.end_offset if appended else 0
             if appended < len(places):
-                end = self._append_rest(target, log, run, places, appended, results, now_ms)
+                rest = places[appended:]
+                end = max(end, self._append_rest(target, log, run, rest, results, now_ms))
             if pending is None or log.high_watermark >= end:
                 self._appender.written(log)
             else:
@@ -118,36 +119,31 @@ class RunAppender:
         log: PartitionLog,
         run: list[RunWrite],
         places: list[int],
-        appended: int,
         results: list[WriteResult],
         now_ms: int,
     ) -> int:
-        """Append the batches of one log behind those that ``append_run`` has appended.
-
-        The next one has failed, or the log must decide. ``append_run`` continues behind it.
+        """Append batches of one log, the first of which has failed, or is for the log to judge.
 
         Returns:
-            The offset behind all of them, or 0 if all failed.
+            The offset behind those that are in the log, or 0 if all failed.
         """
-        end = log.head.end_offset if appended else 0
-        while appended < len(places):
-            place = places[appended]
-            data = run[place][1]
+        end = 0
+        while places:
+            place, places = places[0], places[1:]
+            _, data, facts = run[place]
             result = results[place]
             if result is NOT_APPENDED:
-                result = self._append(log, data, now_ms)
-                if isinstance(result, tuple):
-                    end = max(end, result[0] + run[place][2][0])
-            if isinstance(result, TidemillError):
+                result = results[place] = self._append(log, data, now_ms)
+            if isinstance(result, tuple):
+                end = max(end, result[0] + facts[0])
+            elif isinstance(result, TidemillError):
                 self._appender.refused(PartitionWrite(*log.tp, data), result, now_ms)
-            results[place] = result
-            appended += 1
-            following = places[appended] if appended < len(places) else None
-            if following is not None and results[following] is NOT_APPENDED:
-                (more,) = append_run(run, {target: places[appended:]}, results, now_ms)
-                appended += more
+            else:
+                raise result
+            if places:
+                (more,) = append_run(run, {target: places}, results, now_ms)
                 if more:
-                    end = log.head.end_offset
+                    end, places = log.head.end_offset, places[more:]
         return end
 
     @staticmethod

@@ -46,9 +46,9 @@ def append_run(
         results: gets the base offset, -1 and the start of the log for each batch that is appended.
 
     Returns:
-        For each target, how many of its batches were appended. The next one failed, and those that
-        were to be written with it: their results are the error. Or it needs ``Appender.append``,
-        because its producer has a new epoch, for example; then its result is not set.
+        For each target, how many of its batches were appended. The next one failed: its result is
+        the error. Or it needs ``Appender.append``, because its producer has a new epoch, for
+        example: then its result is not set.
     """
     return extension.append_run(run, targets, results, now_ms)
 
