@@ -182,6 +182,37 @@ def test_changed_tables_are_named_again_if_a_crash_comes_before_the_first_batch(
     read.source.close()
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_rows_from_before_a_change_that_was_announced_do_not_announce_it_again(
+    sql: Sql, read: Reading, is_restarted: bool
+) -> None:
+    """After a pause, the stream still has rows in the shape before the change."""
+    sql.execute("INSERT INTO t VALUES (2, 'y')")
+    read.changes(1)
+    read.source.close()
+    sql.execute("INSERT INTO t VALUES (3, 'y')")
+    sql.execute("ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+    read = read.again()
+    batch = read.source._batch()  # of the look at the start: nothing is received yet
+    assert batch.resync == ["public.t"]
+    read.remember(batch)
+    if is_restarted:
+        read = read.again(batch.position)
+    sql.execute("INSERT INTO t VALUES (4, 'z')")
+    found = read.changes(2)
+    assert [each.after for each in found] == [
+        {"id": 3, "a": "y"},
+        {"id": 4, "a": "z", "b": 7},
+    ]
+    assert news(read)[1] == []
+    # What changes now is announced.
+    sql.execute("ALTER TABLE t ADD COLUMN c int DEFAULT 8")
+    sql.execute("INSERT INTO t VALUES (5, 'z')")
+    read.changes(1)
+    assert news(read)[1] == ["public.t"]
+    read.source.close()
+
+
 def test_a_table_that_a_crashed_worker_has_published_is_read(
     sql: Sql, reading: Make, read: Reading
 ) -> None:

@@ -47,7 +47,7 @@ class OneTable:
     def layouts(self) -> Layouts:
         return Layouts({OID: self[OID]} if self.described else {})
 
-    def describe(self, relation: messages.Relation, lsn: int) -> None:
+    def describe(self, relation: messages.Relation, lsn: int, commit_lsn: int = 0) -> None:
         self.described.append(relation)
 
 

@@ -331,6 +331,9 @@ class FakeCatalog:
     def horizon(self) -> int:
         return self.database.xid + 1
 
+    def log_end(self) -> int:
+        return self.database.end
+
     def changed_since(self, horizon: int, name: str) -> set[int]:
         return {OID} if self.database.changed >= horizon else set()
 

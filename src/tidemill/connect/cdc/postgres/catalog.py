@@ -12,6 +12,7 @@ from typing import Any
 from tidemill.connect.cdc.contract import Column, Table
 from tidemill.connect.cdc.postgres import queries
 from tidemill.connect.cdc.postgres.errors import translating
+from tidemill.connect.cdc.postgres.lsn import parse
 from tidemill.connect.cdc.postgres.types import TypeRow, Types
 
 
@@ -202,6 +203,11 @@ class Catalog:
         function = "pg_current_snapshot()" if new else "txid_current_snapshot()"
         snapshot = self.value(f"SELECT {function}::text", doing="can't read the transactions")
         return int(snapshot.partition(":")[0])
+
+    def log_end(self) -> int:
+        """Return the place behind the last record of the write-ahead log."""
+        query = "SELECT pg_current_wal_insert_lsn()::text"
+        return parse(self.value(query, doing="can't read the end of the log"))
 
     def changed_since(self, horizon: int, publication: str) -> set[int]:
         """Return the OIDs of tables that newer transactions have changed or published.

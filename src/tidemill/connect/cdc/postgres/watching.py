@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.connect.cdc.contract import Capture, Position
 from tidemill.connect.cdc.postgres import publication
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable, described
-from tidemill.connect.cdc.postgres.decoding.facts import KEY_TOUCHED, note_of, noted
+from tidemill.connect.cdc.postgres.decoding.facts import KEY_TOUCHED, announced, note_of, noted
 from tidemill.connect.cdc.postgres.decoding.shapes import Shapes
 from tidemill.connect.cdc.postgres.tables import Tables
 
@@ -68,8 +68,11 @@ class Watch:
         Positions keep their horizon until the batch that names these tables. The worker can store
         one before, and a worker after a crash must find them again.
         """
+        catalog = self._catalog()
         known = noted(self._notes) if position is not None else {}
-        shapes = Shapes(self._catalog, database, self._tables.selects, self._tables.part, known)
+        covered = announced(self._notes) if position is not None else {}
+        selects, part = self._tables.selects, self._tables.part
+        shapes = Shapes(self._catalog, database, selects, part, known, covered)
         horizon = position.get("horizon") if position is not None else None
         self.horizon = horizon if isinstance(horizon, int) else self._looked
         captured = self._tables.in_catalog()
@@ -77,7 +80,7 @@ class Watch:
         changed = self._changed_before(unknown, position)
         for each in captured:
             if each.oid in known:
-                shapes.learn(each, self._described(each))
+                shapes.learn(each, self._described(each), catalog.log_end)
             else:
                 shapes.expect(each)
             if each.oid in changed:
@@ -110,7 +113,7 @@ class Watch:
         here = {each.oid: each for each in self._tables.in_catalog(changed)} if changed else {}
         for each in here.values():
             if each.oid in self._listed:
-                shapes.learn(each, self._described(each))
+                shapes.learn(each, self._described(each), catalog.log_end)
             else:
                 shapes.expect(each)
                 shapes.news.schemas.append(self._described(each))

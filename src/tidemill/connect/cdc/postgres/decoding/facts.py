@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from tidemill.connect.cdc.postgres.catalog import CatalogTable
 
 _NOTE = "table/"
+_ANNOUNCED = "announced/"
 KEY_CHANGED = "its primary key was changed"
 KEY_TOUCHED = "its primary key was made again, or it was a partition for a time"
 """Attaching and detaching a table changes the constraint of its primary key, and nothing else that
@@ -148,4 +149,19 @@ def noted(notes: Mapping[str, str]) -> dict[int, Facts]:
         facts = Facts.decode(note) if name != number and number.isdecimal() else None
         if facts is not None:
             found[int(number)] = facts
+    return found
+
+
+def announcement_of(oid: int) -> str:
+    """Return the name of the note that says from where on a changed table is read again."""
+    return f"{_ANNOUNCED}{oid}"
+
+
+def announced(notes: Mapping[str, str]) -> dict[int, int]:
+    """Return the places of the log in the notes of ``announcement_of``, by the tables' OIDs."""
+    found = {}
+    for name, note in notes.items():
+        number = name.removeprefix(_ANNOUNCED)
+        if name != number and number.isdecimal() and note.isdecimal():
+            found[int(number)] = int(note)
     return found

@@ -14,7 +14,7 @@ from typing import Any
 from tidemill.connect.cdc.contract import Column, Table
 from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, Encoders
 from tidemill.connect.cdc.postgres.catalog import Catalog, CatalogTable
-from tidemill.connect.cdc.postgres.decoding.facts import Facts, note_of
+from tidemill.connect.cdc.postgres.decoding.facts import Facts, announcement_of, note_of
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
 from tidemill.connect.cdc.postgres.errors import ProtocolError
 from tidemill.connect.cdc.postgres.types import RULES, Convert
@@ -172,6 +172,7 @@ class Shapes:
         selects: Returns whether a table is captured.
         part: Returns a table with the columns that are captured.
         known: The facts of tables that earlier sources have stored, by OID.
+        announced: Where the log was when they found that a table must be read again, by OID.
     """
 
     def __init__(
@@ -181,6 +182,7 @@ class Shapes:
         selects: Callable[[CatalogTable | Relation], bool],
         part: Callable[[CatalogTable], CatalogTable] = lambda found: found,
         known: Mapping[int, Facts] | None = None,
+        announced: Mapping[int, int] | None = None,
     ) -> None:
         self._catalog = catalog
         self._database = database
@@ -189,6 +191,7 @@ class Shapes:
         self._by_oid: dict[int, Shape] = {}
         self._layouts: Layouts | None = None
         self._known = dict(known or {})
+        self._announced = dict(announced or {})
         self._oid_of = {facts.id: oid for oid, facts in self._known.items()}
         self._keys = {oid: facts.key for oid, facts in self._known.items() if facts.key}
         self._described: dict[int, dict[str, int]] = {}
@@ -220,16 +223,27 @@ class Shapes:
             self._keys[found.oid] = facts.key
         self._note(found.oid, facts)
 
-    def learn(self, found: CatalogTable, table: Table) -> None:
-        """Take note of a table that was changed, which the stream describes at its next row."""
+    def learn(self, found: CatalogTable, table: Table, here: Callable[[], int]) -> None:
+        """Take note of a table that was changed, which the stream describes at its next row.
+
+        If the table must be read again, that covers what the stream still describes from before:
+        rows that were committed before now need no second reading, also after a restart.
+
+        Args:
+            here: Returns the end of the log.
+        """
         columns = {each.name: each.type_oid for each in found.columns}
-        self._judge(found.oid, table, columns, found)
+        if self._judge(found.oid, table, columns, found):
+            self._announced[found.oid] = lsn = here()
+            self.news.notes[announcement_of(found.oid)] = str(lsn)
 
     def leave(self, oid: int) -> None:
         """Forget a table that is not captured any more: its changes are not delivered."""
         known = self._known.pop(oid, None)
         self._described.pop(oid, None)
         self._keys.pop(oid, None)
+        if self._announced.pop(oid, None) is not None:
+            self.news.notes[announcement_of(oid)] = None
         if known is not None:
             self.news.notes[note_of(oid)] = None
             if self._oid_of.get(known.id) == oid:
@@ -240,11 +254,14 @@ class Shapes:
         known = self._known.get(oid)
         return "" if known is None else known.tree
 
-    def describe(self, relation: Relation, lsn: int) -> None:
+    def describe(self, relation: Relation, lsn: int, commit_lsn: int = 0) -> None:
         """Take in a Relation message.
 
         An older description never replaces a newer one: a large transaction that was streamed
         early can be replayed after other transactions have described the table.
+
+        Args:
+            commit_lsn: The place where its transaction was committed; 0: it is not known.
         """
         before = self._by_oid.get(relation.oid)
         is_same = before is not None and before.relation == relation
@@ -259,7 +276,7 @@ class Shapes:
         if shape.table is not None:
             columns = {each.name: each.type_oid for each in relation.columns}
             found = None if here is None else self._part(here)
-            self._judge(relation.oid, shape.table, columns, found)
+            self._judge(relation.oid, shape.table, columns, found, commit_lsn)
 
     def _shape(self, relation: Relation, here: CatalogTable | None, lsn: int) -> Shape:
         types = self._catalog().types
@@ -304,8 +321,13 @@ class Shapes:
         )
 
     def _judge(
-        self, oid: int, table: Table, columns: dict[str, int], found: CatalogTable | None
-    ) -> None:
+        self,
+        oid: int,
+        table: Table,
+        columns: dict[str, int],
+        found: CatalogTable | None,
+        commit_lsn: int = 0,
+    ) -> bool:
         """Compare a table with what was known of it, and add the consequences to the news.
 
         Args:
@@ -313,6 +335,10 @@ class Shapes:
             columns: The types of its columns.
             found: As the catalog has it now, which is what is read if it is read again; None if
                 the table does not exist any more.
+            commit_lsn: Where the description was committed; 0: it is that of the catalog.
+
+        Returns:
+            Whether the table must be read again.
         """
         known, now = self._known.get(oid), None if found is None else Facts.of(found)
         other = self._oid_of.get(table.id)
@@ -328,7 +354,9 @@ class Shapes:
             why = "its primary key was changed"
         elif known is not None and found is not None and now is not None:
             fills = {each.name: each.fills_old_rows for each in found.columns}
-            why = known.difference(now, fills) or now.undescribed(columns, fills)
+            why = known.difference(now, fills)
+            if not why and not 0 < commit_lsn < self._announced.get(oid, 0):
+                why = now.undescribed(columns, fills)
         self._oid_of[table.id] = oid
         self._described[oid] = columns
         if table.key:
@@ -339,6 +367,7 @@ class Shapes:
             self.news.resync[table.id] = why
         if other != oid or has_new_key or shown != columns:
             self.news.schemas.append(table)
+        return bool(why)
 
     def _note(self, oid: int, facts: Facts) -> None:
         if self._known.get(oid) != facts:

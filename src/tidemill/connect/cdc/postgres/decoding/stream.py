@@ -233,7 +233,7 @@ class Stream:
         elif kind == messages.COMMIT:
             self._end(messages.commit(data, at + 1))
         elif kind == messages.RELATION:
-            self._shapes.describe(messages.relation(data, at + 1), lsn)
+            self._shapes.describe(messages.relation(data, at + 1), lsn, self._commit)
         elif kind == messages.TRUNCATE:
             self._truncate(messages.truncate(data, at + 1), lsn)
         elif kind == messages.MESSAGE:
