@@ -12,7 +12,7 @@ import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import lru_cache
 
 import structlog
@@ -113,6 +113,38 @@ class Budget:
             yield take
         finally:
             self.give(total)
+
+
+class Turns:
+    """Lets a few run at the same time. Others wait for their turn, up to a bound.
+
+    Args:
+        at_once: The most that run.
+        most: The most that run or wait.
+        what: What there is too much of, for the error.
+    """
+
+    def __init__(self, at_once: int, most: int, what: str) -> None:
+        self._free = asyncio.Semaphore(at_once)
+        self._most = most
+        self._what = what
+        self._count = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, which ends with the block.
+
+        Raises:
+            HttpError: too many wait (503).
+        """
+        if self._count >= self._most:
+            raise busy(f"too many {self._what}")
+        self._count += 1
+        try:
+            async with self._free:
+                yield
+        finally:
+            self._count -= 1
 
 
 class Guard:

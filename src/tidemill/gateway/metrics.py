@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import TOPIC, create_topic, read_metrics
+from tidemill.gateway.kept import Kept
 from tidemill.gateway.reach import Reach
 from tidemill.metrics import text
 from tidemill.metrics.definition import gauge, histogram
@@ -97,10 +98,9 @@ class MetricsPage:
         self._reach = Reach(kafka)
         self._process = f"{socket.gethostname()}:{os.getpid()}"
         self._lock = asyncio.Lock()
-        self._kept: dict[str, tuple[float, bytes]] = {}
+        self._pages: dict[str, tuple[float, bytes]] = {}
         self._is_created = False
-        self._read_s = 0.0
-        self._published: list[Published] = []
+        self._published = Kept(PUBLISHED_S, self._others)
 
     async def published(self) -> list[Published]:
         """Return what workers published lately, at most ``PUBLISHED_S`` ago; not the gateway's own.
@@ -108,11 +108,7 @@ class MetricsPage:
         Raises:
             TidemillError: the topic can't be read or created.
         """
-        async with self._lock:
-            if not self._read_s or time.monotonic() - self._read_s > PUBLISHED_S:
-                self._published = await asyncio.to_thread(self._others)
-                self._read_s = time.monotonic()
-            return self._published
+        return await self._published.get()
 
     async def get(self, content: str) -> bytes:
         """Return the page.
@@ -121,11 +117,11 @@ class MetricsPage:
             UnreachableError: no broker answers.
         """
         async with self._lock:
-            at, page = self._kept.get(content, (0.0, b""))
+            at, page = self._pages.get(content, (0.0, b""))
             if not page or time.monotonic() - at > KEPT_S:
                 own = tuple(self._registry.families())
                 page = await asyncio.to_thread(self._write, own, content)
-                self._kept[content] = time.monotonic(), page
+                self._pages[content] = time.monotonic(), page
             return page
 
     def _write(self, own: tuple[Family, ...], content: str) -> bytes:

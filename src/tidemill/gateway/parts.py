@@ -9,7 +9,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from tidemill.confluent.clients import Kafka
-from tidemill.gateway.alerting import KeptAlerts
+from tidemill.connect.alerts.desk import Desk
+from tidemill.gateway.alerting import kept_alerts
 from tidemill.gateway.amqp.actions import AmqpActions
 from tidemill.gateway.amqp.state import AmqpState
 from tidemill.gateway.cluster.stores import Stores
@@ -19,6 +20,7 @@ from tidemill.gateway.cluster.watch import Watch
 from tidemill.gateway.following import Hub
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
+from tidemill.gateway.kept import Kept
 from tidemill.gateway.metrics import MetricsPage
 from tidemill.gateway.queries import Queries
 from tidemill.gateway.reading import Pool
@@ -80,7 +82,7 @@ class Parts:
     watch: Watch
     amqp: AmqpActions | None
     amqp_state: AmqpState
-    alerts: KeptAlerts
+    alerts: Kept[Desk]
     transactions: Transactions
     tables: Tables
     stores: Stores
@@ -120,7 +122,7 @@ class Parts:
             watch=Watch(kafka, None if beside is None else beside.watch.history),
             amqp=amqp,
             amqp_state=AmqpState(kafka, kafka if beside is None else beside.kafka),
-            alerts=KeptAlerts(kafka),
+            alerts=kept_alerts(kafka),
             transactions=Transactions(kafka),
             tables=Tables(kafka),
             stores=Stores(kafka),

@@ -20,8 +20,9 @@ from starlette.responses import Response
 from tidemill.confluent.clients import Kafka
 from tidemill.extras import problem_of
 from tidemill.gateway import guard
-from tidemill.gateway.errors import HttpError, busy, from_names, invalid
+from tidemill.gateway.errors import HttpError, from_names, invalid
 from tidemill.gateway.following import disconnected
+from tidemill.gateway.guard import Turns
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.settings import GatewaySettings
 from tidemill.sql.process import Order
@@ -48,13 +49,6 @@ class Result:
     warnings: Sequence[str] = ()
 
 
-@dataclass
-class _Taken:
-    """The places for queries that are taken, by all users together."""
-
-    places: int = 0
-
-
 class Queries:
     """Runs queries with the Kafka properties of one user.
 
@@ -66,7 +60,10 @@ class Queries:
         self, kafka: Kafka, settings: GatewaySettings, beside: Queries | None = None
     ) -> None:
         self._kafka, self._settings = kafka, settings
-        self._taken: _Taken = _Taken() if beside is None else beside._taken
+        most = settings.sql_queries
+        self._turns: Turns = (
+            Turns(most, most, "queries are running") if beside is None else beside._turns
+        )
         self._running: set[asyncio.subprocess.Process] = set()
 
     async def run(
@@ -89,16 +86,11 @@ class Queries:
         """
         if (problem := problem_of("sql")) is not None:
             raise HttpError(501, "not_installed", problem[0], hint=problem[1])
-        if self._taken.places >= self._settings.sql_queries:
-            if not self._settings.sql_queries:
-                raise HttpError(403, "forbidden", "SQL is off: gateway.sql_queries is 0")
-            raise busy("too many queries are running")
-        self._taken.places += 1
-        try:
+        if not self._settings.sql_queries:
+            raise HttpError(403, "forbidden", "SQL is off: gateway.sql_queries is 0")
+        async with self._turns.turn():
             order = self._order(statement, parameters, hidden)
             return await self._in_process(order, gone, take)
-        finally:
-            self._taken.places -= 1
 
     async def _in_process(
         self, order: Order, gone: Callable[[], Awaitable[None]], take: Callable[[int], None]

@@ -21,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
-from tidemill.gateway.errors import HttpError, busy, from_kafka, invalid, unknown_partition
-from tidemill.gateway.guard import Budget
+from tidemill.gateway.errors import HttpError, from_kafka, invalid, unknown_partition
+from tidemill.gateway.guard import Budget, Turns
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
 from tidemill.record_json import Headers, time_ms, to_line
@@ -51,7 +51,7 @@ class Pool:
         self._threads = ThreadPoolExecutor(readers, "readers", initializer=self._start)
         self._own = threading.local()
         self._readers: list[ExtractReader] = []
-        self._waiting = 0
+        self._turns = Turns(readers, _WAITING, "requests read")
 
     def _start(self) -> None:
         self._own.reader = ExtractReader.of(self._kafka, "tidemill-gateway")
@@ -95,15 +95,11 @@ class Pool:
         return await self._run(read, f"topic {next(iter(starts), ('', 0))[0]}")
 
     async def _run(self, work: Callable[[], T], what: str) -> T:
-        if self._waiting >= _WAITING:
-            raise busy("too many requests read")
-        self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            async with self._turns.turn():
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except KafkaException as error:
             raise from_kafka(error.args[0], what) from error
-        finally:
-            self._waiting -= 1
 
     async def close(self) -> None:
         """End the threads and the consumers."""

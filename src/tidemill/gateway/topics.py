@@ -27,7 +27,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from tidemill.confluent.clients import Kafka, has_answered, topic_id_text
 from tidemill.confluent.configs import config_source, is_set
 from tidemill.confluent.errors import error_in
-from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable, unknown_topic
+from tidemill.gateway.errors import HttpError, from_kafka, unavailable, unknown_topic
+from tidemill.gateway.guard import Turns
 
 REQUEST_S = 5.0
 """How long a broker can take to answer."""
@@ -77,8 +78,7 @@ class Catalog:
         self._has_answered = False
         self._known: OrderedDict[str, tuple[float, Topic]] = OrderedDict()
         self._asking: dict[str, asyncio.Task[Topic]] = {}
-        self._free = asyncio.Semaphore(_QUESTIONS)
-        self._waiting = 0
+        self._turns = Turns(_QUESTIONS, _WAITING, "questions to the brokers are under way")
 
     async def topic(self, name: str) -> Topic:
         """Return a topic.
@@ -273,13 +273,8 @@ class Catalog:
 
     async def _bounded(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
         """Run a request to the brokers; a few run at the same time."""
-        if self._waiting >= _WAITING:
-            raise busy("too many questions to the brokers are under way")
-        self._waiting += 1
         try:
-            async with self._free:
+            async with self._turns.turn():
                 return await ask()
         except KafkaException as error:
             raise from_kafka(error.args[0], what) from error
-        finally:
-            self._waiting -= 1

@@ -32,7 +32,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.requests import requests_to
 from tidemill.errors import NotAllowedError, SettingsError, UnreachableError
 from tidemill.gateway.errors import HttpError, busy, unavailable
-from tidemill.gateway.guard import Rates
+from tidemill.gateway.guard import Rates, Turns
 from tidemill.gateway.parts import Clients, Parts
 from tidemill.kafka_client.errors import UnsupportedSettingError
 
@@ -110,8 +110,7 @@ class Users:
         self._users: OrderedDict[bytes, _User] = OrderedDict()
         self._failures = Rates(_FAILURES_PER_SECOND, now)
         self._threads = ThreadPoolExecutor(_CHECKS, "logins")  # a guesser holds up nothing else
-        self._free = asyncio.Semaphore(_CHECKS)
-        self._waiting = 0
+        self._turns = Turns(_CHECKS, _WAITING, "logins are under way")
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -182,20 +181,13 @@ class Users:
             HttpError: the broker refuses it (401) or does not answer (503); the address has failed
                 too often (429); too many wait (503).
         """
-        if self._waiting >= _WAITING:
-            raise busy("too many logins are under way")
-        self._waiting += 1
-        try:
-            async with self._free:
-                wait_s = self._failures.peek(address)  # those in front of it may have failed
-                if wait_s:
-                    raise HttpError(
-                        429, "too_many_requests", "too many failed logins", retry_after_s=wait_s
-                    )
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._threads, _check, kafka)
-        finally:
-            self._waiting -= 1
+        async with self._turns.turn():
+            wait_s = self._failures.peek(address)  # those in front of it may have failed
+            if wait_s:
+                raise HttpError(
+                    429, "too_many_requests", "too many failed logins", retry_after_s=wait_s
+                )
+            await asyncio.get_running_loop().run_in_executor(self._threads, _check, kafka)
 
     async def _make_room(self) -> None:
         while len(self._users) >= MOST_USERS:

@@ -17,7 +17,7 @@ from tests.support.effort import in_nightly_runs
 from tests.support.ports import reserve_port
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import NotAllowedError, UnreachableError
-from tidemill.gateway.alerting import KeptAlerts
+from tidemill.gateway.alerting import kept_alerts
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.cluster.tables import Tables
 from tidemill.gateway.cluster.transactions import Transactions
@@ -191,7 +191,7 @@ def test_links_of_a_list_repeat_only_the_parameters_of_the_page(http: httpx.Clie
 async def test_without_a_broker_a_page_says_so_within_seconds(address: str) -> None:
     gone = Kafka(f"127.0.0.1:{reserve_port()}")
     page = next(each for each in PAGES if each.address == address)
-    view = view_of(page, alerts=KeptAlerts(gone), tables=Tables(gone), watch=Watch(gone))
+    view = view_of(page, alerts=kept_alerts(gone), tables=Tables(gone), watch=Watch(gone))
     began = time.monotonic()
     with pytest.raises(UnreachableError):
         await page.data(view)

@@ -16,7 +16,8 @@ from tidemill.amqp_client.errors import AmqpNotFoundError
 from tidemill.amqp_client.moving import Moved, move
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import TidemillError
-from tidemill.gateway.errors import HttpError, busy, from_error
+from tidemill.gateway.errors import HttpError, from_error
+from tidemill.gateway.guard import Turns
 
 T = TypeVar("T")
 _AT_ONCE = 4
@@ -34,8 +35,7 @@ class AmqpActions:
 
     def __init__(self, url: str, kafka: Kafka) -> None:
         self._url, self._kafka = url, kafka
-        self._free = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._turns = Turns(_AT_ONCE, _WAITING, "changes are under way")
 
     async def close_connection(self, name: str, reason: str) -> None:
         """Close a client's connection.
@@ -77,16 +77,11 @@ class AmqpActions:
         return await self._with(lambda client: move(client, queue, None, most, dry_run=dry_run))
 
     async def _with(self, work: Callable[[AmqpClient], T]) -> T:
-        if self._waiting >= _WAITING:
-            raise busy("too many changes are under way")
-        self._waiting += 1
         try:
-            async with self._free:
+            async with self._turns.turn():
                 return await asyncio.to_thread(self._run, work)
         except TidemillError as error:
             raise from_error(error) from error
-        finally:
-            self._waiting -= 1
 
     def _run(self, work: Callable[[AmqpClient], T]) -> T:
         ca_file = self._kafka.properties.get("ssl.ca.location")

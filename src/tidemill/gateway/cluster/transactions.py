@@ -8,13 +8,14 @@ first open transaction. A write that no coordinator knows hangs: only a marker e
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import StateConflictError
 from tidemill.gateway.cluster.asking import requests_to
+from tidemill.gateway.kept import Kept
 from tidemill.kafka_client.admin.open_writes import OpenWrite, abort_write, open_writes
 from tidemill.kafka_client.admin.partitions import LATEST, offsets
 from tidemill.kafka_client.admin.requests import BrokerRequests, Place, by_leader, leaders_in
@@ -63,9 +64,8 @@ class Transactions:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._lock = asyncio.Lock()
-        self._kept: tuple[float, Look] | None = None
-        self._kept_open: tuple[float, Sequence[Description]] | None = None
+        self._look = Kept(KEPT_S, self._look_again)
+        self._open = Kept(OPEN_KEPT_S, partial(_only_open, kafka))
 
     async def open(self) -> Sequence[Description]:
         """Return what is open, and not what that holds back: it asks about no partition.
@@ -73,11 +73,7 @@ class Transactions:
         Raises:
             TidemillError: no broker answers, or it does not report transactions.
         """
-        async with self._lock:
-            if self._kept_open is None or time.monotonic() - self._kept_open[0] > OPEN_KEPT_S:
-                found = await asyncio.to_thread(_only_open, self._kafka)
-                self._kept_open = time.monotonic(), found
-            return self._kept_open[1]
+        return await self._open.get()
 
     async def look(self) -> Look:
         """Return what is open.
@@ -85,12 +81,12 @@ class Transactions:
         Raises:
             TidemillError: no broker answers, or it does not report transactions.
         """
-        async with self._lock:
-            if self._kept is None or time.monotonic() - self._kept[0] > KEPT_S:
-                found = await asyncio.to_thread(_look, self._kafka)
-                self._kept = time.monotonic(), found
-                self._kept_open = time.monotonic(), found.open
-            return self._kept[1]
+        return await self._look.get()
+
+    def _look_again(self) -> Look:
+        found = _look(self._kafka)
+        self._open.keep(found.open)
+        return found
 
     async def abort(self, transactional_id: str, producer_id: int) -> None:
         """Abort an open transaction, and fence its producer.
@@ -103,7 +99,8 @@ class Transactions:
             RefusedError: the user must not do it, for example.
         """
         await asyncio.to_thread(_abort, self._kafka, transactional_id, producer_id)
-        self._kept = self._kept_open = None
+        self._look.expire()
+        self._open.expire()
 
     async def abort_hanging(self, topic: str, partition: int, producer_id: int) -> None:
         """Write a marker that ends a hanging write.
@@ -112,14 +109,14 @@ class Transactions:
             StateConflictError: the write has ended.
             RefusedError: the user must not do it, for example.
         """
-        self._kept = None
+        self._look.expire()
         look = await self.look()
         wanted = (topic, partition), producer_id
         found = [each for each in look.hanging if (each.key, each.producer_id) == wanted]
         if not found:
             raise StateConflictError("this write has ended, or does not hang")
         await asyncio.to_thread(_end, self._kafka, found[0])
-        self._kept = None
+        self._look.expire()
 
 
 # --- in a thread ---------------------------------------------------------------------------------
