@@ -335,7 +335,7 @@ def connections(process: psutil.Process) -> list[Any]:
     return [each for each in process.net_connections() if each.raddr]
 
 
-async def test_a_comment_keeps_an_idle_stream_open(
+async def test_a_comment_keeps_an_idle_stream_open_until_its_client_has_gone(
     broker: BrokerProcess, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidemill.gateway.app import topics
@@ -370,6 +370,9 @@ async def test_a_comment_keeps_an_idle_stream_open(
 
     await topics(parts, Users(parts, frozenset()))(scope, receive, send)
     assert sent.count(b":\n\n") >= 3
+    async with asyncio.timeout(10):
+        while parts.hub._tails:  # no client follows the topic any more
+            await asyncio.sleep(0)
     await parts.close()
 
 

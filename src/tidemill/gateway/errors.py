@@ -218,6 +218,16 @@ def _of_code(code: int) -> tuple[int, str]:
     return _CODES.get(code, refused)
 
 
+def unsupported_type(kind: str, hint: str) -> HttpError:
+    """Return the error for a body of a type that is not read."""
+    return HttpError(
+        415,
+        "unsupported_media_type",
+        f"Content-Type {kind[:100]!r} is not supported",
+        hint=hint,
+    )
+
+
 def unknown_topic(what: str) -> HttpError:
     """Return the error for a topic that does not exist; ``what`` is like ``topic orders``."""
     return HttpError(

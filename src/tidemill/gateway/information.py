@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemill.gateway.answers import json_answer
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.server_sent import EVENT_STREAM
@@ -18,7 +18,7 @@ async def get_topics(request: Request) -> Response:
     with_internal = parameters.word("internal", ("true", "false"), "false") == "true"
     parameters.end()
     found = await _parts(request).catalog.names()
-    return _json(
+    return json_answer(
         {
             "topics": [
                 {"topic": name, "partitions": count}
@@ -37,7 +37,7 @@ async def get_topic(request: Request) -> Response:
     catalog = _parts(request).catalog
     topic = await catalog.topic(request.path_params["topic"])
     ranges = await catalog.ranges(topic)
-    return _json(
+    return json_answer(
         {
             "topic": topic.name,
             "id": topic.id,
@@ -57,20 +57,15 @@ async def get_topic(request: Request) -> Response:
 async def get_groups(request: Request) -> Response:
     """Return all consumer groups with their state."""
     Parameters(request).end()
-    return _json({"groups": await _parts(request).catalog.groups()})
+    return json_answer({"groups": await _parts(request).catalog.groups()})
 
 
 async def get_group(request: Request) -> Response:
     """Return a group with its lag on each partition."""
     Parameters(request).end()
-    return _json(await _parts(request).catalog.group(request.path_params["group"]))
+    return json_answer(await _parts(request).catalog.group(request.path_params["group"]))
 
 
 def _parts(request: Request) -> Parts:
     parts: Parts = request.app.parts
     return parts
-
-
-def _json(content: object) -> Response:
-    headers = {"cache-control": "no-store"}
-    return Response(orjson.dumps(content), headers=headers, media_type="application/json")

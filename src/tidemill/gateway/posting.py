@@ -6,19 +6,25 @@ A request is answered when its records are stored. Must not know: how they are w
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tidemill.errors import TidemillError
 from tidemill.gateway import guard
+from tidemill.gateway.answers import NO_STORE
 from tidemill.gateway.dedup import Stored
-from tidemill.gateway.errors import HttpError, from_error, invalid, unknown_partition
+from tidemill.gateway.errors import (
+    HttpError,
+    from_error,
+    invalid,
+    unknown_partition,
+    unsupported_type,
+)
 from tidemill.gateway.idempotency import HEADER, parse_key
 from tidemill.gateway.metrics import TRACE
 from tidemill.gateway.parameters import Parameters
@@ -63,11 +69,8 @@ async def post(request: Request) -> Response:
         parameters.end()
         return _Stream(request, writing, only_errors=only_errors)
     if kind != JSON and kind not in RAW:
-        raise HttpError(
-            415,
-            "unsupported_media_type",
-            f"Content-Type {kind[:100]!r} is not supported",
-            hint=f"Use {JSON}, {LINES}, or {' or '.join(RAW)} for a value as it is.",
+        raise unsupported_type(
+            kind, f"Use {JSON}, {LINES}, or {' or '.join(RAW)} for a value as it is."
         )
     raw = None if kind == JSON else _raw_record(parameters)
     parameters.end()
@@ -232,7 +235,7 @@ async def outcome_of(started: Outcome) -> Stored | HttpError:
 # --- streams -------------------------------------------------------------------------------------
 
 
-class _Stream(Response):
+class _Stream(StreamingResponse):
     """Stores each line of a body, and answers with a line for each of them, in their order.
 
     A record is stored as soon as its line is there. If the client does not read the answer, no more
@@ -240,24 +243,19 @@ class _Stream(Response):
     """
 
     def __init__(self, request: Request, writing: _Writing, *, only_errors: bool) -> None:
+        super().__init__(self._answers(), headers=NO_STORE, media_type=LINES)
         self._request = request
         self._writing = writing
         self._only_errors = only_errors
         self._settings = writing.parts.settings
-        self._outcomes: deque[tuple[int, Outcome]] = deque()
-        self._changed = asyncio.Event()
-        self._taken = asyncio.Event()
-        self._ended: HttpError | bool | None = False  # an error, or how the body has ended
+        # None stands for the end.
+        self._outcomes: asyncio.Queue[tuple[int, Outcome] | None] = asyncio.Queue(PENDING)
         self._counts = {"stored": 0, "failed": 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reading = asyncio.create_task(self._read())
         try:
-            headers = [(b"content-type", LINES.encode()), (b"cache-control", b"no-store")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            async for lines in self._answers():
-                await send({"type": "http.response.body", "body": lines, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self.stream_response(send)
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -265,22 +263,15 @@ class _Stream(Response):
     async def _read(self) -> None:
         """Begin to store the record of each line."""
         number = 0
-        error: HttpError | None = None
         try:
             with self._writing.parts.budget.taken() as take:
                 async for line in _lines(self._request, self._settings.body_bytes, take):
                     number += 1
-                    self._outcomes.append((number, await self._start(number, line)))
-                    self._changed.set()
-                    while len(self._outcomes) >= PENDING:
-                        self._taken.clear()
-                        await self._taken.wait()
+                    await self._outcomes.put((number, await self._start(number, line)))
         except Exception as failure:  # without a line for it, the client would miss it
             error = guard.problem_of(failure, self._request.scope)
-            self._outcomes.append((number + 1, error))
-        finally:
-            self._ended = error or True
-            self._changed.set()
+            await self._outcomes.put((number + 1, error))
+        await self._outcomes.put(None)
 
     async def _start(self, number: int, line: bytes) -> Outcome:
         try:
@@ -301,21 +292,17 @@ class _Stream(Response):
         """Yield lines of the answer, several together if they are there."""
         lines: list[bytes] = []
         while True:
-            while not self._outcomes and self._ended is False:
-                self._changed.clear()
-                await self._changed.wait()
-            if not self._outcomes:
-                break
-            number, started = self._outcomes[0]
-            found = await outcome_of(started)
-            self._outcomes.popleft()
-            self._taken.set()
-            lines += self._line(number, found)
-            following = self._outcomes[0][1] if self._outcomes else None
-            is_there = not isinstance(following, asyncio.Future) or following.done()
-            if lines and (len(lines) >= _LINES or following is None or not is_there):
+            if lines and (len(lines) >= _LINES or self._outcomes.empty()):
                 yield b"".join(lines)
                 lines = []
+            following = await self._outcomes.get()
+            if following is None:
+                break
+            number, started = following
+            if lines and isinstance(started, asyncio.Future) and not started.done():
+                yield b"".join(lines)
+                lines = []
+            lines += self._line(number, await outcome_of(started))
         if self._only_errors:
             lines.append(orjson.dumps(self._counts) + b"\n")
         if lines:

@@ -20,7 +20,8 @@ from starlette.responses import Response
 from tidemill.confluent.clients import Kafka
 from tidemill.extras import problem_of
 from tidemill.gateway import guard
-from tidemill.gateway.errors import HttpError, from_names, invalid
+from tidemill.gateway.answers import json_answer
+from tidemill.gateway.errors import HttpError, from_names, invalid, unsupported_type
 from tidemill.gateway.following import disconnected
 from tidemill.gateway.guard import Turns
 from tidemill.gateway.parameters import Parameters
@@ -200,20 +201,13 @@ async def post_sql(request: Request) -> Response:
     Parameters(request).end()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/json", "text/plain"):
-        raise HttpError(
-            415,
-            "unsupported_media_type",
-            f"Content-Type {kind[:100]!r} is not supported",
-            hint="Use text/plain for a statement, or application/json.",
-        )
+        raise unsupported_type(kind, "Use text/plain for a statement, or application/json.")
     with parts.budget.taken() as take:
         most, seconds = _MOST_STATEMENT, parts.settings.slow_client_seconds
         body = await guard.read_body(request, most, seconds, take, "1 MiB for a statement")
         statement, parameters = _statement(body, kind)
         result = await parts.queries.run(statement, lambda: disconnected(request), take, parameters)
-        content = orjson.dumps(result)
-    headers = {"cache-control": "no-store"}
-    return Response(content, headers=headers, media_type="application/json")
+        return json_answer(result)
 
 
 def _statement(body: bytes, kind: str) -> tuple[str, list[Any]]:

@@ -14,8 +14,8 @@ EVENT_STREAM = "text/event-stream"
 HEARTBEAT = b":\n\n"
 HEARTBEAT_S = 15.0
 """The longest time without an event."""
-UNBUFFERED = {"x-accel-buffering": "no"}
-"""The header with which proxies pass each event on."""
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""With the second one, proxies pass each event on."""
 RETRY = b"retry: 3000\n\n"
 """The first event: how long a browser waits before it connects again, in milliseconds."""
 
@@ -30,4 +30,4 @@ def event_stream(events: AsyncIterator[bytes]) -> StreamingResponse:
 
     The console counts it among the answers that take long, whose number is limited.
     """
-    return StreamingResponse(events, media_type=EVENT_STREAM, headers=UNBUFFERED)
+    return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)

@@ -14,15 +14,14 @@ from collections.abc import AsyncIterator, Sequence
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.reading import OutOfRangeError
 from tidemill.gateway.errors import HttpError, invalid
-from tidemill.gateway.following import Tail, disconnected
+from tidemill.gateway.following import Tail
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.reading import line_of, positions
-from tidemill.gateway.server_sent import EVENT_STREAM, HEARTBEAT, HEARTBEAT_S, UNBUFFERED
+from tidemill.gateway.server_sent import HEARTBEAT, HEARTBEAT_S, event_stream
 from tidemill.gateway.topics import Topic
 
 _CHUNK_RECORDS, _CHUNK_BYTES = 500, 262_144
@@ -39,26 +38,25 @@ async def follow(request: Request) -> Response:
     start = parameters.text("from")
     last = request.headers.get("last-event-id") or parameters.text("last_event_id")
     parameters.end()
-    stream = _Stream(request, parts, topic)
+    stream = _Stream(parts, topic)
     places = [(topic.name, number) for number in range(topic.partitions)]
     if last:
         stream.resume(last)
         stream.cut(await positions(parts.catalog, places, "end"))
     else:
         stream.vector = await positions(parts.catalog, places, start or "end")
-    return stream
+    return event_stream(stream.events(has_body=request.method != "HEAD"))
 
 
-class _Stream(Response):
+class _Stream:
     """Follows a topic for one client.
 
     Attributes:
         vector: By partition, the offset to continue with.
     """
 
-    def __init__(self, request: Request, parts: Parts, topic: Topic) -> None:
+    def __init__(self, parts: Parts, topic: Topic) -> None:
         self.vector: list[int] = []
-        self._request = request
         self._parts = parts
         self._topic = topic
         self._lost: list[bytes] = []
@@ -101,37 +99,23 @@ class _Stream(Response):
         """Read partitions that are new from their beginning."""
         self.vector += [0] * (self._topic.partitions - len(self.vector))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [
-            (b"content-type", f"{EVENT_STREAM}; charset=utf-8".encode()),
-            (b"cache-control", b"no-store"),
-            *((name.encode(), value.encode()) for name, value in UNBUFFERED.items()),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if scope["method"] != "HEAD":
-            async for data in self._events():
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _events(self) -> AsyncIterator[bytes]:
-        """Yield events until the client or the topic has gone, or the gateway stops."""
+    async def events(self, *, has_body: bool) -> AsyncIterator[bytes]:
+        """Yield events until the topic has gone, or the gateway stops."""
+        if not has_body:
+            return
         yield _BEGIN + b"id: " + self._id() + b"\n\n"  # so that a client resumes from here
-        gone = asyncio.ensure_future(disconnected(self._request))
-        try:
-            while not gone.done() and not self._parts.hub.is_stopping:
-                try:
-                    async with self._parts.hub.following(self._topic) as (tail, changed):
-                        async for data in self._of_tail(tail, changed, gone):
-                            yield data
-                    await self._look_again()
-                except HttpError as error:
-                    if error.status != 503:  # the topic was deleted
-                        yield self._event(error.body(), b"end")
-                        return
-                    await asyncio.sleep(_UNREACHABLE_S)  # a browser gives up after an error
-                    yield HEARTBEAT
-        finally:
-            gone.cancel()
+        while not self._parts.hub.is_stopping:
+            try:
+                async with self._parts.hub.following(self._topic) as (tail, changed):
+                    async for data in self._of_tail(tail, changed):
+                        yield data
+                await self._look_again()
+            except HttpError as error:
+                if error.status != 503:  # the topic was deleted
+                    yield self._event(error.body(), b"end")
+                    return
+                await asyncio.sleep(_UNREACHABLE_S)  # a browser gives up after an error
+                yield HEARTBEAT
 
     async def _look_again(self) -> None:
         """Find the topic again after it has changed.
@@ -150,12 +134,9 @@ class _Stream(Response):
             self._start_again()
         self._grow()
 
-    async def _of_tail(
-        self, tail: Tail, changed: asyncio.Event, gone: asyncio.Future[None]
-    ) -> AsyncIterator[bytes]:
+    async def _of_tail(self, tail: Tail, changed: asyncio.Event) -> AsyncIterator[bytes]:
         """Yield events while the topic is followed."""
-        gone.add_done_callback(lambda _: changed.set())
-        while not tail.gone and not gone.done():
+        while not tail.gone:
             if self._lost:
                 yield b"".join(self._lost)
                 self._lost = []
@@ -170,7 +151,11 @@ class _Stream(Response):
             data = self._from_recent(tail)
             if data:
                 yield data
-            elif not await _is_set(changed, HEARTBEAT_S):
+                continue
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+            except TimeoutError:
                 yield HEARTBEAT
 
     def _from_recent(self, tail: Tail) -> bytes:
@@ -218,13 +203,3 @@ class _Stream(Response):
     def _id(self) -> bytes:
         offsets = ",".join(map(str, self.vector))
         return f"{self._topic.id[:8]};{offsets}".encode()
-
-
-async def _is_set(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event; return whether it was set in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemill.errors import TidemillError
 from tidemill.gateway.amqp.state import View
+from tidemill.gateway.answers import json_answer
 from tidemill.gateway.errors import HttpError, from_error
 from tidemill.gateway.management import lists, objects
 from tidemill.gateway.management.lists import BadListError
@@ -50,7 +50,7 @@ async def api(request: Request) -> Response:
         if request.method == "DELETE":
             return await _delete(request, parts, path)
         if path == ["whoami"]:
-            return _json({"name": _user(parts), "tags": ["administrator"]})
+            return json_answer({"name": _user(parts), "tags": ["administrator"]})
         found = _get(path, await parts.amqp_state.view(), dict(request.query_params))
     except _MissingError:
         return _error(404, *_NOT_FOUND)
@@ -64,7 +64,7 @@ async def api(request: Request) -> Response:
             return _error(401, "not_authorised", str(known))
         return _error(known.status, known.code, str(known))
     status = 503 if isinstance(found, dict) and found.get("status") == "failed" else 200
-    return _json(found, status)
+    return json_answer(found, status)
 
 
 def _path(request: Request) -> list[str]:
@@ -74,13 +74,8 @@ def _path(request: Request) -> list[str]:
     return [unquote(each, errors="replace") for each in given]
 
 
-def _json(content: object, status: int = 200) -> Response:
-    headers = {"cache-control": "no-store"}
-    return Response(orjson.dumps(content), status, headers, "application/json")
-
-
 def _error(status: int, code: str, reason: str) -> Response:
-    return _json({"error": code, "reason": reason}, status)
+    return json_answer({"error": code, "reason": reason}, status)
 
 
 def _user(parts: Parts) -> str:
