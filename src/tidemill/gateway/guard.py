@@ -52,25 +52,23 @@ class Rates:
         self._now = now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def peek(self, address: str) -> float:
-        """Return what ``wait_s`` would, without counting a request."""
-        if address not in self._buckets:
-            return 0.0
-        tokens, since = self._buckets[address]
-        tokens = min(self._most, tokens + (self._now() - since) * self._per_second)
-        return 0.0 if tokens >= 1 else (1 - tokens) / self._per_second
+    def wait_s(self, address: str, *, counts: bool = True) -> float:
+        """Count a request; return 0, or after how many seconds the client can try again.
 
-    def wait_s(self, address: str) -> float:
-        """Count a request; return 0, or after how many seconds the client can try again."""
+        Args:
+            counts: Whether it is counted. If not, this only looks.
+        """
         if not self._per_second:
             return 0.0
         now = self._now()
-        tokens, since = self._buckets.pop(address, (self._most, now))
+        tokens, since = self._buckets.get(address, (self._most, now))
         tokens = min(self._most, tokens + (now - since) * self._per_second)
         allowed = tokens >= 1
-        self._buckets[address] = (tokens - allowed, now)
-        if len(self._buckets) > _ADDRESSES:
-            self._buckets.popitem(last=False)
+        if counts:
+            self._buckets[address] = (tokens - allowed, now)
+            self._buckets.move_to_end(address)
+            if len(self._buckets) > _ADDRESSES:
+                self._buckets.popitem(last=False)
         return 0.0 if allowed else (1 - tokens) / self._per_second
 
 

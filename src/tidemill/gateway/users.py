@@ -182,7 +182,8 @@ class Users:
                 too often (429); too many wait (503).
         """
         async with self._turns.turn():
-            wait_s = self._failures.peek(address)  # those in front of it may have failed
+            # Those in front of it may have failed.
+            wait_s = self._failures.wait_s(address, counts=False)
             if wait_s:
                 raise HttpError(
                     429, "too_many_requests", "too many failed logins", retry_after_s=wait_s

@@ -10,13 +10,13 @@ HTTP, signatures.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -321,25 +321,14 @@ def _fail(waiting: _Waiting, error: TidemillError) -> None:
 
 async def _in_thread(work: Callable[[], Result]) -> Result:
     """Run work that blocks in a thread that does not hold back the end of the process."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def finish(result: Result | None, error: BaseException | None) -> None:
-        if future.done():  # the task was cancelled
-            return
-        if error is None:
-            future.set_result(cast(Result, result))
-        else:
-            future.set_exception(error)
+    future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()  # what waits for it can be cancelled, and the work can't
 
     def run() -> None:
-        result, failed = None, None
         try:
-            result = work()
+            future.set_result(work())
         except BaseException as error:
-            failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(finish, result, failed)
+            future.set_exception(error)
 
     threading.Thread(target=run, name="hook", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
