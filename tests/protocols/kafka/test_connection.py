@@ -165,13 +165,29 @@ def test_part_of_a_length_survives_other_users_of_the_shared_buffer() -> None:
     assert feed(first, message[3:], [100]) == [b"hello"]
 
 
+def test_a_frame_takes_little_more_memory_than_its_length() -> None:
+    for size in (5_000, 65_536, 65_700, 120_000):
+        target = reader()
+        feed(target, struct.pack(">i", size) + bytes(4096), [4100])
+        assert size <= target.partial_bytes <= max(BufferPool.SMALLEST, 1.25 * size)
+
+
 def test_pool_keeps_a_bounded_number_of_bytes() -> None:
     pool = BufferPool(keep_bytes=FIRST_BYTES * 2)
-    buffers = [pool.take(1000) for _ in range(3)]
+    buffers = [pool.take(FIRST_BYTES) for _ in range(3)]
     for buffer in buffers:
         pool.give(buffer)
-    again = [pool.take(1000) for _ in range(3)]
+    again = [pool.take(FIRST_BYTES) for _ in range(3)]
     assert sum(any(a is b for b in buffers) for a in again) == 2
+
+
+def test_pool_forgets_sizes_of_the_past_when_there_is_no_place_for_another() -> None:
+    pool = BufferPool(keep_bytes=FIRST_BYTES * 2)
+    for buffer in [pool.take(FIRST_BYTES) for _ in range(2)]:
+        pool.give(buffer)
+    other = pool.take(FIRST_BYTES + 1)
+    pool.give(other)
+    assert pool.take(FIRST_BYTES + 1) is other
 
 
 def test_pool_returns_buffers_that_are_large_enough() -> None:

@@ -25,8 +25,8 @@ from tidemill.net.errors import RequestTooLargeError
 
 SCRATCH_BYTES = 262_144
 FIRST_BYTES = 131_072
-"""Smallest buffer of a frame that has not arrived completely. A batch of 64 KiB, a common limit of
-producers, would just not fit into half of it, and cost a copy and a third receive."""
+"""Smallest buffer of a longer frame that has not arrived completely. A batch of 64 KiB, a common
+limit of producers, would just not fit into half of it, and cost a copy and a third receive."""
 GROWTH = 4
 TRUSTED_BYTES = 1_048_576
 """Largest buffer that a client gets immediately because its last frame was as large."""
@@ -69,23 +69,25 @@ def kept(frame: Frame) -> Frame:
 
 
 class BufferPool:
-    """Receive buffers for all connections, reused, with sizes that are powers of two.
+    """Receive buffers for all connections, reused, with four sizes for each power of two.
 
-    Python fills a new ``bytearray`` with zeros, which costs as much as receiving into it.
+    With powers of two only, a batch of 64 KiB and its header would take 128 KiB. Python fills a new
+    ``bytearray`` with zeros, which costs as much as receiving into it.
     """
 
     LARGEST = 8_388_608
     """Larger buffers are not reused."""
+    SMALLEST = 16_384
 
     def __init__(self, keep_bytes: int = 16_777_216) -> None:
         self._free: dict[int, list[bytearray]] = {}
-        self._left = keep_bytes
+        self._keep_bytes = self._left = keep_bytes
 
     def take(self, size: int) -> bytearray:
         """Return a buffer of at least ``size`` bytes with any content."""
-        capacity = max(FIRST_BYTES, 1 << (size - 1).bit_length())
-        if capacity > self.LARGEST:
+        if size > self.LARGEST:
             return bytearray(size)
+        capacity = self._capacity(size)
         free = self._free.get(capacity)
         if free:
             self._left += capacity
@@ -95,10 +97,22 @@ class BufferPool:
     def give(self, buffer: bytearray) -> None:
         """Return a buffer for use by others. The caller must not read it any more."""
         capacity = len(buffer)
-        if capacity > self.LARGEST or capacity > self._left or capacity & (capacity - 1):
+        if capacity > self.LARGEST or capacity != self._capacity(capacity):
             return
+        free = self._free.setdefault(capacity, [])
+        if capacity > self._left:
+            if free or capacity > self._keep_bytes:
+                return
+            # The pool is full of sizes that were in use once, and this one has no place.
+            self._free, self._left = {capacity: free}, self._keep_bytes
         self._left -= capacity
-        self._free.setdefault(capacity, []).append(buffer)
+        free.append(buffer)
+
+    def _capacity(self, size: int) -> int:
+        if size <= self.SMALLEST:
+            return self.SMALLEST
+        step = 1 << (size - 1).bit_length() - 3
+        return -(-size // step) * step
 
 
 class FrameReader:
