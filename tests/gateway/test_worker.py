@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import ssl
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -40,6 +41,46 @@ def test_a_broker_starts_its_gateway_and_starts_it_again_after_a_kill(tmp_path: 
         poll_until(lambda: answers("/topics/events"), 60, "the gateway answers again")
         assert broker.terminate() == 0
         assert not answers("/docs")
+
+
+@pytest.mark.nightly
+def test_workers_trust_a_certificate_that_replaces_the_broker_s(tmp_path: Path) -> None:
+    """Each signs itself, and librdkafka reads the file of the first one only once."""
+    port, cert, key = reserve_port(), tmp_path / "broker.pem", tmp_path / "broker.key"
+
+    def replace(name: str) -> None:
+        (tmp_path / name).mkdir()
+        for made, used in zip(self_signed(tmp_path / name), (cert, key), strict=True):
+            used.write_bytes(made.read_bytes())
+        key.chmod(0o600)
+
+    def answers() -> bool:
+        try:
+            found = httpx.get(f"http://127.0.0.1:{port}/topics", timeout=30, trust_env=False)
+        except httpx.TransportError:
+            return False
+        return found.status_code == 200
+
+    replace("one")
+    settings = {
+        "gateway.enabled": "true",
+        "gateway.port": str(port),
+        "kafka.tls_cert": str(cert),
+        "kafka.tls_key": str(key),
+    }
+    with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
+        poll_until(answers, 60, "the gateway answers")
+
+        def restarted(times: int) -> bool:
+            return broker.log().count("event=worker.restarting") == times
+
+        for number, name in enumerate(("two", "three"), 1):
+            replace(name)
+            os.kill(broker.pid, signal.SIGHUP)
+            done = partial(restarted, number)
+            poll_until(done, 60, "the gateway is restarted")
+            poll_until(answers, 60, "the gateway answers again")
+        assert broker.terminate() == 0
 
 
 def test_a_busy_port_is_a_warning_and_the_broker_runs(tmp_path: Path) -> None:

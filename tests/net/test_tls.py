@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import signed_by
 from tidemill.errors import SettingsError
-from tidemill.net.tls import MAX_FILE_BYTES, fingerprint, server_context
+from tidemill.net.tls import MAX_FILE_BYTES, ListenerTls, fingerprint, server_context
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
 
@@ -113,3 +114,44 @@ def test_a_damaged_certificate_is_named(pair: tuple[Path, Path], tmp_path: Path)
 def test_a_missing_file_and_a_folder_are_named(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert "no such file" in refused(tmp_path / "gone", None)
     assert "is a directory" in refused(pair[0], tmp_path)
+
+
+def replace(chain: Path, key: Path, by: tuple[Path, Path]) -> None:
+    for old, new in zip((chain, key), by, strict=True):
+        old.write_bytes(new.read_bytes())
+    key.chmod(0o600)
+
+
+def test_a_new_certificate_is_strange_unless_the_file_of_before_vouches_for_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    authority = make(tmp_path, "authority")
+    pairs = []
+    for name in ("one", "two"):
+        cert, key = signed_by(authority, tmp_path / name, f"/CN={name}")
+        cert.write_text(cert.read_text() + authority[0].read_text())
+        pairs.append((cert, key))
+    alone = make(tmp_path, "alone")
+    chain, key = tmp_path / "chain.pem", tmp_path / "chain.key"
+    replace(chain, key, pairs[0])
+    tls = ListenerTls("kafka", chain, key)
+    tls.context()
+    seen = []
+    for each in (pairs[1], pairs[1], alone, alone, pairs[0]):
+        replace(chain, key, each)
+        assert tls.reloaded() is not None
+        seen.append(tls.is_strange)
+    assert seen == [False, False, True, False, True]
+
+
+def test_a_certificate_whose_file_vouches_for_none_is_not_strange(tmp_path: Path) -> None:
+    """Clients trust another file, and this one says nothing about them."""
+    authority = make(tmp_path, "authority")
+    cert, key = signed_by(authority, tmp_path, "/CN=one")
+    tls = ListenerTls("kafka", cert, key)
+    tls.context()
+    replace(cert, key, make(tmp_path, "alone"))
+    assert tls.reloaded() is not None
+    assert not tls.is_strange

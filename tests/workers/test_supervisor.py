@@ -132,6 +132,25 @@ async def test_a_worker_that_is_killed_is_started_again_and_takes_nothing_with_i
         assert (b.pid, b.restarts) == (other, 0)
 
 
+async def test_all_that_runs_is_restarted_for_a_reason() -> None:
+    idle = python("c", WAITS, wanted=lambda: False)
+    with structlog.testing.capture_logs() as events:
+        async with supervised([python("a", WAITS), python("b", WAITS), idle]) as supervisor:
+            a, b, c = supervisor.statuses()
+            await until(lambda: a.state == b.state == "running", "both have started")
+            pids = a.pid, b.pid
+            supervisor.restart_all("new certificate")
+            await until(lambda: a.restarts == b.restarts == 1, "both were started again")
+            await until(lambda: a.state == b.state == "running", "both run")
+            assert c.state == "waiting"
+            assert not {a.pid, b.pid} & {*pids}
+    found = [each for each in events if each["event"] == "worker.restarting"]
+    assert [(each["worker"], each["why"]) for each in found] == [
+        ("a", "new certificate"),
+        ("b", "new certificate"),
+    ]
+
+
 async def test_a_program_that_does_not_exist_is_tried_again() -> None:
     spec = WorkerSpec("a", ["/does/not/exist"])
     async with supervised([spec]) as supervisor:

@@ -42,6 +42,8 @@ class Listener:
         make_session: called for each accepted connection.
         budget: memory of requests; several listeners can share one.
         tls: its certificate and key; None: plain text.
+        on_strange_certificate: called when a new certificate is in use that clients refuse until
+            they have read its file again.
 
     Attributes:
         accepted, refused: connections since the start.
@@ -72,6 +74,7 @@ class Listener:
         self._watcher: asyncio.Task[None] | None = None
         self.watch_seconds = WATCH_SECONDS
         """How often the files of the certificate are looked at."""
+        self.on_strange_certificate: Callable[[], None] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.accepted = self.refused = 0
         self.failed: dict[str, int] = {}
@@ -147,7 +150,11 @@ class Listener:
 
     def reload_tls(self) -> None:
         """Read certificate and key again, for new connections. Invalid ones don't replace them."""
-        self._context = self.tls.reloaded() or self._context
+        context = self.tls.reloaded()
+        if context is not None:
+            self._context = context
+            if self.tls.is_strange:
+                self.on_strange_certificate()
 
     async def _watch_files(self) -> None:
         """Read certificate and key again when their files have changed."""

@@ -20,6 +20,8 @@ log = structlog.get_logger("tidemill.listener")
 
 MAX_FILE_BYTES = 1 << 20
 _OTHERS = 0o007
+_FLIGHTS = 8
+"""Most times that a side of a handshake sends something."""
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----")
 
 
@@ -32,6 +34,10 @@ class ListenerTls:
         key: PEM file with the private key; None if it is in ``certificate``.
         client_auth: whether clients show a certificate: ``none``, ``requested`` or ``required``.
         client_ca: PEM file with the authorities of clients' certificates.
+
+    Attributes:
+        is_strange: whether clients that trust the certificate file as it was before the last reload
+            refuse the certificate that it has now. They must read the file again.
     """
 
     def __init__(
@@ -49,6 +55,8 @@ class ListenerTls:
         self._client_ca = client_ca
         self._seen = self._stamps()
         self._read = self._seen
+        self._last: tuple[str, ssl.SSLContext] | None = None
+        self.is_strange = False
 
     @classmethod
     def of(cls, section: SecureSection) -> ListenerTls:
@@ -78,6 +86,8 @@ class ListenerTls:
             context = server_context(self._certificate, self._key, self._section)
             if self._client_ca is not None:
                 _ask_clients(context, self._client_auth, self._client_ca, self._section)
+            text = _read(self._certificate, "TLS certificate", self._section)
+            self._last = text, context
             return context
         if self._key is not None:
             name = self._section
@@ -126,7 +136,7 @@ class ListenerTls:
 
         The result is logged.
         """
-        path = self._certificate
+        path, before = self._certificate, self._last
         if path is None:
             return None
         try:
@@ -138,6 +148,10 @@ class ListenerTls:
                 hint=getattr(error, "hint", "") or "The old certificate stays in use.",
             )
             return None
+        # Where the file of before did not vouch for its own certificate, clients trust another one.
+        self.is_strange = (
+            before is not None and accepts(*before) and not accepts(before[0], context)
+        )
         log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
         return context
 
@@ -181,6 +195,31 @@ def server_context(certificate: Path, key: Path | None, section: str = "kafka") 
     except OSError as error:
         raise _unreadable("TLS certificate or key", certificate, error, section) from error
     return context
+
+
+def accepts(trusted: str, server: ssl.SSLContext) -> bool:
+    """Return whether a client that trusts some certificates accepts that of a server.
+
+    Args:
+        trusted: PEM text.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cadata=trusted)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server)
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(_FLIGHTS):
+        for side in (ours, theirs):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+            if side is ours:
+                return True
+    return False
 
 
 def _ask_clients(context: ssl.SSLContext, how: str, authorities: Path, section: str) -> None:

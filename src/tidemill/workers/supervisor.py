@@ -276,6 +276,11 @@ def _kill_session(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+async def _restart(worker: Worker) -> None:
+    with contextlib.suppress(WorkerNotNeededError):  # the supervisor is stopping
+        await worker.restart()
+
+
 TIMING = Timing()
 LIMITS = OutputLimits()
 
@@ -301,6 +306,7 @@ class Supervisor:
             spec.name: Worker(spec, timing, WorkerLog(spec.name, copy, limits)) for spec in specs
         }
         self._tasks: list[asyncio.Task[None]] = []
+        self._restarts: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Start all workers that are wanted."""
@@ -315,6 +321,19 @@ class Supervisor:
     def statuses(self) -> list[WorkerStatus]:
         """Return the status of each worker."""
         return [each.status for each in self._workers.values()]
+
+    def restart_all(self, why: str) -> None:
+        """Stop all processes, each in its time, and start them again.
+
+        Args:
+            why: the reason, for the log.
+        """
+        for worker in self._workers.values():
+            if worker.status.state in ("running", "backing off"):
+                log.warning("worker.restarting", worker=worker.status.name, why=why)
+                task = asyncio.create_task(_restart(worker))
+                self._restarts.add(task)
+                task.add_done_callback(self._restarts.discard)
 
     def worker(self, name: str) -> Worker:
         """Return a worker.

@@ -154,6 +154,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             sys.setswitchinterval(SWITCH_SECONDS)
             host, port = running[0].address
             supervisor = _supervisor(loaded, engine, running, workers)
+            _renew_trust(running, settings, supervisor)
             control = ControlSocket(supervisor, settings.data_dir)
             await control.start()
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
@@ -232,6 +233,19 @@ def _supervisor(
     addresses = {each.name: each.address for each in running}
     specs = worker_specs(Broker(loaded.settings, client, loaded.file, has_topic, addresses))
     return Supervisor([replace(each, env=logins.environment(each.name)) for each in specs])
+
+
+def _renew_trust(running: Sequence[Running], settings: Settings, supervisor: Supervisor) -> None:
+    """Let workers read the broker's certificate again when they would refuse a new one.
+
+    They trust the file with the broker's own certificate, and librdkafka reads it only when a
+    client is made. A certificate of the same authority needs no restart.
+    """
+    why = "the broker has a new certificate, which workers trust after they have read it"
+    for each in running:
+        known = each.protocol.client_settings(settings, each.address)
+        if each.is_first and "ssl.ca.location" in known:
+            each.server.listener.on_strange_certificate = lambda: supervisor.restart_all(why)
 
 
 def client_settings(running: Sequence[Running], settings: Settings) -> dict[str, str]:
