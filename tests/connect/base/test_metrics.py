@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill.connect.base.runs import Runs
 from tidemill.connect.cdc.metrics import add_sources
 from tidemill.connect.cdc.runner import SourceStatus
 from tidemill.connect.direct.metrics import add_bridges
+from tidemill.connect.webhooks.errors import PermanentWebhookError, WebhookError
 from tidemill.connect.webhooks.metrics import add_webhooks
 from tidemill.metrics.registry import Registry
 from tidemill.spark.pipelines.metrics import add_queries
@@ -35,8 +37,12 @@ def test_a_source_has_its_lag_and_what_is_unknown_is_left_out() -> None:
 
 def test_a_webhook_that_waits_for_its_broker_has_no_figures() -> None:
     registry = Registry()
-    status: dict[str, Any] = {"phase": "running", "attempts": 0, "delivered": 5, "lag": None}
-    add_webhooks(registry, lambda: {"a": status, "b": {"phase": "waiting", "attempts": 3}})
+    waiting = Runs(PermanentWebhookError)
+    waiting.begin()
+    for _ in range(3):
+        waiting.fail(WebhookError("no answer"))
+    status: dict[str, Any] = {"phase": "running", "failures": 0, "delivered": 5, "lag": None}
+    add_webhooks(registry, lambda: {"a": status, "b": waiting.status()})
     assert samples(registry) == {
         ("tidemill_webhook_phase", "a", "running"): 1,
         ("tidemill_webhook_phase", "b", "waiting"): 1,

@@ -37,6 +37,6 @@ def add_webhooks(registry: Registry, statuses: Statuses) -> None:
         ("waiting", WAITING, 1),
         ("in_flight", IN_FLIGHT, 1),
         ("retrying", RETRYING, 1),
-        ("attempts", FAILURES, 1),
+        ("failures", FAILURES, 1),
     )
     add_statuses(registry, statuses, PHASE, fields)
