@@ -106,19 +106,24 @@ class Queries:
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )
         self._running.add(process)
+        leaving = asyncio.ensure_future(gone())
+        leaving.add_done_callback(lambda _: _kill(process))
         try:
-            return await self._result(process, order, gone, take)
+            async with asyncio.timeout(order.timeout_s + _START_S):
+                return await _read(process, order, take)
+        except TimeoutError:
+            message = "the query took too long, and was ended"
+            raise HttpError(504, "query_timeout", message) from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            leaving.cancel()
+            _kill(process)
             await process.wait()
             self._running.discard(process)
 
     def stop(self) -> None:
         """Kill what runs."""
         for process in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            _kill(process)
 
     def _order(self, statement: str, parameters: Sequence[Any], hidden: Sequence[str]) -> Order:
         settings, given = self._settings, dict(self._kafka.properties)
@@ -137,28 +142,10 @@ class Queries:
             hidden=hidden,
         )
 
-    async def _result(
-        self,
-        process: asyncio.subprocess.Process,
-        order: Order,
-        gone: Callable[[], Awaitable[None]],
-        take: Callable[[int], None],
-    ) -> Result:
-        reading = asyncio.ensure_future(_read(process, order, take))
-        waits: set[asyncio.Future[Any]] = {reading, asyncio.ensure_future(gone())}
-        try:
-            await asyncio.wait(
-                waits,
-                timeout=order.timeout_s + _START_S,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if reading.done():
-                return reading.result()
-            raise HttpError(504, "query_timeout", "the query took too long, and was ended")
-        finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 async def _read(
