@@ -30,6 +30,25 @@ _STATS = {
 }
 Json = dict[str, Any]
 
+# What clients expect, and this broker does not have.
+_QUEUE: Json = {
+    **dict.fromkeys(("policy", "operator_policy", "recoverable_slaves", "head_message_timestamp")),
+    **dict.fromkeys(("memory", "messages_ram"), 0),
+    "effective_policy_definition": {},
+    "exclusive_consumer_tag": None,
+}
+_CONNECTION: Json = {
+    **dict.fromkeys(("ssl_protocol", "ssl_cipher", "ssl_hash", "ssl_key_exchange")),
+    **dict.fromkeys(("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity")),
+    "send_pend": 0,
+}
+_NODE_LISTS = ("partitions", "config_files", "log_files", "contexts", "cluster_links")
+
+
+def _declared(fields: Mapping[str, Any], *more: str) -> Json:
+    """Return what a client has declared a queue or an exchange with."""
+    return {name: fields[name] for name in ("durable", "auto_delete", "arguments", *more)}
+
 
 def _rated(name: str, value: float, rate: float = 0.0) -> Json:
     return {name: value, f"{name}_details": {"rate": rate}}
@@ -49,30 +68,18 @@ def queue(name: str, entry: Entry, view: View, *, in_detail: bool = False) -> Js
         "name": name,
         "vhost": VHOST,
         "type": "classic" if fields["type"] == "topic" else fields["type"],
-        "durable": fields["durable"],
-        "auto_delete": fields["auto_delete"],
-        "exclusive": fields["exclusive"],
-        "arguments": fields["arguments"],
+        **_declared(fields, "exclusive"),
         "node": view.node["name"],
         "state": "running",
         "consumers": fields["consumer_count"],
         "consumer_capacity": 1.0 if fields["consumer_count"] else 0,
         "consumer_utilisation": 1.0 if fields["consumer_count"] else 0,
-        "exclusive_consumer_tag": None,
         "single_active_consumer_tag": active[0] if single and active else None,
-        "policy": None,
-        "operator_policy": None,
-        "effective_policy_definition": {},
-        "memory": 0,
         "message_bytes": fields["bytes"],
         "message_bytes_persistent": fields["bytes"],
         "messages_persistent": ready + unacknowledged,
-        "messages_ram": 0,
-        "recoverable_slaves": None,
-        "head_message_timestamp": None,
-        **_rated("messages", ready + unacknowledged),
-        **_rated("messages_ready", ready),
-        **_rated("messages_unacknowledged", unacknowledged),
+        **_QUEUE,
+        **_counts(ready, unacknowledged),
         **({"message_stats": stats} if stats else {}),
     }
     if in_detail:
@@ -90,10 +97,7 @@ def exchange(name: str, entry: Entry, *, in_detail: bool = False) -> Json:
         "name": name,
         "vhost": VHOST,
         "type": fields["type"],
-        "durable": fields["durable"],
-        "auto_delete": fields["auto_delete"],
-        "internal": fields["internal"],
-        "arguments": fields["arguments"],
+        **_declared(fields, "internal"),
         "user_who_performed_action": "tidemill",
     }
     return found | {"incoming": [], "outgoing": []} if in_detail else found
@@ -135,14 +139,7 @@ def connection(name: str, entry: Entry, view: View) -> Json:
         "protocol": "AMQP 0-9-1",
         "type": "network",
         "user_who_performed_action": fields["user"],
-        "ssl_protocol": None,
-        "ssl_cipher": None,
-        "ssl_hash": None,
-        "ssl_key_exchange": None,
-        "peer_cert_subject": None,
-        "peer_cert_issuer": None,
-        "peer_cert_validity": None,
-        "send_pend": 0,
+        **_CONNECTION,
         **fields,
         **_rated("recv_oct", fields["recv_oct"]),
     }
@@ -219,6 +216,10 @@ def totals(view: View) -> Json:
     """Return the messages of all queues together."""
     ready = sum(each.fields["ready"] for each in view.queues.values())
     unacknowledged = sum(each.fields["unacknowledged"] for each in view.queues.values())
+    return _counts(ready, unacknowledged)
+
+
+def _counts(ready: int, unacknowledged: int) -> Json:
     return {
         **_rated("messages", ready + unacknowledged),
         **_rated("messages_ready", ready),
@@ -298,16 +299,12 @@ def node(view: View) -> Json:
         "os_pid": about["os_pid"],
         "uptime": max(0, about["at"] - about["started_at"]),
         "rates_mode": "basic",
-        "partitions": [],
         "enabled_plugins": ["rabbitmq_management"],
         "exchange_types": _exchange_types(),
         "applications": [
             {"name": "tidemill", "description": "tidemill", "version": about["version"]}
         ],
-        "config_files": [],
-        "log_files": [],
-        "contexts": [],
-        "cluster_links": [],
+        **{name: [] for name in _NODE_LISTS},
         "processors": about.get("processors") or 1,
         "mem_limit": about.get("mem_total") or 0,
         "mem_alarm": False,
