@@ -6,7 +6,8 @@ import pytest
 
 from tidemill.cli.client import PartitionOffsets
 from tidemill.cli.output import UsageError
-from tidemill.cli.positions import Kind, Position, parse, within
+from tidemill.cli.positions import parse, within
+from tidemill.positions import Kind, Position
 from tidemill.record_json import time_ms
 
 
@@ -31,7 +32,9 @@ def test_each_form_is_one_position(text: str, position: Position) -> None:
     assert parse(text, "--from") == position
 
 
-@pytest.mark.parametrize("text", ["", "start", "--1", "1.5", "@now", "2023-13-01", "12-", "@"])
+@pytest.mark.parametrize(
+    "text", ["", "start", "--1", "1.5", "@now", "2023-13-01", "12-", "@", "@-1", "9" * 19]
+)
 def test_anything_else_is_refused_and_the_flag_is_named(text: str) -> None:
     with pytest.raises(UsageError, match=f"^--to {text}: invalid position") as refused:
         parse(text, "--to")

@@ -145,6 +145,7 @@ def test_only_what_is_committed_is_read(http: httpx.Client, kafka: Kafka, topic:
         ("topics/T/partitions/99999999999999999999", 404, "unknown_partition"),
         ("topics/T/partitions/0?from=soon", 400, "invalid_request"),
         ("topics/T/partitions/0?from=@soon", 400, "invalid_request"),
+        ("topics/T/partitions/0?from=9223372036854775808", 400, "invalid_request"),
         ("topics/T/partitions/0?from=--1", 400, "invalid_request"),
         ("topics/T/partitions/0?from=-@1", 400, "invalid_request"),
         ("topics/T/partitions/0?from=-2026-01-01", 400, "invalid_request"),

@@ -1,46 +1,20 @@
-"""Positions in a topic as users write them: ``beginning``, ``end``, 42, -10 or a time.
+"""Positions of options: ``topic consume --from``, ``group seek --to``, ``pipeline run --from``.
 
-``topic consume --from``, ``group seek --to`` and ``pipeline run --from`` use them. ``parse`` is
-pure, and ``resolve`` asks the broker.
+``parse`` is pure, and ``resolve`` asks the broker.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tidemill import positions
 from tidemill.cli import output
 from tidemill.cli.client import Cluster, PartitionOffsets, TopicPartitionKey
 from tidemill.cli.output import UsageError
-from tidemill.record_json import time_ms
-
-HELP = (
-    "beginning, end, an offset, -N (the last N of each partition), "
-    "a time (2026-11-20T10:00Z; UTC if it has no time zone) or @milliseconds."
-)
-
+from tidemill.positions import FORMS, Kind, Position
 
 _SHOWN = 3
 """The most partitions that warnings name."""
-
-
-class Kind(enum.Enum):
-    """The kind of a position."""
-
-    BEGINNING = enum.auto()
-    END = enum.auto()
-    OFFSET = enum.auto()
-    LAST = enum.auto()
-    TIME = enum.auto()
-
-
-@dataclass(frozen=True)
-class Position:
-    """A position. ``value`` is an offset, a count or ms since the epoch, depending on ``kind``."""
-
-    kind: Kind
-    value: int = 0
 
 
 def parse(text: str, flag: str) -> Position:
@@ -49,20 +23,10 @@ def parse(text: str, flag: str) -> Position:
     Raises:
         UsageError: the text is not a position.
     """
-    word = text.strip().lower()
-    if word in ("beginning", "earliest"):
-        return Position(Kind.BEGINNING)
-    if word in ("end", "latest"):
-        return Position(Kind.END)
     try:
-        if word.startswith("@"):
-            return Position(Kind.TIME, int(word[1:]))
-        if word.lstrip("-").isdecimal() and word.count("-") < 2 and len(word) < 20:
-            number = int(word)
-            return Position(Kind.LAST, -number) if word[0] == "-" else Position(Kind.OFFSET, number)
-        return Position(Kind.TIME, time_ms(text.strip()))
+        return positions.parse(text)
     except ValueError:
-        raise UsageError(f"{flag} {text}: invalid position", hint=f"Use {HELP}") from None
+        raise UsageError(f"{flag} {text}: invalid position", hint=f"Use {FORMS}") from None
 
 
 def resolve(

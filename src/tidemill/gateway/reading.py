@@ -21,11 +21,12 @@ from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
-from tidemill.gateway.errors import HttpError, from_kafka, invalid, unknown_partition
+from tidemill.gateway.errors import from_kafka, invalid, unknown_partition
 from tidemill.gateway.guard import Budget, Turns
 from tidemill.gateway.parameters import Parameters
 from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
-from tidemill.record_json import Headers, time_ms, to_line
+from tidemill.positions import FORMS, Kind, parse
+from tidemill.record_json import Headers, to_line
 
 READERS = 4
 """The most consumers, each of which has a thread."""
@@ -159,46 +160,30 @@ async def positions(
 
     Args:
         known: As ``range_of`` returns it, if it was asked for already.
-        text: ``beginning``, ``end``, an offset, ``-N`` for the last N records, or a time: ISO 8601
-            or ``@`` and milliseconds since the epoch.
+        text: One of ``tidemill.positions``.
 
     Raises:
         HttpError: the text is not a position (400), or no broker answers (503).
     """
     specs: Any = OffsetSpec
-    sign = text[:1] if text[:1] in ("-", "@") else ""
-    digits = text.removeprefix(sign)
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 20
-    number = int(digits) if is_number and int(digits) < 2**63 else None
-    if sign and number is None:
-        raise _invalid_position(text)
-    if number is not None and not sign:
-        return [number] * len(places)
+    try:
+        wanted = parse(text)
+    except ValueError:
+        raise invalid(f"invalid from {text[:100]!r}", hint=f"Use {FORMS}") from None
+    if wanted.kind is Kind.OFFSET:
+        return [wanted.value] * len(places)
     starts, ends = known or ({}, {})
-    if text == "beginning":
+    if wanted.kind in (Kind.BEGINNING, Kind.LAST):
         starts = starts or await catalog.offsets(places, specs.earliest())
+    if wanted.kind is Kind.BEGINNING:
         return [starts[place] for place in places]
     ends = ends or await catalog.offsets(places, specs.latest())
-    if text == "end":
+    if wanted.kind is Kind.LAST:
+        return [max(starts[place], ends[place] - wanted.value) for place in places]
+    if wanted.kind is Kind.END:
         return [ends[place] for place in places]
-    if number is not None and sign == "-":
-        starts = starts or await catalog.offsets(places, specs.earliest())
-        return [max(starts[place], ends[place] - number) for place in places]
-    try:
-        moment_ms = time_ms(text) if number is None else number
-    except ValueError:
-        raise _invalid_position(text) from None
-    found = await catalog.offsets(places, specs.for_timestamp(max(moment_ms, 0)))
+    found = await catalog.offsets(places, specs.for_timestamp(max(wanted.value, 0)))
     return [found[place] if found[place] >= 0 else ends[place] for place in places]
-
-
-def _invalid_position(text: str) -> HttpError:
-    """Return the error for an invalid position."""
-    return invalid(
-        f"invalid from {text[:100]!r}",
-        hint="Use beginning, end, an offset, -N for the last N of each partition, @ and "
-        "milliseconds since 1970, or a time: 2026-11-20T10:00Z.",
-    )
 
 
 def partition_of(request: Request, topic: Topic) -> int:

@@ -25,9 +25,10 @@ from tidemill.cli.options import (
     Property,
     Yes,
 )
-from tidemill.cli.positions import HELP, parse, resolve, within
+from tidemill.cli.positions import parse, resolve, within
+from tidemill.positions import FORMS
 
-To = Annotated[str | None, typer.Option("--to", metavar="POSITION", help=f"New position: {HELP}")]
+To = Annotated[str | None, typer.Option("--to", metavar="POSITION", help=f"New position: {FORMS}")]
 Shift = Annotated[
     int | None,
     typer.Option("--shift", metavar="N", help="Move forward by N records, or back by -N."),

@@ -18,9 +18,10 @@ from tidemill.cli import output
 from tidemill.cli.client import Cluster
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
 from tidemill.cli.pipeline.status import as_dict, emit, troubles
-from tidemill.cli.positions import Kind, parse
+from tidemill.cli.positions import parse
 from tidemill.cli.stopping import SIGNALS, event_of_signals
 from tidemill.extras import require_extra
+from tidemill.positions import Kind
 
 if TYPE_CHECKING:
     from tidemill.cli.pipeline.view import LineView, LiveView

@@ -21,9 +21,10 @@ from tidemill.cli import output
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.group.lag import held_back, note_held_back
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, OnlyPartition, Property, TopicName
-from tidemill.cli.positions import HELP, Kind, Position, parse
+from tidemill.cli.positions import parse
 from tidemill.cli.topic.readers import GroupReader, PartitionReader
 from tidemill.errors import TidemillError
+from tidemill.positions import FORMS, Kind, Position
 from tidemill.record_json import to_line
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="POSITION",
-        help=f"Where to start: {HELP} Default: end; with --group the committed offset.",
+        help=f"Where to start: {FORMS} Default: end; with --group the committed offset.",
         show_default=False,
     ),
 ]

@@ -21,8 +21,9 @@ from tidemill.cli.client import (
     raise_if_failed,
 )
 from tidemill.cli.outage import Outage
-from tidemill.cli.positions import Kind, Position, resolve
+from tidemill.cli.positions import resolve
 from tidemill.cli.topic.commits import Commits
+from tidemill.positions import Kind, Position
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
