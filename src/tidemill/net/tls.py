@@ -149,9 +149,8 @@ class ListenerTls:
             )
             return None
         # Where the file of before did not vouch for its own certificate, clients trust another one.
-        self.is_strange = (
-            before is not None and accepts(*before) and not accepts(before[0], context)
-        )
+        if before is not None and context is not None:
+            self.is_strange = accepts(*before) and not accepts(before[0], context)
         log.info("tls.reloaded", certificate=str(path), fingerprint=fingerprint(path))
         return context
 
