@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tidemill.cli import output
 from tidemill.cli.options import BOOTSTRAP_DEFAULT, pairs
 from tidemill.cli.output import UsageError
 from tidemill.errors import (
@@ -23,14 +24,14 @@ from tidemill.errors import (
     UnreachableError,
     lower_first,
 )
-from tidemill.kafka_client.brokers import Brokers
 from tidemill.kafka_client.errors import (
     ConnectionFailedError,
     ConnectionRejectedError,
     UnsupportedSettingError,
 )
+from tidemill.kafka_client.named import unreachable_names
 from tidemill.kafka_client.settings import addresses, connection_settings
-from tidemill.kafka_client.who_answers import accepts_tls, explain
+from tidemill.kafka_client.who_answers import accepts_tls, explain, wrong_names
 from tidemill.log.errors import InvalidConfigError, InvalidTopicError, OffsetOutOfRangeError
 from tidemill.state.errors import GroupIdNotFoundError, NonEmptyGroupError
 
@@ -126,13 +127,16 @@ class Cluster:
             raise UnreachableError(text, hint=hint)
 
     def check_login(self) -> None:
-        """Check that a broker accepts the user. librdkafka itself would try until its timeout."""
+        """Check that a broker accepts the user, and warn if it names addresses that do not answer.
+
+        librdkafka itself would try both until its timeout.
+        """
         try:
             settings = connection_settings(self.config(), "tidemill-cli")
-            if settings.with_sasl:
-                brokers = Brokers(settings, {})
-                brokers.any(time.monotonic() + CONNECT_SECONDS)
-                brokers.close()
+            found = unreachable_names(settings, CONNECT_SECONDS)
+            if found is not None:
+                text, hint = wrong_names(self.servers, *found)
+                output.warn(f"{text}. {hint}")
         except ConnectionRejectedError as error:
             raise rejected(error) from error
         except (UnsupportedSettingError, ConnectionFailedError, OSError):

@@ -13,8 +13,13 @@ import ssl
 import struct
 from collections.abc import Mapping
 
-from tidemill.kafka_client.errors import ConnectionFailedError, UnsupportedSettingError
-from tidemill.kafka_client.settings import addresses, connection_settings
+from tidemill.kafka_client.errors import (
+    ConnectionFailedError,
+    ConnectionRejectedError,
+    UnsupportedSettingError,
+)
+from tidemill.kafka_client.named import unreachable_names
+from tidemill.kafka_client.settings import Address, addresses, connection_settings
 from tidemill.kafka_client.tls import make_context
 
 TIMEOUT_S = 3.0
@@ -112,7 +117,26 @@ def explain(
                     f"the server at {where} is not a Kafka-compatible broker",
                     "Check host and port.",
                 )
-    return None
+    return None if only_certain else _wrong_names(servers, properties)
+
+
+def _wrong_names(servers: str, properties: Mapping[str, str]) -> tuple[str, str] | None:
+    """Say that a broker sends its clients to addresses where none answers, if it does."""
+    try:
+        given = {**properties, "bootstrap.servers": servers}
+        found = unreachable_names(connection_settings(given, "tidemill"), TIMEOUT_S)
+    except (UnsupportedSettingError, ConnectionFailedError, ConnectionRejectedError, OSError):
+        return None
+    return None if found is None else wrong_names(servers, *found)
+
+
+def wrong_names(servers: str, address: Address, reason: str) -> tuple[str, str]:
+    """Return the text and the hint about an address that brokers give to their clients."""
+    return (
+        f"the broker at {servers} sends clients to {address}, where no broker answers: {reason}",
+        "Set the broker's kafka.advertised_host and kafka.advertised_port (advertised.listeners of "
+        "Apache Kafka) to what this client can reach.",
+    )
 
 
 def accepts_tls(servers: str, properties: Mapping[str, str]) -> bool:

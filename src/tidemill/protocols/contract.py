@@ -98,6 +98,13 @@ class Protocol(abc.ABC):
         """Return commands to try, for the banner of ``tidemill dev``."""
         return ()
 
+    def advertised(self, server: Server) -> Address | None:
+        """Return the address that clients get from a server that is started; None: they get none.
+
+        Clients continue there after their first question.
+        """
+        return None
+
     def client_settings(self, settings: Settings, at: Address) -> Mapping[str, str]:
         """Return the properties with which a Kafka client on this machine reaches the broker.
 

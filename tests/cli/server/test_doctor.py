@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.cli_runner import CliRunner
+from tests.support.ports import reserve_port
 from tidemill.cli.main import app
 from tidemill.log.disk.checkpoints import encode_metadata
 from tidemill.log.format.records import NewRecord, encode_batch
@@ -150,6 +151,24 @@ def test_a_broker_with_another_folder_on_the_port_is_a_warning(
     assert (code, found["port"]["status"]) == (0, "warn")
     assert "but it uses another data folder" in found["port"]["text"]
     assert "--kafka-port" in found["port"]["hint"]
+
+
+def test_the_address_that_clients_get_is_checked(broker: BrokerProcess, data: Path) -> None:
+    _, found = findings("--data-dir", str(data), "--kafka-port", "0")
+    assert found["address"]["status"] == "ok"
+    unknown = ("--set", "kafka.advertised_host=nowhere.invalid")
+    _, found = findings("--data-dir", str(data), "--kafka-port", "0", *unknown)
+    assert found["address"]["status"] == "warn"
+    assert "nowhere.invalid is unknown here" in found["address"]["text"]
+    running = ("--data-dir", str(broker.data_dir), "--kafka-port", str(broker.port))
+    _, found = findings(*running, "--set", "kafka.advertised_host=localhost")
+    assert found["address"]["status"] == "ok"
+    _, found = findings(*running, "--set", f"kafka.advertised_port={reserve_port()}")
+    assert (found["address"]["status"], "nothing answers" in found["address"]["text"]) == (
+        "warn",
+        True,
+    )
+    assert "advertised_host" in found["address"]["hint"]
 
 
 def test_a_missing_java_is_a_warning_because_only_pipelines_need_it(

@@ -30,6 +30,7 @@ from tidemill.errors import ExtensionError, TidemillError
 from tidemill.extras import how_to_install
 
 if TYPE_CHECKING:
+    from tidemill.protocols.kafka.settings import KafkaListener
     from tidemill.settings import Settings
 
 LOW_DISK_BYTES = 1_000_000_000
@@ -115,6 +116,7 @@ def _findings(settings: Settings, *, verify: bool) -> Iterator[Finding]:
         lambda: _open_files(settings),
         lambda: _disk(settings.data_dir),
         lambda: _port(settings.host, kafka.port, doctor_data.is_in_use(settings.data_dir)),
+        lambda: _advertised(kafka, running=doctor_data.is_in_use(settings.data_dir)),
         lambda: _clock(settings.data_dir),
     ]
     for check in checks:
@@ -229,6 +231,33 @@ def _port(host: str, port: int, folder_in_use: bool) -> Finding:
             "To run a second broker with this folder, give it another --kafka-port.",
         )
     return Finding("ok", "port", text)
+
+
+def _advertised(kafka: KafkaListener, *, running: bool) -> Finding:
+    """Check the address that clients get from the broker, as far as it is set.
+
+    Args:
+        running: whether a broker runs with these settings, so that a connection can be tried.
+    """
+    from tidemill.cli.server.advertised import HINT, TIMEOUT_S
+    from tidemill.kafka_client.named import why_unreachable
+    from tidemill.kafka_client.settings import Address
+
+    host, port = kafka.advertised_host, kafka.advertised_port or kafka.port
+    if host is None and kafka.advertised_port is None:
+        return Finding("ok", "address", "clients get the address that the broker listens on")
+    address = Address(host or "127.0.0.1", port)
+    text = f"clients get the address {address}"
+    if host is not None:
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = str(getattr(error, "strerror", None) or error).lower()
+            return Finding("warn", "address", f"{text}, and {host} is unknown here: {reason}", HINT)
+    reason = why_unreachable(address, TIMEOUT_S) if running else ""
+    if reason:
+        return Finding("warn", "address", f"{text}, where nothing answers here: {reason}", HINT)
+    return Finding("ok", "address", text)
 
 
 _UNKNOWN_SERVER = "a server answers that is not a Kafka-compatible broker"

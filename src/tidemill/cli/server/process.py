@@ -108,9 +108,18 @@ async def _return_memory() -> None:
         await asyncio.to_thread(system.return_memory, KEPT_BYTES)
 
 
-def _start_tasks(engine: Engine, settings: Settings) -> list[asyncio.Task[None]]:
+def _start_tasks(
+    engine: Engine, settings: Settings, running: Sequence[Running]
+) -> list[asyncio.Task[None]]:
     """Start what runs beside the servers until it is cancelled."""
     tasks = [asyncio.create_task(_return_memory())]
+    elsewhere = {each.name: each.protocol.advertised(each.server) for each in running}
+    if any(elsewhere.values()):
+        from tidemill.cli.server import advertised
+        from tidemill.kafka_client.settings import Address
+
+        found = [(name, Address(*at)) for name, at in elsewhere.items() if at is not None]
+        tasks.append(asyncio.create_task(advertised.check(found)))
     if settings.telemetry.statsd:
         from tidemill.cli.server.statsd import StatsdSender
 
@@ -160,7 +169,7 @@ async def _serve(loaded: LoadedSettings, ready: Ready, stopping: Callable[[], No
             log.info("ready", host=host, port=port, data_dir=str(settings.data_dir))
             was_ready = True
             ready(running)
-            tasks = _start_tasks(engine, settings)
+            tasks = _start_tasks(engine, settings, running)
             lag = LoopLag(engine.metrics)
             supervisor.start()
             try:

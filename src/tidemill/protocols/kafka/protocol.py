@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidemill.protocols.contract import Address, Protocol, address_text
+from tidemill.protocols.contract import Address, Protocol, Server, address_text
 from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.protocols.listeners import KAFKA_PROTOCOLS, NamedListener
 
@@ -65,6 +65,14 @@ class KafkaProtocol(Protocol):
             f'echo "hello, world" | tidemill topic produce hello{to}',
             f"tidemill topic consume hello --from beginning{to}",
         )
+
+    def advertised(self, server: Server) -> Address | None:
+        """Return the address in metadata, if it is not the one that the server is bound to."""
+        from tidemill.protocols.kafka.server import KafkaServer
+
+        assert isinstance(server, KafkaServer)
+        node = server.node
+        return (node.host, node.port) if server.is_advertised_elsewhere else None
 
     def client_settings(self, settings: Settings, at: Address) -> Mapping[str, str]:
         """Return the address, and how to reach it with TLS and a login."""

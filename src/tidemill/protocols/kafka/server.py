@@ -44,6 +44,9 @@ class KafkaServer:
         logins: what all listeners share about logins.
         beside: a server of the same broker, with which this one shares turns and sessions.
 
+    Attributes:
+        is_advertised_elsewhere: whether clients get another address than the bound one.
+
     Raises:
         SettingsError: a mechanism is not known, or lacks what it needs.
     """
@@ -71,6 +74,7 @@ class KafkaServer:
         self.listener = Listener(
             settings, section, self._make_session, budget=budget, tls=ListenerTls.of(section)
         )
+        self.is_advertised_elsewhere = False
         self.shared: Shared
         if beside is not None:
             self.shared = replace(beside.shared, node=self.node, listener=self.listener)
@@ -109,6 +113,7 @@ class KafkaServer:
         bound = section.bind_host(self.settings.host)
         self.node.host = section.advertised_host or _reachable(bound)
         self.node.port = section.advertised_port or port
+        self.is_advertised_elsewhere = (self.node.host, self.node.port) != (bound, port)
         return host, port
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
