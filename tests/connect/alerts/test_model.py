@@ -12,6 +12,7 @@ from tests.connect.alerts.driving import Driver
 from tests.connect.alerts.driving import receiver as make_receiver
 from tests.connect.alerts.driving import rule as make_rule
 from tests.support.effort import rounds
+from tidemill.connect.alerts.model import Alert
 
 GROUPS = st.sampled_from(["a", "b", "c"])
 INTERVAL_S, REPEAT_S = 20, 300
@@ -38,7 +39,7 @@ class Alerts(RuleBasedStateMachine):
         self.fires: dict[str, int] = {}
         self.silences: dict[str, tuple[str, int]] = {}
         self.believed: dict[str, int] = {}
-        self.bodies: dict[str, list[dict[str, Any]]] = {}
+        self.bodies: dict[str, list[Alert]] = {}
         self.seen = 0
         self.number = 0
 
