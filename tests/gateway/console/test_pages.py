@@ -167,7 +167,7 @@ async def test_a_lost_worker_is_not_shown_beside_the_one_that_replaces_it() -> N
     page = next(each for each in PAGES if each.address == "overview")
     metrics = SimpleNamespace(published=published)
     data = await page.data(view_of(page, watch=Watch(KERBEROS), metrics=metrics))
-    assert [(each.process, each.is_lost) for each in data["workers"]] == [
+    assert [(each["process"], each["is_lost"]) for each in data["workers"]] == [
         *(("host:2", False), ("host:4", True), ("host:5", False), ("other:6", False))
     ]
 

@@ -330,7 +330,7 @@ async def test_queues_with_very_many_bindings_do_not_hold_the_gateway_up() -> No
     assert time.process_time() - began < 2  # each with each takes half a minute
     assert about["origins"] == names[: queues.MOST_ROWS]
     assert about["consumers"][0]["connection"] == CONNECTION
-    assert {each.letters for each in listed["list"].rows} == {("q00007",)}
+    assert {each["letters"] for each in listed["list"].rows} == {("q00007",)}
 
 
 def test_dead_letters_go_where_bindings_say() -> None:

@@ -92,16 +92,16 @@ def test_masked_fields_of_events_are_hidden() -> None:
         *("paid", data, uuid.uuid4(), b"card 4711", frozenset(), 1), *("account-1", 1, 1, 0)
     )
     shown_plainly = shown(event, Mask("accounts", [("other", "card.number")]))
-    assert "4711" in shown_plainly.data
+    assert "4711" in shown_plainly["data"]
     masked = shown(event, Mask("accounts", [("acc*", "card.number")]))
-    assert json.loads(masked.data) == {"amount": 7, "card": {"number": MASK}}
-    assert (masked.metadata, masked.position) == (MASK, 1)
+    assert json.loads(masked["data"]) == {"amount": 7, "card": {"number": MASK}}
+    assert (masked["metadata"], masked["position"]) == (MASK, 1)
 
 
 def test_numbers_of_events_keep_their_digits_and_what_is_invisible_is_shown() -> None:
     data = b'{ "cents": 1.10, "name": "a\xe2\x80\xaeb" }'
     event = StoredEvent("paid", data, uuid.uuid4(), b"", frozenset(), 1, "account-1", 1, 1, 0)
-    assert shown(event, Mask("accounts", [])).data == '{"cents":1.10,"name":"a\\u202eb"}'
+    assert shown(event, Mask("accounts", []))["data"] == '{"cents":1.10,"name":"a\\u202eb"}'
 
 
 async def test_a_store_whose_values_are_hidden_shows_no_names_of_streams() -> None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import OffsetSpec
 from tidemill.gateway.cluster import changes
 from tidemill.gateway.cluster.state import GroupState, MemberState, Snapshot
 from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
-from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.lists import by_attribute, listed
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.parameters import time_of
 from tidemill.gateway.topics import Place
@@ -30,61 +30,29 @@ _LARGEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A group in a list."""
-
-    name: str
-    kind: str
-    state: str
-    members: int
-    topics: tuple[str, ...]
-    lag: int
-    lag_s: float | None
-    is_older: bool
-    per_s: float
-    hour: list[tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRow:
-    """A partition that a group reads, or has read.
-
-    Attributes:
-        client: The client that has it now; empty for none.
-    """
-
-    topic: str
-    partition: int
-    committed: int | None
-    end: int | None
-    lag: int | None
-    client: str
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """A partition before and after a reset."""
 
     topic: str
     partition: int
-    before: int | None
+    before: int
     after: int
 
 
-def _row(view: View, snapshot: Snapshot, group: GroupState) -> Row:
+def _row(view: View, snapshot: Snapshot, group: GroupState) -> dict[str, Any]:
     topics = {*group.committed, *(name for each in group.members for name in each.partitions)}
-    return Row(
-        name=group.name,
-        kind=group.kind,
-        state=group.state,
-        members=len(group.members),
-        topics=tuple(sorted(topics)),
-        lag=group.lag,
-        lag_s=group.lag_s,
-        is_older=group.is_older,
-        per_s=snapshot.read_rates.get(group.name, 0.0),
-        hour=view.history.lags(group.name),
-    )
+    return {
+        "name": group.name,
+        "kind": group.kind,
+        "state": group.state,
+        "members": len(group.members),
+        "topics": sorted(topics),
+        "lag": group.lag,
+        "lag_s": group.lag_s,
+        "is_older": group.is_older,
+        "per_s": snapshot.read_rates.get(group.name, 0.0),
+        "hour": view.history.lags(group.name),
+    }
 
 
 async def _list(view: View, *, shares: bool) -> Data:
@@ -94,11 +62,8 @@ async def _list(view: View, *, shares: bool) -> Data:
         view,
         groups,
         {
-            "name": lambda each: each.name,
-            "state": lambda each: each.state,
+            **by_attribute("name", "state", "lag", "lag_s"),
             "members": lambda each: len(each.members),
-            "lag": lambda each: each.lag,
-            "lag_s": lambda each: each.lag_s,
             "per_s": lambda each: snapshot.read_rates.get(each.name, 0.0),
         },
         search=lambda each: f"{each.name} {' '.join(each.committed)}",
@@ -143,7 +108,7 @@ async def _group(view: View) -> tuple[Snapshot, GroupState]:
 async def describe(view: View) -> Data:
     """Return a group: its members, and its partitions with their lag."""
     snapshot, group = await _group(view)
-    rows = sorted(_partitions(snapshot, group), key=lambda each: (each.topic, each.partition))
+    rows = list(_partitions(snapshot, group))
     return {
         "group": _row(view, snapshot, group),
         "protocol": group.protocol,
@@ -156,7 +121,8 @@ async def describe(view: View) -> Data:
     }
 
 
-def _partitions(snapshot: Snapshot, group: GroupState) -> Iterable[PartitionRow]:
+def _partitions(snapshot: Snapshot, group: GroupState) -> Iterable[dict[str, Any]]:
+    """Yield the partitions that a group reads, or has read, with the client that has each now."""
     owners = {
         (topic, number): each.client or each.id
         for each in group.members
@@ -168,17 +134,17 @@ def _partitions(snapshot: Snapshot, group: GroupState) -> Iterable[PartitionRow]
         *owners,
         *((topic, number) for topic, each in group.committed.items() for number in each),
     }
-    for topic, number in places:
+    for topic, number in sorted(places):
         known = snapshot.topics.get(topic)
         end = known.ends[number] if known is not None and number < known.partitions else None
-        yield PartitionRow(
-            topic,
-            number,
-            group.committed.get(topic, {}).get(number),
-            end,
-            lags.get(topic, {}).get(number),
-            owners.get((topic, number), ""),
-        )
+        yield {
+            "topic": topic,
+            "partition": number,
+            "committed": group.committed.get(topic, {}).get(number),
+            "end": end,
+            "lag": lags.get(topic, {}).get(number),
+            "client": owners.get((topic, number), ""),
+        }
 
 
 # --- reset ---------------------------------------------------------------------------------------

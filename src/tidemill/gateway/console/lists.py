@@ -6,6 +6,7 @@ choose the part. Must not know: what is listed.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
@@ -41,6 +42,16 @@ class Listed(Generic[T]):
     def showing(self, rows: Sequence[R]) -> Listed[R]:
         """Return this part of the list with other rows: what a page shows of each of them."""
         return replace(cast("Listed[R]", self), rows=list(rows))
+
+
+def by_key(*names: str) -> dict[str, Callable[[Any], Any]]:
+    """Return columns that are fields of rows, with the same names."""
+    return {name: operator.itemgetter(name) for name in names}
+
+
+def by_attribute(*names: str) -> dict[str, Callable[[Any], Any]]:
+    """Return columns that are attributes of items, with the same names."""
+    return {name: operator.attrgetter(name) for name in names}
 
 
 def listed(

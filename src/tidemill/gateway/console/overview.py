@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from tidemill.errors import TidemillError
 from tidemill.gateway.cluster.state import Snapshot
@@ -20,16 +20,6 @@ BUSIEST = 8
 _LEFT_OUT = "Not all could be looked at: {}."
 _LAG_S = 300.0
 """A group whose oldest unread record is older needs attention."""
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A process that publishes its metrics."""
-
-    name: str
-    process: str
-    at_ms: int
-    is_lost: bool
 
 
 async def data(view: View) -> Data:
@@ -92,7 +82,7 @@ async def attention_of(view: View, snapshot: Snapshot) -> list[Attention]:
     return sorted(dict.fromkeys(found), key=lambda each: order.index(each.level))
 
 
-async def _workers(view: View) -> list[Worker]:
+async def _workers(view: View) -> list[dict[str, Any]]:
     """Return the processes that publish metrics.
 
     A lost one is left out if another process of the same worker was seen after it.
@@ -106,7 +96,12 @@ async def _workers(view: View) -> list[Worker]:
     for each in found:
         latest[each.worker] = max(each.at_ms, latest.get(each.worker, each.at_ms))
     return [
-        Worker(each.worker, each.process, each.at_ms, now_ms - each.at_ms > LOST_AFTER_MS)
+        {
+            "name": each.worker,
+            "process": each.process,
+            "at_ms": each.at_ms,
+            "is_lost": now_ms - each.at_ms > LOST_AFTER_MS,
+        }
         for each in found
         if now_ms - each.at_ms <= LOST_AFTER_MS or each.at_ms == latest[each.worker]
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tidemill.gateway.amqp.actions import AmqpActions
@@ -24,7 +23,7 @@ from tidemill.gateway.console.contract import (
     View,
     address,
 )
-from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.errors import HttpError
 
 MOST_MOVED = 1000
@@ -35,27 +34,6 @@ _LETTER_KEY = "x-dead-letter-routing-key"
 _ANY_KEY = ("#", "")
 """Routing keys of bindings that get all letters."""
 MOST_LETTERS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A queue in a list.
-
-    Attributes:
-        letters: Queues to which its dead letters go, as far as they follow from one binding.
-    """
-
-    name: str
-    type: str
-    ready: int
-    unacknowledged: int
-    consumers: int
-    bytes: int
-    oldest_s: float | None
-    published_per_s: float
-    delivered_per_s: float
-    dead: int
-    letters: tuple[str, ...]
 
 
 async def _amqp(view: View) -> Amqp | None:
@@ -79,22 +57,26 @@ def _actions(view: View) -> AmqpActions:
     return view.parts.amqp
 
 
-def _row(amqp: Amqp, name: str, entry: Entry) -> Row:
+def _row(amqp: Amqp, name: str, entry: Entry) -> dict[str, Any]:
+    """Return a queue in a list.
+
+    ``letters`` are the queues to which its dead letters go, as far as they follow from one binding.
+    """
     fields, rates = entry.fields, entry.rates
     oldest = fields["oldest_ms"]
-    return Row(
-        name=name,
-        type=fields["type"],
-        ready=fields["ready"],
-        unacknowledged=fields["unacknowledged"],
-        consumers=fields["consumer_count"],
-        bytes=fields["bytes"],
-        oldest_s=None if oldest is None else max(0.0, time.time() - oldest / 1000),
-        published_per_s=rates.get("published", 0.0),
-        delivered_per_s=rates.get("delivered", 0.0),
-        dead=fields["dead"],
-        letters=_letters(amqp, name, fields["arguments"]),
-    )
+    return {
+        "name": name,
+        "type": fields["type"],
+        "ready": fields["ready"],
+        "unacknowledged": fields["unacknowledged"],
+        "consumers": fields["consumer_count"],
+        "bytes": fields["bytes"],
+        "oldest_s": None if oldest is None else max(0.0, time.time() - oldest / 1000),
+        "published_per_s": rates.get("published", 0.0),
+        "delivered_per_s": rates.get("delivered", 0.0),
+        "dead": fields["dead"],
+        "letters": _letters(amqp, name, fields["arguments"]),
+    }
 
 
 def _letters(amqp: Amqp, name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
@@ -268,10 +250,7 @@ async def list_connections(view: View) -> Data:
         view,
         rows,
         {
-            "name": lambda each: each["name"],
-            "user": lambda each: each["user"],
-            "channels": lambda each: each["channels"],
-            "unacknowledged": lambda each: each["unacknowledged"],
+            **by_key("name", "user", "channels", "unacknowledged"),
             "since": lambda each: each["since_ms"],
         },
         search=lambda each: f"{each['name']} {each['user']} {each['client']}",

@@ -6,61 +6,21 @@ Must not know: HTML.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
-from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
+from tidemill.gateway.cluster.state import Snapshot, TopicState
 from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
-from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.errors import HttpError, invalid, unknown_topic
 from tidemill.gateway.parameters import number_of
 from tidemill.gateway.topics import is_name
 
 _BROKERS_DEFAULT = -1
 MOST_PARTITIONS = 10_000
+"""Partitions that the form for a new topic accepts."""
 MOST_READERS = 200
 """Groups that the page of a topic shows."""
-"""Partitions that the form for a new topic accepts."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A topic in the list. ``lag`` is that of the group most behind; None without groups."""
-
-    name: str
-    is_internal: bool
-    partitions: int
-    records: int
-    bytes: int | None
-    per_s: float
-    groups: int
-    lag: int | None
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A partition of a topic; -1 is what is not known."""
-
-    number: int
-    start: int
-    end: int
-    records: int
-    bytes: int | None
-    leader: int
-    in_sync: str
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A group that reads a topic, and how far it is behind there."""
-
-    group: str
-    kind: str
-    state: str
-    members: int
-    lag: int
-    lag_s: float | None
-    is_older: bool
 
 
 async def list_(view: View) -> Data:
@@ -70,18 +30,10 @@ async def list_(view: View) -> Data:
     rows = [
         each
         for each in snapshot.once("topics", lambda: _rows(snapshot))
-        if with_internal or not each.is_internal
+        if with_internal or not each["is_internal"]
     ]
-    columns = {
-        "name": lambda row: row.name,
-        "partitions": lambda row: row.partitions,
-        "records": lambda row: row.records,
-        "bytes": lambda row: row.bytes,
-        "per_s": lambda row: row.per_s,
-        "groups": lambda row: row.groups,
-        "lag": lambda row: row.lag,
-    }
-    found = listed(view, rows, columns, search=lambda row: row.name, sort="name")
+    columns = by_key("name", "partitions", "records", "bytes", "per_s", "groups", "lag")
+    found = listed(view, rows, columns, search=lambda row: row["name"], sort="name")
     return {
         "topics": found,
         "with_internal": with_internal,
@@ -91,18 +43,19 @@ async def list_(view: View) -> Data:
     }
 
 
-def _rows(snapshot: Snapshot) -> list[Row]:
+def _rows(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the topics; ``lag`` is that of the group most behind, None without groups."""
     return [
-        Row(
-            each.name,
-            each.is_internal,
-            each.partitions,
-            each.records,
-            each.bytes,
-            snapshot.rates.get(each.name, 0.0),
-            len(snapshot.readers.get(each.name, ())),
-            max(snapshot.lags.get(each.name, {}).values(), default=None),
-        )
+        {
+            "name": each.name,
+            "is_internal": each.is_internal,
+            "partitions": each.partitions,
+            "records": each.records,
+            "bytes": each.bytes,
+            "per_s": snapshot.rates.get(each.name, 0.0),
+            "groups": len(snapshot.readers.get(each.name, ())),
+            "lag": max(snapshot.lags.get(each.name, {}).values(), default=None),
+        }
         for each in snapshot.topics.values()
     ]
 
@@ -157,12 +110,8 @@ async def detail(view: View) -> Data:
     partitions = listed(
         view,
         _partitions(topic),
-        {
-            "number": lambda row: row.number,
-            "records": lambda row: row.records,
-            "bytes": lambda row: row.bytes,
-        },
-        search=lambda row: str(row.number),
+        by_key("number", "records", "bytes"),
+        search=lambda row: str(row["number"]),
         sort="number",
     )
     return {
@@ -184,43 +133,42 @@ async def detail(view: View) -> Data:
     }
 
 
-def _partitions(topic: TopicState) -> list[Partition]:
+def _partitions(topic: TopicState) -> list[dict[str, Any]]:
+    """Return the partitions; -1 is what is not known."""
     return [
-        Partition(
-            number,
-            topic.starts[number],
-            topic.ends[number],
-            max(0, topic.ends[number] - topic.starts[number]),
-            topic.sizes[number] if topic.sizes[number] >= 0 else None,
-            topic.leaders[number],
-            f"{topic.in_sync[number]} of {topic.replicas[number]}",
-        )
+        {
+            "number": number,
+            "start": topic.starts[number],
+            "end": topic.ends[number],
+            "records": max(0, topic.ends[number] - topic.starts[number]),
+            "bytes": topic.sizes[number] if topic.sizes[number] >= 0 else None,
+            "leader": topic.leaders[number],
+            "in_sync": f"{topic.in_sync[number]} of {topic.replicas[number]}",
+        }
         for number in range(topic.partitions)
     ]
 
 
-def _readers(view: View, snapshot: Snapshot, name: str) -> tuple[Sequence[Reader], int]:
+def _readers(view: View, snapshot: Snapshot, name: str) -> tuple[list[dict[str, Any]], int]:
     """Return the groups that read a topic, the one that is most behind first, and how many more."""
     topics, lags = dict(snapshot.topics), snapshot.lags.get(name, {})
     readers = sorted(snapshot.readers.get(name, ()), key=lambda each: (-lags.get(each, 0), each))
     found = []
     for group_name in readers[:MOST_READERS]:
         group = snapshot.groups[group_name]
-        only = GroupState(
-            group.name,
-            group.kind,
-            group.state,
-            group.protocol,
-            group.members,
-            {name: group.committed.get(name, {})},
-        )
+        only = replace(group, committed={name: group.committed.get(name, {})})
         lag_s, is_older = view.history.lag_s(only, topics, snapshot.at_ms / 1000)
-        members = sum(name in each.partitions for each in group.members)
-        row = Reader(
-            *(group_name, group.kind, group.state, members),
-            *(lags.get(group_name, 0), lag_s, is_older),
+        found.append(
+            {
+                "group": group_name,
+                "kind": group.kind,
+                "state": group.state,
+                "members": sum(name in each.partitions for each in group.members),
+                "lag": lags.get(group_name, 0),
+                "lag_s": lag_s,
+                "is_older": is_older,
+            }
         )
-        found.append(row)
     return found, max(0, len(readers) - MOST_READERS)
 
 

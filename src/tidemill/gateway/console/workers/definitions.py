@@ -32,7 +32,7 @@ from tidemill.gateway.console.contract import (
     View,
     address,
 )
-from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import HttpError
 from tidemill.gateway.parts import Parts
@@ -176,8 +176,7 @@ async def all_of(kind: Kind, view: View) -> Data:
     board = await board_of(view.parts, kind)
     rows = [row(kind, board, name) for name in sorted(board.definitions)]
     columns: Mapping[str, Any] = {
-        "name": lambda each: each["name"],
-        "state": lambda each: each["state"],
+        **by_key("name", "state"),
         **{
             column.key: functools.partial(lambda key, each: each["figures"][key], column.key)
             for column in kind.columns

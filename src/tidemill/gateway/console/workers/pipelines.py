@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Page, View, address
-from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.console.render import duration, number
 from tidemill.gateway.console.workers.graph import Node, picture
 from tidemill.gateway.errors import HttpError
@@ -83,15 +83,8 @@ def _shown(status: QueryStatus, now: datetime) -> Shown:
     )
 
 
-_COLUMNS = (
-    "name",
-    "state",
-    "queries",
-    "rows_per_s",
-    "lag",
-    "latency_ms",
-    "watermark_ms",
-    "restarts",
+_COLUMNS = by_key(
+    *("name", "state", "queries", "rows_per_s", "lag", "latency_ms", "watermark_ms", "restarts")
 )
 
 
@@ -105,8 +98,7 @@ async def _by_pipeline(view: View) -> dict[str, list[Shown]]:
 async def list_(view: View) -> Data:
     """Return the pipelines."""
     rows = [_summary(name, found) for name, found in (await _by_pipeline(view)).items()]
-    columns = {name: operator.itemgetter(name) for name in _COLUMNS}
-    return {"list": listed(view, rows, columns, search=operator.itemgetter("name"), sort="name")}
+    return {"list": listed(view, rows, _COLUMNS, search=operator.itemgetter("name"), sort="name")}
 
 
 def _summary(name: str, found: Sequence[Shown]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidemill.errors import TidemillError, UnreachableError
@@ -18,7 +17,7 @@ from tidemill.eventstore.events import StoredEvent
 from tidemill.eventstore.index_files import index_path
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Data, Page, View
-from tidemill.gateway.console.lists import listed
+from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.console.messages.decoding import Shown, compact, full
 from tidemill.gateway.console.messages.masking import Mask
 from tidemill.gateway.errors import HttpError
@@ -30,28 +29,6 @@ EVENTS, STREAMS = 25, 100
 """Events and streams of a page."""
 _MOST, _LINE = 8_000, 160
 """Bytes of an event's content in a page, and in one line of it."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """An event as a page shows it.
-
-    Attributes:
-        data: The content: JSON on several lines, or text; cut if it is long.
-        metadata: The same of what is beside it.
-    """
-
-    position: int
-    stream: str
-    version: int
-    type: str
-    schema: int
-    id: str
-    time_ms: int
-    tags: tuple[str, ...]
-    data: str
-    metadata: str
-    is_cut: bool
 
 
 async def list_(view: View) -> Data:
@@ -69,7 +46,7 @@ async def list_(view: View) -> Data:
         }
         for name in sorted(names)
     ]
-    columns = {name: operator.itemgetter(name) for name in ("name", "records", "bytes", "position")}
+    columns = by_key("name", "records", "bytes", "position")
     return {"list": listed(view, rows, columns, search=operator.itemgetter("name"), sort="name")}
 
 
@@ -164,14 +141,22 @@ def _look(store: Store, mask: Mask, stream: str, q: str, before: int | None) -> 
     }
 
 
-def shown(event: StoredEvent, mask: Mask) -> Event:
+def shown(event: StoredEvent, mask: Mask) -> dict[str, Any]:
     """Return an event for a page, without the fields that are hidden in its topic."""
     data, metadata = (full(mask.value(each) or b"", _MOST) for each in (event.data, event.metadata))
-    return Event(
-        *(event.position, event.stream, event.version, event.type, event.schema),
-        *(str(event.id), event.time_ms, tuple(sorted(event.tags))),
-        *(_text(data), _text(metadata), data.is_cut or metadata.is_cut),
-    )
+    return {
+        "position": event.position,
+        "stream": event.stream,
+        "version": event.version,
+        "type": event.type,
+        "schema": event.schema,
+        "id": str(event.id),
+        "time_ms": event.time_ms,
+        "tags": sorted(event.tags),
+        "data": _text(data),
+        "metadata": _text(metadata),
+        "is_cut": data.is_cut or metadata.is_cut,
+    }
 
 
 def _text(found: Shown) -> str:
