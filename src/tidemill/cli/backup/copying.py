@@ -30,6 +30,7 @@ from tidemill.log.disk.checkpoints import (
     encode_checkpoint,
     encode_stored_indexes,
 )
+from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.format.batch import HEADER_SIZE, check_batch, peek
 from tidemill.log.names import (
     INDEX,
@@ -110,7 +111,7 @@ def back_up(source: Path, target: Path, progress: Progress = lambda _: None) -> 
     copy = _Copy(source, made, before)
     _copy_partitions(copy, progress)
     _write_checkpoints(copy)
-    _write(made / FORMAT_FILE, WITHOUT_JOURNAL.encode())
+    (made / FORMAT_FILE).write_text(WITHOUT_JOURNAL)
     contents = Contents(
         began_ms,
         time.time_ns() // 1_000_000,
@@ -119,8 +120,8 @@ def back_up(source: Path, target: Path, progress: Progress = lambda _: None) -> 
         copy.reused,
         {str(tp): each for tp, each in sorted(copy.partitions.items())},
     )
-    _write(made / FILE, contents.encode().encode())
-    _sync_folder(made)
+    (made / FILE).write_text(contents.encode())
+    _make_durable(made)
     _put_in_place(made, target, before)
     return contents
 
@@ -209,7 +210,7 @@ def _try_partition(copy: _Copy, tp: TopicPartition) -> CopiedPartition:
     bases = _bases(folder)
     made.mkdir()
     if (folder / METADATA).exists():
-        _write(made / METADATA, (folder / METADATA).read_bytes())
+        shutil.copyfile(folder / METADATA, made / METADATA)
     if not bases:
         raise _NoSegmentError(f"{folder} has no segment: partition {tp} is damaged")
     size = 0
@@ -217,12 +218,11 @@ def _try_partition(copy: _Copy, tp: TopicPartition) -> CopiedPartition:
         size += _take_closed(copy, tp, _name(base, LOG))
         for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
             if (folder / _name(base, suffix)).exists():
-                _write(made / _name(base, suffix), (folder / _name(base, suffix)).read_bytes())
+                shutil.copyfile(folder / _name(base, suffix), made / _name(base, suffix))
     last, end = _copy_active(folder / _name(bases[-1], LOG), made / _name(bases[-1], LOG))
     now = _bases(folder)
     if now[: len(bases)] != bases:
         raise _ChangedError
-    _sync_folder(made)
     return CopiedPartition(bases[0], bases[-1] if end is None else end, size + last)
 
 
@@ -257,7 +257,6 @@ def _take_closed(copy: _Copy, tp: TopicPartition, name: str) -> int:
             copy.reused += about.st_size
             return about.st_size
     shutil.copyfile(source, made)
-    _sync(made)
     os.utime(made, ns=(about.st_atime_ns, about.st_mtime_ns))
     if made.stat().st_size != about.st_size:
         raise _ChangedError
@@ -271,8 +270,6 @@ def _copy_active(source: Path, made: Path) -> tuple[int, int | None]:
         for batch, last_offset in _batches(file):
             copied.write(batch)
             size, end = size + len(batch), last_offset + 1
-        copied.flush()
-        os.fsync(copied.fileno())
     return size, end
 
 
@@ -312,10 +309,10 @@ def _write_checkpoints(copy: _Copy) -> None:
         if start:
             starts[tp] = start
     sparse = dict.fromkeys(_stored(copy.source, FIRST_DIRTY), 0)
-    _write(copy.target / LOG_STARTS, encode_checkpoint(LOG_STARTS, starts))
-    _write(copy.target / FIRST_DIRTY, encode_checkpoint(FIRST_DIRTY, sparse))
-    _write(copy.target / RECOVERY_POINTS, encode_checkpoint(RECOVERY_POINTS, {}))
-    _write(copy.target / ABORTED, encode_stored_indexes(ABORTED, {}))
+    (copy.target / LOG_STARTS).write_bytes(encode_checkpoint(LOG_STARTS, starts))
+    (copy.target / FIRST_DIRTY).write_bytes(encode_checkpoint(FIRST_DIRTY, sparse))
+    (copy.target / RECOVERY_POINTS).write_bytes(encode_checkpoint(RECOVERY_POINTS, {}))
+    (copy.target / ABORTED).write_bytes(encode_stored_indexes(ABORTED, {}))
 
 
 def _stored(source: Path, name: str) -> dict[TopicPartition, int]:
@@ -344,31 +341,14 @@ def _put_in_place(made: Path, target: Path, before: Path | None) -> None:
         target.rename(old)
         made.rename(target)
         shutil.rmtree(old)
-    _sync_folder(target.parent)
+    RealFileSystem().sync_dir(str(target.parent))
 
 
 def _beside(target: Path, what: str) -> Path:
     return target.with_name(f".{target.name}.{what}")
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _make_durable(made: Path) -> None:
+    """Sync the backup, with one call for all of its files where the system can."""
+    if not RealFileSystem().sync_all(str(made)):
+        os.sync()
