@@ -119,11 +119,7 @@ def parts_of(message: Message) -> tuple[bytes | None, bytes | None, Headers]:
 
 def line_of(message: Message) -> bytes:
     """Return a record as a line of JSON."""
-    return line_with(message, *parts_of(message))
-
-
-def line_with(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """Return a record as a line of JSON, with other parts: without what is hidden, for example."""
+    key, value, headers = parts_of(message)
     kind, timestamp = message.timestamp()
     return to_line(
         topic=str(message.topic()),

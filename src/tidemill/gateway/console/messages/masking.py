@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -15,6 +16,19 @@ from tidemill.record_json import Headers
 
 MASK = "\N{BULLET}\N{BULLET}\N{BULLET}"
 _BYTES = MASK.encode()
+
+
+@dataclass
+class Record:
+    """A record, from which a mask has taken what is hidden. A timestamp of None: it has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
 
 
 class Mask:
@@ -35,6 +49,13 @@ class Mask:
         self._headers = {name[9:].lower() for name in fields if name.startswith("$headers.")}
         self._paths = [name.split(".") for name in fields if not name.startswith("$")]
         self.is_needed = bool(fields)
+
+    def record(self, record: Record) -> Record:
+        """Return a record without what is hidden."""
+        if not self.is_needed:
+            return record
+        key, value = self.key(record.key), self.value(record.value)
+        return replace(record, key=key, value=value, headers=self.headers(record.headers))
 
     def key(self, data: bytes | None) -> bytes | None:
         """Return a key without what is hidden."""

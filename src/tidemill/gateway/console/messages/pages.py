@@ -15,26 +15,25 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from confluent_kafka import Message
 from starlette.responses import Response, StreamingResponse
 
 from tidemill.errors import TidemillError
 from tidemill.gateway.console.contract import Data, Page, View, address
 from tidemill.gateway.console.messages import sending
 from tidemill.gateway.console.messages.decoding import facts, full, text_of
-from tidemill.gateway.console.messages.masking import Mask
+from tidemill.gateway.console.messages.masking import Mask, Record
 from tidemill.gateway.console.messages.search import (
     Criteria,
     Row,
     Search,
     Slice,
+    record_of,
     row_of,
 )
 from tidemill.gateway.console.messages.tail import tail
 from tidemill.gateway.errors import HttpError
-from tidemill.gateway.reading import line_with, parts_of
 from tidemill.gateway.server_sent import event, event_stream
-from tidemill.record_json import Headers
+from tidemill.record_json import to_line
 
 FIRST_SLICE_S = 0.1
 """How long a page searches before it is shown. It continues in slices of ``SLICE_S``."""
@@ -124,19 +123,23 @@ async def _scan(view: View, criteria: Criteria, search: Search[Row]) -> AsyncIte
 # --- downloads -----------------------------------------------------------------------------------
 
 
-async def export(view: View) -> Response:
-    """Return the records that a search finds, as lines of JSON or as CSV."""
+def _check_export(view: View) -> None:
     if not view.settings.export:
         raise HttpError(
             403, "export_off", "exports are off", hint="console.export = true allows them."
         )
+
+
+async def export(view: View) -> Response:
+    """Return the records that a search finds, as lines of JSON or as CSV."""
+    _check_export(view)
     form = view.parameters.word("format", ("json", "csv"), "json")
     criteria = Criteria.of(view, MOST_EXPORTED)
     if view.parameters.text("limit") is None:
         criteria = replace(criteria, limit=MOST_EXPORTED)
     if not (criteria.from_ or criteria.at):
         criteria = replace(criteria, from_="beginning")
-    search = Search(view, criteria, line_with if form == "json" else _csv_line)
+    search = Search(view, criteria, _json_line if form == "json" else _csv_line)
     await search.start()
     ending, kind = ("csv", "text/csv") if form == "csv" else ("jsonl", "application/x-ndjson")
     headers = {"content-disposition": f'attachment; filename="{criteria.topic}.{ending}"'}
@@ -161,10 +164,15 @@ async def _export(
             yield b"".join(found.rows)
 
 
-def _csv_line(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    named = orjson.dumps([[name, _plain(data)] for name, data in headers]).decode()
-    place = message.partition(), message.offset(), message.timestamp()[1]
-    return _csv([*map(str, place), _plain(key), _plain(value), named])
+def _json_line(record: Record) -> bytes:
+    return to_line(**vars(record))
+
+
+def _csv_line(record: Record) -> bytes:
+    named = orjson.dumps([[name, _plain(data)] for name, data in record.headers]).decode()
+    timestamp = -1 if record.timestamp_ms is None else record.timestamp_ms
+    place = record.partition, record.offset, timestamp
+    return _csv([*map(str, place), _plain(record.key), _plain(record.value), named])
 
 
 def _plain(data: bytes | None) -> str:
@@ -194,25 +202,22 @@ async def detail(view: View) -> Data:
     Raises:
         HttpError: it does not exist (404).
     """
-    message = await sending.read(view)
-    topic = str(message.topic())
-    partition, offset = int(message.partition() or 0), int(message.offset() or 0)
-    kind, timestamp = message.timestamp()
-    key, value, headers = parts_of(message)
+    record = record_of(await sending.read(view))
+    topic, partition, offset = record.topic, record.partition, record.offset
     mask = Mask(topic, view.settings.masked())
-    value, headers = mask.value(value), mask.headers(headers)
+    record = mask.record(record)
     place = {"topic": topic, "partition": partition}
     words = ["tidemill", "topic", "consume", topic, "--partition", str(partition)]
     return {
         "topic": topic,
         "partition": partition,
         "offset": offset,
-        "timestamp_ms": timestamp if kind else None,
-        "key": full(mask.key(key), 16_384),
-        "value": full(value),
-        "headers": [(text_of(name.encode()), full(data, 16_384)) for name, data in headers],
-        "facts": facts(headers, value),
-        "origin": sending.origin_of(headers),
+        "timestamp_ms": record.timestamp_ms,
+        "key": full(record.key, 16_384),
+        "value": full(record.value),
+        "headers": [(text_of(name.encode()), full(data, 16_384)) for name, data in record.headers],
+        "facts": facts(record.headers, record.value),
+        "origin": sending.origin_of(record.headers),
         "is_masked": mask.is_needed,
         "before": address("message", **place, offset=offset - 1) if offset else "",
         "after": address("message", **place, offset=offset + 1, or_later=1),
@@ -226,15 +231,10 @@ async def raw(view: View) -> Response:
     Raises:
         HttpError: it does not exist (404), or exports are off (403).
     """
-    if not view.settings.export:
-        raise HttpError(
-            403, "export_off", "exports are off", hint="console.export = true allows them."
-        )
-    message = await sending.read(view)
-    topic = str(message.topic())
-    _, value, _ = parts_of(message)
-    data = Mask(topic, view.settings.masked()).value(value) or b""
-    name = f"{topic}-{message.partition()}-{message.offset()}"
+    _check_export(view)
+    record = record_of(await sending.read(view))
+    data = Mask(record.topic, view.settings.masked()).value(record.value) or b""
+    name = f"{record.topic}-{record.partition}-{record.offset}"
     headers = {
         "content-disposition": f'attachment; filename="{name}"',
         "content-security-policy": "default-src 'none'; sandbox",

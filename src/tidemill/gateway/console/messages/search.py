@@ -20,17 +20,17 @@ from tidemill.connect.webhooks.lanes import Event
 from tidemill.connect.webhooks.messages import RecordScope
 from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.messages.decoding import Shown, short, text_of
-from tidemill.gateway.console.messages.masking import Mask
+from tidemill.gateway.console.messages.masking import Mask, Record
 from tidemill.gateway.errors import invalid, unknown_partition
 from tidemill.gateway.reading import Offsets, parts_of, positions, range_of
 from tidemill.gateway.topics import Place, Topic
-from tidemill.record_json import Headers
 
 SIZE, MOST = 50, 500
 """Records that a page shows, without a parameter and at most."""
 SLICE_RECORDS, SLICE_BYTES = 5_000, 8 << 20
 T = TypeVar("T")
-Keep: TypeAlias = Callable[[Message, bytes | None, bytes | None, Headers], T]
+Keep: TypeAlias = Callable[[Record], T]
+Matches: TypeAlias = Callable[[Record], bool]
 _PLACES = re.compile(r"\d{1,6}:\d{1,19}(,\d{1,6}:\d{1,19}){0,9999}")
 
 
@@ -97,9 +97,6 @@ class Criteria:
         return bool(self.key or self.header or self.text or self.where)
 
 
-Matches = Callable[[bytes | None, bytes | None, Headers, Message], bool]
-
-
 def matcher(criteria: Criteria) -> Matches:
     """Return the condition that a search states, for records that are masked already.
 
@@ -109,37 +106,33 @@ def matcher(criteria: Criteria) -> Matches:
     conditions: list[Matches] = []
     if criteria.key:
         key = criteria.key.encode()
-        conditions.append(lambda k, v, h, m: k is not None and key in k)
+        conditions.append(lambda record: record.key is not None and key in record.key)
     if criteria.text:
         text = criteria.text.encode()
-        conditions.append(lambda k, v, h, m: v is not None and text in v)
+        conditions.append(lambda record: record.value is not None and text in record.value)
     if criteria.header:
         name, sign, wanted = criteria.header.partition("=")
         part = wanted.encode()
         conditions.append(
-            lambda k, v, h, m: any(
-                each == name.strip() and (not sign or part in (data or b"")) for each, data in h
+            lambda record: any(
+                each == name.strip() and (not sign or part in (data or b""))
+                for each, data in record.headers
             )
         )
     if criteria.where:
-        conditions.append(_expression(criteria.where, criteria.topic))
-    return lambda k, v, h, m: all(each(k, v, h, m) for each in conditions)
+        conditions.append(_expression(criteria.where))
+    return lambda record: all(each(record) for each in conditions)
 
 
-def _expression(text: str, topic: str) -> Matches:
+def _expression(text: str) -> Matches:
     parsed = parse_filter(text)
 
-    def holds(key: bytes | None, value: bytes | None, headers: Headers, message: Message) -> bool:
-        event = Event(
-            int(message.partition() or 0),
-            int(message.offset() or 0),
-            message.timestamp()[1],
-            key,
-            value,
-            tuple(headers),
-        )
+    def holds(record: Record) -> bool:
+        timestamp = -1 if record.timestamp_ms is None else record.timestamp_ms
+        content = record.key, record.value, tuple(record.headers)
+        event = Event(record.partition, record.offset, timestamp, *content)
         try:
-            return parsed(RecordScope(event, topic, ("$type",)))
+            return parsed(RecordScope(event, record.topic, ("$type",)))
         except (orjson.JSONDecodeError, RecursionError):
             return False
 
@@ -171,8 +164,7 @@ class Search(Generic[T]):
     """A search over the partitions of a topic. ``start`` finds where it begins.
 
     Args:
-        keep: Makes what a slice keeps of a record that matches, from the message and its key,
-            value and headers without what is hidden. By default, a row of a list.
+        keep: Makes what a slice keeps of a record that matches.
     """
 
     def __init__(self, view: View, criteria: Criteria, keep: Keep[T]) -> None:
@@ -230,16 +222,16 @@ class Search(Generic[T]):
 
     async def _read(self, found: Slice[T], most: int, seconds: float) -> None:
         def take(message: Message) -> None:
-            place = str(message.topic()), int(message.partition() or 0)
-            offset = int(message.offset() or 0)
-            if len(found.rows) >= most or offset >= self._ends[place]:
+            record = record_of(message)
+            place = record.topic, record.partition
+            if len(found.rows) >= most or record.offset >= self._ends[place]:
                 return
             found.scanned += 1
-            found.place = f"{place[1]}:{offset}"
-            seen[place] = offset + 1
-            key, value, headers = self._masked(message)
-            if self._matches(key, value, headers, message):
-                found.rows.append(self._keep(message, key, value, headers))
+            found.place = f"{record.partition}:{record.offset}"
+            seen[place] = record.offset + 1
+            record = self._mask.record(record)
+            if self._matches(record):
+                found.rows.append(self._keep(record))
 
         seen: dict[Place, int] = {}
         before = dict(self._positions)
@@ -256,24 +248,20 @@ class Search(Generic[T]):
             if place not in ended and offset < self._ends[place]
         }
 
-    def _masked(self, message: Message) -> tuple[bytes | None, bytes | None, Headers]:
-        key, value, headers = parts_of(message)
-        mask = self._mask
-        if not mask.is_needed:
-            return key, value, headers
-        return mask.key(key), mask.value(value), mask.headers(headers)
 
-
-def row_of(message: Message, key: bytes | None, value: bytes | None, headers: Headers) -> Row:
-    """Return a record as a list shows it."""
+def record_of(message: Message) -> Record:
+    """Return a record as Kafka has it: nothing is hidden."""
     kind, timestamp = message.timestamp()
+    place = str(message.topic()), int(message.partition() or 0), int(message.offset() or 0)
+    return Record(*place, timestamp if kind else None, *parts_of(message))
+
+
+def row_of(record: Record) -> Row:
+    """Return a record as a list shows it."""
     return Row(
-        int(message.partition() or 0),
-        int(message.offset() or 0),
-        timestamp if kind else None,
-        short(key, 120),
-        short(value),
-        [(text_of(name.encode(), 100), text_of(data, 100)) for name, data in headers[:20]],
+        *(record.partition, record.offset, record.timestamp_ms),
+        *(short(record.key, 120), short(record.value)),
+        [(text_of(name.encode(), 100), text_of(data, 100)) for name, data in record.headers[:20]],
     )
 
 

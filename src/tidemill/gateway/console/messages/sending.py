@@ -312,7 +312,7 @@ async def _selected(view: View, topic: Topic, chosen: Sequence[str]) -> list[Raw
 
 
 async def _all(view: View, criteria: Criteria) -> list[Raw]:
-    search = Search(view, criteria, lambda _, key, value, headers: (key, value, headers))
+    search = Search(view, criteria, lambda record: (record.key, record.value, record.headers))
     await search.start()
     found: list[Raw] = []
     size, left_s = 0, RESEND_S

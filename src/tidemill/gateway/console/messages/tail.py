@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from typing import Any
 
 import orjson
 from starlette.responses import Response
 
 from tidemill.errors import TidemillError
 from tidemill.gateway.console.contract import View
-from tidemill.gateway.console.messages.masking import Mask
+from tidemill.gateway.console.messages.masking import Mask, Record
 from tidemill.gateway.console.messages.search import Criteria, Row, matcher, row_of
 from tidemill.gateway.following import Recent
 from tidemill.gateway.server_sent import (
@@ -46,12 +45,8 @@ async def tail(view: View) -> Response:
     def row_of_recent(recent: Recent) -> Row | None:
         if criteria.partition not in (None, recent.partition):
             return None
-        record: Any = _Record(recent)
-        headers = mask.headers(record.headers())
-        key, value = mask.key(record.key()), mask.value(record.value())
-        if not matches(key, value, headers, record):
-            return None
-        return row_of(record, key, value, headers)
+        record = mask.record(_record(recent))
+        return row_of(record) if matches(record) else None
 
     async def events() -> AsyncIterator[bytes]:
         yield RETRY
@@ -92,38 +87,17 @@ async def tail(view: View) -> Response:
     return event_stream(events())
 
 
-class _Record:
-    """A recent record with the methods of a ``Message`` that rows and conditions use."""
-
-    def __init__(self, recent: Recent) -> None:
-        self._recent = recent
-        self._fields = orjson.loads(recent.line)
-
-    def topic(self) -> str:
-        return self._recent.topic
-
-    def partition(self) -> int:
-        return self._recent.partition
-
-    def offset(self) -> int:
-        return self._recent.offset
-
-    def timestamp(self) -> tuple[int, int]:
-        found = self._fields["timestamp"]
-        return (0, -1) if found is None else (1, found)
-
-    def key(self) -> bytes | None:
-        return _bytes(self._fields["key"], self._fields.get("key_encoding"))
-
-    def value(self) -> bytes | None:
-        return _bytes(self._fields["value"], self._fields.get("value_encoding"))
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        pairs = self._fields["headers"]
-        return [(each[0], _bytes(each[1], each[2] if len(each) > 2 else None)) for each in pairs]
+def _record(recent: Recent) -> Record:
+    fields = orjson.loads(recent.line)
+    return Record(
+        *(recent.topic, recent.partition, recent.offset, fields["timestamp"]),
+        _bytes(fields["key"], fields.get("key_encoding")),
+        _bytes(fields["value"], fields.get("value_encoding")),
+        [(name, _bytes(*content)) for name, *content in fields["headers"]],
+    )
 
 
-def _bytes(text: str | None, encoding: str | None) -> bytes | None:
+def _bytes(text: str | None, encoding: str | None = None) -> bytes | None:
     if text is None:
         return None
     return base64.b64decode(text) if encoding else text.encode()
