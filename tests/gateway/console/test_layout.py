@@ -99,8 +99,7 @@ def test_long_figures_do_not_touch_and_tables_fit_a_common_screen(
     context = {**data, "frame": frame, "view": view, "csrf": lambda: ""}
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.set_content(Renderer().page(f"{address}.html", context))
-    for name in ("console.css", "workers.css"):
-        page.add_style_tag(content=(_STATIC / name).read_text())
+    page.add_style_tag(content=(_STATIC / "console.css").read_text())
     assert page.evaluate(TOUCHING) == []
     assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") == 0
     if width == 1280:

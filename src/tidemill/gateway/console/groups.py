@@ -16,6 +16,7 @@ from tidemill.gateway.cluster import changes
 from tidemill.gateway.cluster.state import GroupState, MemberState, Snapshot
 from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
 from tidemill.gateway.console.lists import by_attribute, listed
+from tidemill.gateway.console.render import plural
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.parameters import time_of
 from tidemill.gateway.topics import Place
@@ -169,8 +170,7 @@ async def reset(view: View, form: Form) -> Done:
     offsets = {(each.topic, each.partition): each.after for each in changed}
     move = changes.move_starts if group.kind == SHARE else changes.commit
     await asyncio.to_thread(move, view.parts.kafka, group.name, offsets)
-    count = len(changed)
-    return Done(url, f"Moved {group.name} on {count} partition{'' if count == 1 else 's'}.")
+    return Done(url, f"Moved {group.name} on {plural(len(changed), 'partition')}.")
 
 
 async def _changes(view: View, group: GroupState, form: Form) -> list[Change]:
@@ -244,8 +244,7 @@ def _number(text: str) -> int:
 
 def _members(members: tuple[MemberState, ...]) -> str:
     clients = ", ".join(sorted({each.client for each in members})[:3])
-    count = len(members)
-    return f"{count} member{'' if count == 1 else 's'} ({clients})"
+    return f"{plural(len(members), 'member')} ({clients})"
 
 
 GROUPS = Page(

@@ -12,6 +12,7 @@ from typing import Any
 from tidemill.errors import TidemillError
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Page, View, address
+from tidemill.gateway.console.render import plural, some_of
 from tidemill.kafka_client.errors import UnsupportedSettingError
 from tidemill.metrics.published import LOST_AFTER_MS
 
@@ -112,22 +113,22 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     found: list[Attention] = []
     without = [each.name for each in snapshot.topics.values() if -1 in each.leaders]
     if without:
-        text = f"{_names(without)}: partitions have no leader, and can't be read or written."
+        topics = some_of("Topic", "Topics", without)
+        text = f"{topics}: partitions have no leader, and can't be read or written."
         command = f"tidemill topic describe {without[0]}"
         found.append(Attention("problem", text, command, _topic_url(without[0])))
     behind = [each.name for each in snapshot.topics.values() if each.under_replicated]
     if behind:
-        text = f"{_names(behind)}: replicas are not in sync."
+        text = f"{some_of('Topic', 'Topics', behind)}: replicas are not in sync."
         command = f"tidemill topic describe {behind[0]}"
         found.append(Attention("warning", text, command, _topic_url(behind[0])))
     for group in sorted(snapshot.groups.values(), key=lambda each: -(each.lag_s or 0)):
         if group.lag and (group.lag_s or 0) > _LAG_S:
             stopped = "" if group.members else " It has no members."
             minutes = int((group.lag_s or 0) // 60)
-            records = "record" if group.lag == 1 else "records"
             older = "more than " if group.is_older else ""
             text = (
-                f"Group {group.name} is {group.lag:,} {records} behind; the oldest is "
+                f"Group {group.name} is {plural(group.lag, 'record')} behind; the oldest is "
                 f"{older}{minutes} min old.{stopped}"
             )
             command = f"tidemill group describe {group.name}"
@@ -137,11 +138,6 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
             break
     found += [Attention("note", each) for each in snapshot.problems]
     return found
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{'Topic' if len(names) == 1 else 'Topics'} {', '.join(names[:3])}{more}"
 
 
 def _topic_url(name: str) -> str:

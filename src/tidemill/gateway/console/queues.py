@@ -24,6 +24,7 @@ from tidemill.gateway.console.contract import (
     address,
 )
 from tidemill.gateway.console.lists import by_key, listed
+from tidemill.gateway.console.render import plural
 from tidemill.gateway.errors import HttpError
 
 MOST_MOVED = 1000
@@ -201,7 +202,7 @@ async def purge(view: View, form: Form) -> Done:
     """Drop the messages of a queue that are ready."""
     name = view.needed("name")
     count = await _actions(view).purge(name)
-    return Done(address("queue", name=name), f"Dropped {_messages(count)} of {name}.")
+    return Done(address("queue", name=name), f"Dropped {plural(count, 'message')} of {name}.")
 
 
 async def move_back(view: View, form: Form) -> Done:
@@ -210,15 +211,12 @@ async def move_back(view: View, form: Form) -> Done:
     moved = await _actions(view).move_back(name, MOST_MOVED)
     url = address("queue", name=name)
     text = "\n".join(
-        f"{_messages(count)} moved to {target}." for target, count in sorted(moved.targets.items())
+        f"{plural(count, 'message')} moved to {target}."
+        for target, count in sorted(moved.targets.items())
     )
     if moved.stayed:
-        text += f"\n{_messages(moved.stayed)} stayed: without a queue to go back to."
+        text += f"\n{plural(moved.stayed, 'message')} stayed: without a queue to go back to."
     return Done(url, text.strip() or f"{name} has no message to move.")
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 # --- connections ---------------------------------------------------------------------------------
@@ -284,7 +282,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     return [
         Attention(
             "note",
-            f"Queue {name} has {_messages(count)} ready, and no consumer.",
+            f"Queue {name} has {plural(count, 'message')} ready, and no consumer.",
             f"tidemill queue describe {name}",
             address("queue", name=name),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,11 @@ def duration(seconds: float | None) -> str:
             parts.append(f"{left // length} {unit}")
             left %= length
     return " ".join(parts[:2])
+
+
+def ms(value: float | None) -> str:
+    """Return a length of time that is given in milliseconds."""
+    return duration(None if value is None else value / 1000)
 
 
 def moment(time_ms: float | None) -> str:
@@ -113,6 +118,22 @@ def points(values: Sequence[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
+_FILTERS: Mapping[str, Callable[..., Any]] = {
+    each.__name__: each for each in (number, size, duration, ms, moment, clock, ago, points)
+}
+
+
+def figure_of(form: str, value: float | None) -> str:
+    """Return a figure of a status.
+
+    Args:
+        form: The name of the filter that writes it.
+    """
+    if form == "moment":
+        value = value or None  # 0: there is none
+    return str(_FILTERS[form](value))
+
+
 class Renderer:
     """Renders templates.
 
@@ -129,16 +150,8 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(
-            number=number,
-            size=size,
-            duration=duration,
-            moment=moment,
-            clock=clock,
-            ago=ago,
-            points=points,
-        )
-        self._environment.globals.update(address=address, plural=plural)
+        self._environment.filters.update(_FILTERS)
+        self._environment.globals.update(address=address, plural=plural, figure_of=figure_of)
         # Blocks are also rendered alone, where what their template imports is not there.
         self._environment.globals["ui"] = self._environment.get_template("macros.html").module
 
@@ -159,6 +172,12 @@ class Renderer:
 def plural(count: int, word: str) -> str:
     """Return a number with its noun."""
     return f"{number(count)} {word}{'' if count == 1 else 's'}"
+
+
+def some_of(one: str, several: str, names: Sequence[str]) -> str:
+    """Return names with the word for them, at most three: ``topics a, b, c and 2 more``."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{one if len(names) == 1 else several} {', '.join(names[:3])}{more}"
 
 
 def hidden(name: str, value: str) -> Markup:

@@ -46,7 +46,7 @@ _MOST = 20_000
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a kind: a value of the status, and how it is written."""
+    """A figure of a kind: a value of the status, and the filter that writes it."""
 
     key: str
     title: str
@@ -186,6 +186,13 @@ async def all_of(kind: Kind, view: View) -> Data:
     return {"kind": kind, "list": found}
 
 
+async def _existing(kind: Kind, view: View, name: str) -> Board:
+    board = await board_of(view.parts, kind)
+    if name not in board.definitions:
+        raise HttpError(404, f"unknown_{kind.noun}", f"there is no {kind.noun} {name[:200]}")
+    return board
+
+
 async def one_of(kind: Kind, view: View) -> Data:
     """Return one definition.
 
@@ -193,9 +200,7 @@ async def one_of(kind: Kind, view: View) -> Data:
         HttpError: there is none with this name (404).
     """
     name = view.needed("name")
-    board = await board_of(view.parts, kind)
-    if name not in board.definitions:
-        raise HttpError(404, f"unknown_{kind.noun}", f"there is no {kind.noun} {name[:200]}")
+    board = await _existing(kind, view, name)
     found = orders.describe(board, name)
     status = found.status
     mask = Mask(_text(found.definition.get("topic")), view.settings.masked())
@@ -318,7 +323,7 @@ def _pretty(value: Mapping[str, Any]) -> str:
 
 
 async def _pause(kind: Kind, paused: bool, view: View, form: Form) -> Done:
-    board, name = await _existing(kind, view, form)
+    board, name = await _ordered(kind, view, form)
     kafka = view.parts.kafka
     await asyncio.to_thread(orders.pause, kafka, kind.topic, kind.noun, name, board, paused=paused)
     text = f"{kind.noun.capitalize()} {name} {'is paused' if paused else 'continues'}."
@@ -332,20 +337,20 @@ async def _order(kind: Kind, view: View, name: str, command: str, **payload: Any
 
 
 async def _restart(view: View, form: Form) -> Done:
-    _, name = await _existing(SOURCE, view, form)
+    _, name = await _ordered(SOURCE, view, form)
     await _order(SOURCE, view, name, "restart", resnapshot=False)
     return _done(SOURCE, view, name, f"Source {name} starts again.")
 
 
 async def _test(view: View, form: Form) -> Done:
-    _, name = await _existing(WEBHOOK, view, form)
+    _, name = await _ordered(WEBHOOK, view, form)
     await _order(WEBHOOK, view, name, f"test/{uuid.uuid4().hex}")
     return _done(WEBHOOK, view, name, "A test event is sent: its attempt will be in the list.")
 
 
 async def _redeliver(view: View, form: Form) -> Done:
     """Order a redelivery: of all dead letters, or of one record."""
-    _, name = await _existing(WEBHOOK, view, form)
+    _, name = await _ordered(WEBHOOK, view, form)
     wanted: dict[str, Any] = {"failed": True}
     if "offset" in form:
         partition, offset = form.number("partition"), form.number("offset")
@@ -355,18 +360,15 @@ async def _redeliver(view: View, form: Form) -> Done:
     return _done(WEBHOOK, view, name, f"{what} delivered again, with the same ids.")
 
 
-async def _existing(kind: Kind, view: View, form: Form) -> tuple[Board, str]:
-    """Return the board and the name that a form is about.
+async def _ordered(kind: Kind, view: View, form: Form) -> tuple[Board, str]:
+    """Return the board, as it is now, and the name that a form is about.
 
     Raises:
         HttpError: there is none with this name (404).
     """
     name = form.needed("name")
     view.parts.tables.expire()
-    board = await board_of(view.parts, kind)
-    if name not in board.definitions:
-        raise HttpError(404, f"unknown_{kind.noun}", f"there is no {kind.noun} {name[:200]}")
-    return board, name
+    return await _existing(kind, view, name), name
 
 
 def _done(kind: Kind, view: View, name: str, text: str) -> Done:

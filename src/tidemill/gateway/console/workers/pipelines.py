@@ -16,7 +16,7 @@ from typing import Any
 from tidemill.gateway.cluster.state import Snapshot
 from tidemill.gateway.console.contract import Attention, Data, Page, View, address
 from tidemill.gateway.console.lists import by_key, listed
-from tidemill.gateway.console.render import duration, number
+from tidemill.gateway.console.render import duration, number, some_of
 from tidemill.gateway.console.workers.graph import Node, picture
 from tidemill.gateway.errors import HttpError
 from tidemill.spark.pipelines.progress import HISTORY_STEP_S, TOPIC, QueryStatus, decode
@@ -206,20 +206,17 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
         failed = [each.status.query for each in found if each.state == "failed"]
         waiting = [each.status.query for each in found if each.state == "waiting"]
         if failed:
-            text = f"Pipeline {name}: {_names(failed)} failed, and will not start again."
+            which = some_of("query", "queries", failed)
+            text = f"Pipeline {name}: {which} failed, and will not start again."
             attention.append(Attention("problem", text, command, url))
         elif any(each.state == "lost" for each in found):
             text = f"Pipeline {name} has published nothing for a minute: it may have been killed."
             attention.append(Attention("warning", text, command, url))
         elif waiting:
-            text = f"Pipeline {name}: {_names(waiting)} failed, and will start again soon."
+            which = some_of("query", "queries", waiting)
+            text = f"Pipeline {name}: {which} failed, and will start again soon."
             attention.append(Attention("warning", text, command, url))
     return attention[:20]
-
-
-def _names(queries: Sequence[str]) -> str:
-    more = f" and {len(queries) - 3} more" if len(queries) > 3 else ""
-    return f"{'query' if len(queries) == 1 else 'queries'} {', '.join(queries[:3])}{more}"
 
 
 def _minute(at_ms: int | None) -> str:
