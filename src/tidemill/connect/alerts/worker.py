@@ -251,7 +251,9 @@ class Run:
             scraped = await self._pages.scrape(self._wanted)
             assert self._workers is not None
             scraped.add(await asyncio.to_thread(self._workers.page), self._wanted)
-            self._report_problems(scraped)
+            for url in self._config.settings.urls():
+                if self._is_new(url, problem := scraped.problems.get(url, "")):
+                    log.warning("alert.scrape_failed", url=url, error=problem)
         at_ms = now_ms()
         changes: Changes = {}
         for rule in self._config.rules:
@@ -290,7 +292,8 @@ class Run:
         limited = self._machine.limited[rule.name]
         if limited:
             problem, hint = f"{limited} sets of labels have no alert", "Use by, or a filter."
-        self._say(rule.name, problem, hint)
+        if self._is_new(rule.name, problem):
+            log.warning("alert.problem", alert=rule.name, problem=problem, hint=hint)
         self._rule_states[rule.name] = {
             "source": rule.metric or rule.topic,
             "measure": rule.measured,
@@ -312,20 +315,11 @@ class Run:
             f"Did you mean {close[0]}?" if close else "docs/metrics.md has all names.",
         )
 
-    def _say(self, rule: str, problem: str, hint: str) -> None:
-        """Log a problem of a rule once, until it changes."""
-        if self._said.get(rule, "") != problem:
-            self._said[rule] = problem
-            if problem:
-                log.warning("alert.problem", alert=rule, problem=problem, hint=hint)
-
-    def _report_problems(self, scraped: Scraped) -> None:
-        for url in self._config.settings.urls():
-            problem = scraped.problems.get(url, "")
-            if self._said.get(url, "") != problem:
-                self._said[url] = problem
-                if problem:
-                    log.warning("alert.scrape_failed", url=url, error=problem)
+    def _is_new(self, about: str, problem: str) -> bool:
+        """Return whether a rule or a URL has a problem that was not logged yet."""
+        is_new = self._said.get(about, "") != problem
+        self._said[about] = problem
+        return is_new and bool(problem)
 
     def _heartbeat(self, at_ms: int) -> Changes:
         """Return the state of the worker, if it has changed or is old."""

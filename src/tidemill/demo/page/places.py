@@ -92,13 +92,3 @@ def bend(origin: Spot, destination: Spot) -> Spot:
         round(x + side * _BEND * (destination.y - origin.y), 1),
         round(y - side * _BEND * (destination.x - origin.x), 1),
     )
-
-
-def route(origin: str, destination: str) -> str | None:
-    """Return a route as a path, or None if an airport is not on the map."""
-    known = places()
-    if origin not in known or destination not in known:
-        return None
-    a, b = known[origin], known[destination]
-    c = bend(a, b)
-    return f"M{a.x:g} {a.y:g}Q{c.x:g} {c.y:g} {b.x:g} {b.y:g}"

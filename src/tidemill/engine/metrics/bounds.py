@@ -23,17 +23,24 @@ def bounded(names: Iterable[str], most: int) -> Callable[[str], str]:
 
 
 class Sums:
-    """Adds numbers by label, in the order in which the labels come."""
+    """Adds numbers by label, in the order in which the labels come.
 
-    def __init__(self, fields: int) -> None:
-        self._fields = fields
+    Args:
+        fields: How many numbers there are for each.
+        most: Labels with numbers of their own. Those of the rest are added together.
+    """
+
+    def __init__(self, fields: int, most: int | None = None) -> None:
+        self._fields, self._most = fields, most
         self._sums: dict[tuple[str, ...], list[float]] = {}
 
     def at(self, *labels: str) -> list[float]:
         """Return the numbers of some labels, to be changed in place."""
         found = self._sums.get(labels)
         if found is None:
-            found = self._sums[labels] = [0] * self._fields
+            if self._most is not None and len(self._sums) >= self._most:
+                labels = (OTHER,) * len(labels)
+            found = self._sums.setdefault(labels, [0] * self._fields)
         return found
 
     def rows(self, field: int) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -18,7 +18,7 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
 from tidemill.metrics.definition import gauge
-from tidemill.metrics.registry import OTHER, Family, Registry
+from tidemill.metrics.registry import Family, Registry
 
 GROUPS = gauge("tidemill_groups", "Groups, also those without members.")
 MEMBERS = gauge("tidemill_group_members", "Members of a group.", "group")
@@ -122,17 +122,13 @@ class GroupMetrics:
         for group, count in members.items():
             counts.at(label(group))[0] += count
         yield MEMBERS, counts.rows(0)
-        sums, kept = Sums(2), set[tuple[str, str]]()
+        sums = Sums(2, self._most)
         now_ms = self._clock.now_ms()
         self._lookups = 0
         for number, found in enumerate(self.committed()):
             if found is not None:
                 (group, topic, partition), log, offset = found
-                shown = label(group), topic
-                if shown not in kept and len(kept) >= self._most:
-                    shown = OTHER, OTHER
-                kept.add(shown)
-                each = sums.at(*shown)
+                each = sums.at(label(group), topic)
                 lag = max(log.high_watermark - max(offset, log.log_start_offset), 0)
                 each[0] += lag
                 if lag:
@@ -171,13 +167,9 @@ class GroupMetrics:
         yield PARTITION_LAG, ((labels, lag) for labels, _, lag in found)
 
     def _collect_shares(self) -> Iterator[Family]:
-        sums, kept = Sums(1), set[tuple[str, str]]()
+        sums = Sums(1, self._most)
         for group, topic, lag in self._shares.lags():
-            shown = group, topic
-            if shown not in kept and len(kept) >= self._most:
-                shown = OTHER, OTHER
-            kept.add(shown)
-            sums.at(*shown)[0] += lag
+            sums.at(group, topic)[0] += lag
         yield SHARE_LAG, sums.rows(0)
 
     # --- transactions ----------------------------------------------------------------------------
