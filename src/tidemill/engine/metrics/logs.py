@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from tidemill.engine import journaling
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.metrics.bounds import Sums, bounded
 from tidemill.engine.records.read import Reader
-from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.store import LogStore
-from tidemill.metrics.definition import Metric, counter, gauge
+from tidemill.metrics.definition import counter, gauge
 from tidemill.metrics.registry import Family, Registry, Row
 
 TOPICS = gauge("tidemill_topics", "Topics, with the broker's own.")
@@ -47,31 +46,36 @@ JOURNAL_WRITTEN = counter(
     "tidemill_journal_written_bytes_total", "Bytes of entries that were written to the journal."
 )
 
-_PLACE = ("topic", "partition")
-OF_PARTITIONS: Mapping[Metric, Callable[[PartitionLog], int]] = {
-    gauge(
-        "tidemill_partition_log_start_offset", "First offset of a partition.", *_PLACE
-    ): lambda log: log.log_start_offset,
-    gauge(
-        "tidemill_partition_log_end_offset", "Offset of the next record of a partition.", *_PLACE
-    ): lambda log: log.log_end_offset,
-    gauge(
-        "tidemill_partition_high_watermark",
-        "Offset below which all records of a partition are on disk. Readers see nothing above it.",
-        *_PLACE,
-    ): lambda log: log.high_watermark,
-    gauge(
-        "tidemill_partition_last_stable_offset",
-        "Offset below which no transaction is open in a partition.",
-        *_PLACE,
-    ): lambda log: log.last_stable_offset,
-    gauge(
-        "tidemill_partition_size_bytes", "Size of a partition's segments on disk.", *_PLACE
-    ): lambda log: log.size_bytes,
-    gauge(
-        "tidemill_partition_segments", "Number of a partition's segments.", *_PLACE
-    ): lambda log: len(log.segments),
-}
+START = gauge(
+    "tidemill_partition_log_start_offset", "First offset of a partition.", "topic", "partition"
+)
+END = gauge(
+    "tidemill_partition_log_end_offset",
+    "Offset of the next record of a partition.",
+    "topic",
+    "partition",
+)
+HIGH_WATERMARK = gauge(
+    "tidemill_partition_high_watermark",
+    "Offset below which all records of a partition are on disk. Readers see nothing above it.",
+    "topic",
+    "partition",
+)
+STABLE = gauge(
+    "tidemill_partition_last_stable_offset",
+    "Offset below which no transaction is open in a partition.",
+    "topic",
+    "partition",
+)
+SIZE = gauge(
+    "tidemill_partition_size_bytes",
+    "Size of a partition's segments on disk.",
+    "topic",
+    "partition",
+)
+SEGMENTS = gauge(
+    "tidemill_partition_segments", "Number of a partition's segments.", "topic", "partition"
+)
 
 
 class LogMetrics:
@@ -136,12 +140,9 @@ class LogMetrics:
 
     def _partitions(self) -> Iterator[Family]:
         logs = [((tp.topic, str(tp.partition)), log) for tp, log in self._store.partitions.items()]
-        for metric, value in OF_PARTITIONS.items():
-            yield metric, _rows(logs, value)
-
-
-def _rows(
-    logs: Iterable[tuple[tuple[str, str], PartitionLog]], value: Callable[[PartitionLog], int]
-) -> Iterator[Row]:
-    for labels, log in logs:
-        yield labels, value(log)
+        yield START, ((labels, log.log_start_offset) for labels, log in logs)
+        yield END, ((labels, log.log_end_offset) for labels, log in logs)
+        yield HIGH_WATERMARK, ((labels, log.high_watermark) for labels, log in logs)
+        yield STABLE, ((labels, log.last_stable_offset) for labels, log in logs)
+        yield SIZE, ((labels, log.size_bytes) for labels, log in logs)
+        yield SEGMENTS, ((labels, len(log.segments)) for labels, log in logs)
