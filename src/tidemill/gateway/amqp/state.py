@@ -17,10 +17,10 @@ from typing import Any
 
 import orjson
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.reading import arrived
+from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.gateway.errors import HttpError, from_error, from_kafka, unavailable
 
@@ -40,6 +40,7 @@ _STALE_MS = 180_000
 _ROUND_MS = 3000
 """A fact that is older than the last round by this has not changed since."""
 _CLIENT = "tidemill-gateway-amqp"
+_PLACE = (TOPIC, 0)
 
 log = structlog.get_logger("tidemill.gateway")
 
@@ -161,16 +162,17 @@ class AmqpState:
         error: HttpError | None = None
         try:
             self._create_topic()
-            consumer = self._kafka.consumer(
+            follower = Follower.of(
+                self._kafka,
                 _CLIENT,
-                isolation_level="read_uncommitted",
-                enable_partition_eof=True,
-                auto_offset_reset="earliest",
+                [_PLACE],
+                "read_uncommitted",
+                starts={_PLACE: self._position},
                 fetch_wait_max_ms=500,
                 queued_max_messages_kbytes=16_384,
             )
-            with contextlib.closing(consumer):
-                self._follow(consumer)
+            with contextlib.closing(follower):
+                self._follow(follower)
         except KafkaException as failed:
             error = from_kafka(failed.args[0], f"topic {TOPIC}")
         except TidemillError as failed:
@@ -208,24 +210,16 @@ class AmqpState:
             "tidemill acl grant --for gateway",
         )
 
-    def _follow(self, consumer: Consumer) -> None:
+    def _follow(self, follower: Follower) -> None:
         self._has_round = False
-        consumer.assign([TopicPartition(TOPIC, 0, self._position)])
+        ends = end_offsets(self._kafka, _CLIENT, TOPIC)
         while not self._is_closed and time.monotonic() - self._looked_at < IDLE_S:
-            for message in arrived(consumer, 0.5):
-                error = message.error()
-                if error is None:
-                    self._apply(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self._reached_end()
-                elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
-                    raise KafkaException(error)
-
-    def _reached_end(self) -> None:
-        if self._has_round and not self._is_complete:
-            with self._lock:
-                self._is_complete = True
-                self._changed.notify_all()
+            for message in follower.poll(0.5):
+                self._apply(message)
+            if self._has_round and not self._is_complete and not follower.behind(ends):
+                with self._lock:
+                    self._is_complete = True
+                    self._changed.notify_all()
 
     def _apply(self, message: Message) -> None:
         self._take(message)
