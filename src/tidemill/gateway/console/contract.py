@@ -5,12 +5,13 @@ Must not know: how a page is rendered or served.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -127,18 +128,8 @@ class Done:
     is_problem: bool = False
 
 
-class Form(dict[str, str]):
-    """The fields of a form, each with its last value.
-
-    Attributes:
-        lists: All values of each field: those of checkboxes, for example.
-    """
-
-    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self.lists: dict[str, list[str]] = {}
-        for name, value in pairs:
-            self.lists.setdefault(name, []).append(value)
-        super().__init__({name: values[-1] for name, values in self.lists.items()})
+class Form(ImmutableMultiDict[str, str]):
+    """The fields of a form. ``getlist`` returns all values of a field: those of checkboxes."""
 
     def needed(self, name: str) -> str:
         """Return a field without white space around it.

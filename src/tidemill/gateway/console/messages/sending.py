@@ -269,7 +269,7 @@ async def resend(view: View, form: Form) -> Done:
     if form.get("which") == "all":
         found = await _all(view, criteria)
     else:
-        found = await _selected(view, source, form.lists.get("record", []))
+        found = await _selected(view, source, form.getlist("record"))
     records: list[tuple[str, InputRecord]] = []
     for key, value, headers in found:
         origin = origin_of(headers)
