@@ -56,10 +56,7 @@ class Boards:
 
     def kafka(self, servers: str, properties: list[str] | None) -> Kafka:
         """Return the cluster for ``-b`` and ``-X``, after a check that it is reachable."""
-        from tidemill.confluent.clients import Kafka
-
-        cluster = Cluster.at(servers, properties)
-        return Kafka(cluster.servers, cluster.properties)
+        return Cluster.at(servers, properties).kafka
 
     def read(self, kafka: Kafka) -> Board:
         """Return all definitions, commands and statuses."""

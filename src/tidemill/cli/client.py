@@ -191,10 +191,11 @@ class Cluster:
     def config(self, **more: Any) -> dict[str, Any]:
         """Return librdkafka's configuration. Keywords have underscores for dots; ``-X`` wins."""
         limit = {"socket_connection_setup_timeout_ms": int(CONNECT_SECONDS * 1000)}
-        return self._kafka.config("tidemill-cli", **{**limit, **more})
+        return self.kafka.config("tidemill-cli", **{**limit, **more})
 
     @cached_property
-    def _kafka(self) -> Kafka:
+    def kafka(self) -> Kafka:
+        """The cluster, for what makes its own clients."""
         from tidemill.confluent.clients import Kafka
 
         return Kafka(self.servers, self.properties)
@@ -203,7 +204,7 @@ class Cluster:
     def admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
-        made: AdminClient = self._kafka.make(AdminClient, self.config())
+        made: AdminClient = self.kafka.make(AdminClient, self.config())
         return made
 
     def producer(self, on_error: OnError | None = None, **config: Any) -> Producer:
@@ -211,7 +212,7 @@ class Cluster:
         from confluent_kafka import Producer
 
         settings = self.config(**config) | ({"error_cb": on_error} if on_error else {})
-        made: Producer = self._kafka.make(Producer, settings)
+        made: Producer = self.kafka.make(Producer, settings)
         return made
 
     def consumer(
@@ -234,7 +235,7 @@ class Cluster:
         settings = self.config(enable_auto_commit=False, **config)
         settings |= {"error_cb": on_error} if on_error else {}
         settings |= {"on_commit": on_commit} if on_commit else {}
-        made: Consumer = self._kafka.make(Consumer, settings)
+        made: Consumer = self.kafka.make(Consumer, settings)
         return made
 
     # --- requests ----------------------------------------------------------------------------

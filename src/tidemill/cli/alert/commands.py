@@ -30,7 +30,6 @@ from tidemill.connect.alerts.topics import TEST
 from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
-    from tidemill.confluent.clients import Kafka
     from tidemill.connect.alerts.desk import Desk
 
 _MOST_PROBLEMS = 20
@@ -209,7 +208,7 @@ def send_test(
     from tidemill.connect.alerts.model import OrderedTest
     from tidemill.connect.alerts.store import read_alerts, write_orders
 
-    kafka = _kafka(servers, properties)
+    kafka = Cluster.at(servers, properties).kafka
     worker = _desk(servers, properties).worker() or {"state": "no worker"}
     known = worker.get("receivers", {})
     if known and receiver not in known:
@@ -269,7 +268,7 @@ def run(
         raise SettingsError(
             "the settings file has no [[alert]]", hint="See docs/guide-alerts.md, or use --config."
         )
-    kafka = _kafka(servers, properties)
+    kafka = Cluster.at(servers, properties).kafka
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
     worker = Worker(kafka, Config(loaded.section(AlertsSection), rules, receivers, known_series()))
     until_signal(worker.run)
@@ -278,17 +277,10 @@ def run(
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _kafka(servers: str, properties: list[str] | None) -> Kafka:
-    from tidemill.confluent.clients import Kafka
-
-    cluster = Cluster.at(servers, properties)
-    return Kafka(cluster.servers, cluster.properties)
-
-
 def _desk(servers: str, properties: list[str] | None) -> Desk:
     from tidemill.connect.alerts.desk import Desk
 
-    return Desk(_kafka(servers, properties))
+    return Desk(Cluster.at(servers, properties).kafka)
 
 
 @contextlib.contextmanager

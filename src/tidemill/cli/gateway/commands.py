@@ -36,7 +36,6 @@ def gateway(
     from tidemill import telemetry
     from tidemill.cli.options import pairs
     from tidemill.cli.server.settings_file import load
-    from tidemill.confluent.clients import Kafka
     from tidemill.gateway.console.settings import ConsoleSettings
     from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSection
     from tidemill.gateway.run import run
@@ -69,7 +68,6 @@ def gateway(
         event = {"event": "ready", **urls, "pid": os.getpid()}
         print(json.dumps(event, separators=(",", ":")), flush=True)
 
-    kafka = Kafka(cluster.servers, cluster.properties)
     console = loaded.section(ConsoleSettings)
-    run(kafka, loaded.section(GatewaySettings), hooks, console, ready)
+    run(cluster.kafka, loaded.section(GatewaySettings), hooks, console, ready)
     output.note("Stopped.")
