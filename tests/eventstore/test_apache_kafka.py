@@ -8,6 +8,9 @@ from tests.eventstore.test_async_store import (  # noqa: F401
     test_a_version_heard_from_another_process_is_read_first,
     test_it_appends_reads_and_follows,
 )
+from tests.eventstore.test_groups import (  # noqa: F401
+    test_a_group_that_was_offline_until_its_offset_expired_continues_where_it_stopped,
+)
 from tests.eventstore.test_index import (  # noqa: F401
     test_a_replaced_topic_is_an_error,
     test_an_index_of_another_log_is_an_error_until_it_is_rebuilt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
+from tidemill.eventstore import groups
 from tidemill.eventstore.deliveries import Backoff, Deliveries
 from tidemill.eventstore.errors import EventStoreError
 from tidemill.eventstore.events import NewEvent, Query, StoredEvent
@@ -159,6 +161,62 @@ def test_a_second_member_takes_over_and_a_late_acknowledgement_counts_for_nothin
             assert last.event.position == 3
             last.ack()
     assert committed(kafka, store.topic) == 3
+
+
+def forget_offsets(kafka: Kafka, group: str) -> None:
+    """Delete a group without members, as a broker does with its offsets after a week."""
+    admin: Any = kafka.admin("tests")
+    (future,) = admin.delete_consumer_groups([group]).values()
+    future.result(30)
+
+
+def test_a_group_that_was_offline_until_its_offset_expired_continues_where_it_stopped(
+    kafka: Kafka, store: Store
+) -> None:
+    store.append("s", [NewEvent("e"), NewEvent("e"), NewEvent("e")])
+    with Group(store, kafka, "g") as group:
+        for _ in range(2):
+            taken(group).ack()
+    forget_offsets(kafka, f"{store.topic}.g")
+    store.append("s", [NewEvent("e")])
+    with Group(store, kafka, "g") as group:
+        versions = []
+        for _ in range(2):
+            delivery = taken(group)
+            versions.append(delivery.event.version)
+            delivery.ack()
+        assert versions == [3, 4]
+    with Group(store, kafka, "g") as group:
+        assert group.take(1.0) is None  # its own notes are not events for it
+    assert store.version("group.checkpoints-g") == 2  # nothing was finished since
+
+
+def test_a_member_that_is_killed_has_noted_its_checkpoint_before(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_NOTE_POSITIONS", 2)
+    store.append("s", [NewEvent("e"), NewEvent("e"), NewEvent("e")])
+    with Group(store, kafka, "g") as group:
+        for _ in range(3):
+            taken(group).ack()
+        poll_until(lambda: store.version("group.checkpoints-g") == 1, 30, "the note is stored")
+        (note,) = store.read("group.checkpoints-g")
+        assert json.loads(note.data)["position"] >= 2
+
+
+def test_a_checkpoint_that_cannot_be_noted_is_a_warning(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append("s", [NewEvent("e")])
+    with Group(store, kafka, "g") as group:
+        taken(group).ack()
+
+        def refuse(*_: object) -> None:
+            raise EventStoreError("the broker rejects a commit")
+
+        monkeypatch.setattr(store, "append", refuse)
+    assert "the checkpoint of group g can't be noted" in caplog.text
+    assert committed(kafka, store.topic) == 1
 
 
 def test_a_group_that_could_not_join_in_time_closes_without_an_error(

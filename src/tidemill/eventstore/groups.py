@@ -2,14 +2,16 @@
 
 Members are in one Kafka consumer group, which makes one of them active; the others are there to
 take over. The checkpoint is the committed offset of the group: *a position*, below everything that
-is not acknowledged. An event that fails is tried again after a pause, and is parked after some
-attempts: in the stream ``parked-<group>`` of the same store, from where it can be replayed. Must
-not know: how a store works.
+is not acknowledged. Brokers delete offsets of a group that has had no members for a week
+(``offsets.retention.minutes``), so the checkpoint is noted in the store, too. An event that fails
+is tried again after a pause, and is parked after some attempts: in the stream ``parked-<group>`` of
+the same store, from where it can be replayed. Must not know: how a store works.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +33,14 @@ from tidemill.eventstore.store import Store
 
 PARKED = "parked"
 """The category of the streams with parked events. Groups leave it out."""
+_CHECKPOINTS = "group.checkpoints"
+"""The category of the streams with noted checkpoints. Groups leave it out."""
+_LEFT_OUT = (f"{PARKED}-", f"{_CHECKPOINTS}-")
 _COMMIT_S = 1.0
+_NOTE_S = 600.0
+_NOTE_POSITIONS = 10_000
+"""The checkpoint is noted when it is so much older than the last note. A group that was killed, and
+then offline until the broker has deleted its offsets, handles at most so much again."""
 _POLL_S = 0.1
 _OTHER_MEMBER = {
     KafkaError.ILLEGAL_GENERATION,
@@ -41,6 +50,7 @@ _OTHER_MEMBER = {
 }
 """Errors of a commit: the group has another active member now, or looks for one."""
 _DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+_log = logging.getLogger("tidemill.eventstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,7 @@ class Group:
         self._store = store
         self._name = name
         self._stream = f"{PARKED}-{name}"
+        self._checkpoints = f"{_CHECKPOINTS}-{name}"
         self._select: dict[str, Any] = {"queries": queries, "category": category}
         self._backoff = backoff or Backoff()
         self._window = window
@@ -105,6 +116,8 @@ class Group:
         self._following: Following | None = None
         self._token: object = None  # of the present assignment
         self._committed = -1
+        self._finished = 0  # the last position that was finished
+        self._noted, self._noted_at = 0, time.monotonic()
         self._woken = threading.Event()
         self._is_closed = False
         self._failure: BaseException | None = None
@@ -133,14 +146,21 @@ class Group:
         if not partitions:
             return
         (found,) = consumer.committed(partitions, timeout=REQUEST_S)
-        checkpoint = max(0, found.offset)
         try:
+            self._noted, self._noted_at = self._last_note(), time.monotonic()
+            checkpoint = self._noted if found.offset < 0 else found.offset
             self._check_checkpoint(checkpoint)
         except TidemillError as error:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
             return
+        if found.offset < 0 < checkpoint:
+            _log.info(
+                "group %s of store %s continues at position %d, which is noted in the store: the "
+                "broker has deleted its offset",
+                *(self._name, self._store.topic, checkpoint),
+            )
         with self._changed:
             self._token = object()
             self._deliveries = Deliveries(checkpoint, self._window)
@@ -148,6 +168,12 @@ class Group:
             self._following = self._store.follow(after=checkpoint, **self._select)
             self._following.listen(self._wake)
             self._changed.notify_all()
+
+    def _last_note(self) -> int:
+        """Return the checkpoint that was noted last; 0 if there is none."""
+        for each in self._store.read(self._checkpoints, backwards=True, limit=1, fresh=True):
+            return int(orjson.loads(each.data)["position"])
+        return 0
 
     def _check_checkpoint(self, checkpoint: int) -> None:
         """Check that the store has the events up to a checkpoint.
@@ -195,6 +221,8 @@ class Group:
                 if time.monotonic() - last >= _COMMIT_S:
                     self._commit()
                     last = time.monotonic()
+                    if self._is_note_due(last):
+                        self._note_checkpoint()
         except FAILURES as error:
             bare = None if isinstance(error, Exception) else error_in(error)
             if bare is not None:
@@ -220,7 +248,7 @@ class Group:
         following.check()
         with self._changed:
             for event in events:
-                if not event.stream.startswith(f"{PARKED}-"):
+                if not event.stream.startswith(_LEFT_OUT):
                     deliveries.offer(event)
             deliveries.reach(following.after)
             self._changed.notify_all()
@@ -239,6 +267,27 @@ class Group:
                 raise
             return  # a later commit, or the next member, repeats it
         self._committed = checkpoint
+
+    def _is_note_due(self, now_s: float) -> bool:
+        return self._committed - self._noted >= _NOTE_POSITIONS or now_s - self._noted_at >= _NOTE_S
+
+    def _note_checkpoint(self) -> None:
+        """Note the committed checkpoint in the store, if something was finished since the last."""
+        # A note is an event, too: without this, notes alone would bring about further ones.
+        if min(self._committed, self._finished) <= self._noted:
+            return
+        checkpoint, self._noted_at = self._committed, time.monotonic()
+        note = NewEvent("checkpoint", orjson.dumps({"position": checkpoint}))
+        try:
+            self._store.append(self._checkpoints, [note])
+        except TidemillError as error:
+            _log.warning(
+                "the checkpoint of group %s can't be noted in store %s: %s. If the group is "
+                "offline until the broker has deleted its offset, it continues at position %d",
+                *(self._name, self._store.topic, error, self._noted),
+            )
+        else:
+            self._noted = checkpoint
 
     # Deliveries.
 
@@ -297,6 +346,7 @@ class Group:
                 self._deliveries.retry(position, time.monotonic() + pause_s)
             else:
                 self._deliveries.finish(position)
+                self._finished = max(self._finished, position)
             self._changed.notify_all()
         self._woken.set()
 
@@ -355,7 +405,10 @@ class Group:
         return handled, failed
 
     def close(self) -> None:
-        """Commit the checkpoint, and leave the group. Other threads' ``take`` returns None."""
+        """Commit the checkpoint, note it in the store, and leave the group.
+
+        Other threads' ``take`` returns None.
+        """
         with self._changed:
             if self._is_closed:
                 return
@@ -366,6 +419,7 @@ class Group:
         if self._failure is None:
             with contextlib.suppress(KafkaException):
                 self._commit()
+                self._note_checkpoint()
         # librdkafka raises what went wrong while it joined, as KafkaError: nothing is joined now.
         with contextlib.suppress(*RAISED):
             self._consumer.close()
