@@ -155,6 +155,10 @@ CALLS: dict[str, tuple[Call, Question]] = {
         lambda d: d.records.find_offset("a", 0, Position.LATEST),
         (Op.DESCRIBE, T),
     ),
+    "records.find_now": (
+        lambda d: d.records.find_now("a", [(0, Position.LATEST, None)]),
+        (Op.DESCRIBE, T),
+    ),
     "records.delete_before": (lambda d: d.records.delete_before("a", 0, None), (Op.DELETE, T)),
     "records.end_of_epoch": (lambda d: d.records.end_of_epoch("a", 0, 0), (Op.DESCRIBE, T)),
     "records.producers": (lambda d: d.records.producers("a", 0), (Op.READ, T)),
@@ -387,6 +391,7 @@ KAFKA = """\
 Produce: records.append: WRITE TOPIC, WRITE TRANSACTIONAL_ID
 Fetch: records.read: READ TOPIC
 ListOffsets: records.find_offset: DESCRIBE TOPIC
+ListOffsets of first and latest ones: records.find_now: DESCRIBE TOPIC
 OffsetForLeaderEpoch: records.end_of_epoch: DESCRIBE TOPIC
 DeleteRecords: records.delete_before: DELETE TOPIC
 DescribeProducers: records.producers: READ TOPIC

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ from tidemill.log.errors import (
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.settings import Log, Settings
+from tidemill.state.internal_topics import CATALOG_TOPIC, SECURITY_TOPIC
 
 NOW = 1_700_000_000_000
 
@@ -168,11 +170,48 @@ async def test_latest_includes_records_that_were_not_synced(tmp_path: Path) -> N
     async with running(tmp_path) as engine:
         await engine.topics.ensure("t")
         engine.records.append([write("t", b"a", b"b")], Durability.WRITTEN)
+        latest_now = partial(engine.records.find_now, "t", [(0, Position.LATEST, None)])
+        assert latest_now() == [None]
         latest = await engine.records.find_offset(
             "t", 0, Position.LATEST, Isolation.READ_UNCOMMITTED
         )
         assert latest is not None
         assert latest.offset == 2
+        assert latest_now() == [(2, latest.leader_epoch)]
+
+
+async def test_offsets_that_are_known_without_a_wait_are_those_that_a_wait_finds(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as engine:
+        await engine.inner_door().topics.create([NewTopic("t", 2)])
+        await produce(engine, write("t", b"a", b"b", b"c"))
+        await engine.records.delete_before("t", 0, 2)
+        wanted: list[tuple[int, Position | int, int | None]] = [
+            (0, Position.EARLIEST, None),
+            (0, Position.LATEST, 0),
+            (1, Position.LATEST, None),
+        ]
+        others: list[tuple[int, Position | int, int | None]] = [
+            (0, Position.LATEST, 1),
+            (0, Position.MAX_TIMESTAMP, None),
+            (0, 0, None),
+            (2, Position.LATEST, None),
+            (-1, Position.EARLIEST, None),
+        ]
+        found = engine.records.find_now("t", wanted + others)
+        assert found == [(2, 0), (3, 0), (0, 0), *[None] * 5]
+        for (partition, at, epoch), known in zip(wanted, found[:3], strict=True):
+            waited = await engine.records.find_offset("t", partition, at, leader_epoch=epoch)
+            assert waited is not None
+            assert (waited.offset, waited.leader_epoch) == known
+        assert engine.records.find_now("missing", wanted) == [None] * 3
+
+
+async def test_offsets_of_a_private_topic_are_not_known(tmp_path: Path) -> None:
+    async with running(tmp_path) as engine:
+        for topic, found in ((SECURITY_TOPIC, None), (CATALOG_TOPIC, (0, 0))):
+            assert engine.records.find_now(topic, [(0, Position.EARLIEST, None)]) == [found]
 
 
 async def test_records_below_a_deleted_prefix_are_out_of_range(tmp_path: Path) -> None:

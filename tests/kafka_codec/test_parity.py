@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,12 +27,16 @@ from tests.protocols.kafka.messages import (
 )
 from tests.support.effort import examples
 from tidemill.kafka_codec.messages import (
+    Encoded,
     EncodeError,
     UnknownFieldError,
     decode_request,
     decode_response,
+    element_packer,
+    encode_element,
     encode_request,
     encode_response,
+    encode_response_in_steps,
 )
 from tidemill.kafka_codec.schema import known_versions, request_type, response_type
 from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
@@ -135,6 +140,41 @@ def test_a_field_of_no_version_is_a_mistake(tree: dict[str, Any]) -> None:
 def test_a_value_that_does_not_fit_is_a_mistake(tree: dict[str, Any]) -> None:
     with pytest.raises(EncodeError):
         encode_response(3, 12, tree)
+
+
+def test_elements_that_are_encoded_already_give_the_same_bytes() -> None:
+    partitions = [{"partition_index": n, "isr_nodes": (n,)} for n in range(300)]
+    for version in range(14):
+        path = ("topics", "partitions")
+        parts = [
+            b"".join(encode_element(3, version, path, each) for each in partitions[at : at + 7])
+            for at in range(0, len(partitions), 7)
+        ]
+        tree, encoded = (
+            {"topics": [{"name": "a", "partitions": each}, {"name": "b"}]}
+            for each in (partitions, Encoded(len(partitions), parts))
+        )
+        assert encode_response(3, version, encoded) == encode_response(3, version, tree)
+        out = bytearray()
+        assert len(list(encode_response_in_steps(3, version, encoded, out))) >= len(parts) // 8
+        assert out == encode_response(3, version, tree)
+
+
+def test_numbers_are_packed_as_a_tree_is_encoded() -> None:
+    path = ("topics", "partitions")
+    for version in range(1, 12):
+        pack = element_packer(2, version, path, ("partition_index", "timestamp", "leader_epoch"))
+        tree = {"partition_index": 2**31 - 1, "timestamp": -1, "leader_epoch": 5}
+        assert pack(*tree.values()) == encode_element(2, version, path, tree)
+    with pytest.raises(ValueError, match="not numbers"):
+        element_packer(3, 4, path, ("partition_index",))
+
+
+def test_a_field_of_another_version_does_not_hide_one_of_no_version() -> None:
+    topic = {"name": "t", "topic_id": UUID(int=1)}
+    encode_response(3, 4, {"topics": [topic, topic]})
+    with pytest.raises(UnknownFieldError, match="in any version"):
+        encode_response(3, 4, {"topics": [topic, {**topic, "partition": 1}]})
 
 
 def test_messages_show_their_fields_and_are_compared_by_them() -> None:

@@ -7,7 +7,7 @@ offers is decided in ``apis``. Sans-IO; knows no API by name.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from tidemill.errors import ProtocolError
@@ -22,22 +22,27 @@ from tidemill.kafka_codec.reader import (
     compile_step_reader,
 )
 from tidemill.kafka_codec.writer import (
+    Encoded,
     NamesInAllVersions,
     StepWriter,
     Tree,
     UnknownFieldError,
     Writer,
+    compile_packer,
     compile_step_writer,
     compile_writer,
 )
 
 __all__ = [
     "EncodeError",
+    "Encoded",
     "Tree",
     "UnknownFieldError",
     "decode_request",
     "decode_request_in_steps",
     "decode_response",
+    "element_packer",
+    "encode_element",
     "encode_request",
     "encode_response",
     "encode_response_in_steps",
@@ -118,6 +123,36 @@ def encode_response_in_steps(
         raise _misfit("response", api_key, version, error) from error
 
 
+def encode_element(api_key: int, version: int, path: tuple[str, ...], tree: Tree) -> bytes:
+    """Encode one element of an array of a response, for ``Encoded``.
+
+    Args:
+        path: the names of the arrays from the response to this one.
+
+    Raises:
+        UnknownFieldError, EncodeError: as ``encode_response``.
+    """
+    out = bytearray()
+    try:
+        _element_writer(api_key, version, path)(out, tree)
+    except _MISFITS as error:
+        raise _misfit("response", api_key, version, error) from error
+    return bytes(out)
+
+
+@cached
+def element_packer(
+    api_key: int, version: int, path: tuple[str, ...], names: tuple[str, ...]
+) -> Callable[..., bytes]:
+    """Return what encodes the elements of an array of a response that have only numbers.
+
+    Args:
+        path: the names of the arrays from the response to this one.
+        names: the fields that are its arguments; see ``writer.compile_packer``.
+    """
+    return compile_packer(_element("response", api_key, version, path), names)
+
+
 @cached
 def has_elements(api_key: int, version: int) -> bool:
     """Whether a response can have many elements: it has an array of structures or strings."""
@@ -180,8 +215,25 @@ def _step_writer(kind: Kind, api_key: int, version: int) -> StepWriter:
     return compile_step_writer(_structure(kind, api_key, version), _known_names(kind, api_key))
 
 
-def _known_names(kind: Kind, api_key: int) -> NamesInAllVersions:
-    return lambda path: _names_in_all_versions(kind, api_key, path)
+@cached
+def _element_writer(api_key: int, version: int, path: tuple[str, ...]) -> Writer:
+    structure = _element("response", api_key, version, path)
+    return compile_writer(structure, _known_names("response", api_key, path))
+
+
+def _element(kind: Kind, api_key: int, version: int, path: tuple[str, ...]) -> Structure:
+    """Return the structure that an array has as elements."""
+    structure = _structure(kind, api_key, version)
+    for name in path:
+        field = structure.field(name)
+        if field is None or field.structure is None:
+            raise EncodeError(f"{kind} of API {api_key} v{version} has no structures {path}")
+        structure = field.structure
+    return structure
+
+
+def _known_names(kind: Kind, api_key: int, above: tuple[str, ...] = ()) -> NamesInAllVersions:
+    return lambda path: _names_in_all_versions(kind, api_key, (*above, *path))
 
 
 def _structure(kind: Kind, api_key: int, version: int) -> Structure:

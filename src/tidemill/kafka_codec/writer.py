@@ -4,7 +4,7 @@ An encoder takes a tree: a dict keyed by kio's field names, with dicts and lists
 are plain, as in ``reader``: ints for times, durations (milliseconds) and error codes. It writes the
 protocol's default for a field that the tree does not have, and ignores a key that this version does
 not have. A key that no version has is a mistake of the caller. An array is anything with a length
-that can be iterated over.
+that can be iterated over, or ``Encoded``.
 
 To build kio's frozen dataclasses and write those takes about ten times as long. Knows structures;
 no API, no header, no I/O.
@@ -13,11 +13,11 @@ no API, no header, no I/O.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tidemill.kafka_codec.fields import Field, Structure
-from tidemill.kafka_codec.primitives import FIXED_FORMATS, uvarint
+from tidemill.kafka_codec.primitives import FIXED_FORMATS, Buffer, uvarint
 from tidemill.kafka_codec.source import Source
 
 Tree: TypeAlias = Mapping[str, Any]
@@ -34,6 +34,28 @@ that a step can take longer than one of a decoder."""
 
 NamesInAllVersions: TypeAlias = Callable[[tuple[str, ...]], frozenset[str]]
 """Path of a structure -> the field names that any version of the message has there."""
+
+
+class Encoded:
+    """An array of structures that are encoded already.
+
+    Args:
+        count: the number of elements.
+        parts: their bytes in order. Each part has one or more elements, and counts as one element
+            where the encoder yields after every few.
+    """
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self, count: int, parts: Iterable[Buffer]) -> None:
+        self._count = count
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return iter(self._parts)
 
 
 class UnknownFieldError(Exception):
@@ -54,16 +76,41 @@ def compile_step_writer(
     return writer
 
 
+def compile_packer(structure: Structure, names: Sequence[str]) -> Callable[..., bytes]:
+    """Return an encoder for a structure that has only numbers: about four times as fast as a tree.
+
+    Args:
+        names: the fields whose values are the arguments, in this order. Those that this version
+            does not have are ignored. The other fields have their defaults.
+
+    Raises:
+        ValueError: the structure has other fields.
+    """
+    fields = structure.plain
+    if structure.tagged or not all(
+        field.kafka_type in FIXED_FORMATS and not field.is_array for field in fields
+    ):
+        raise ValueError(f"{structure.name} has fields that are not numbers")
+    layout = ">" + "".join(FIXED_FORMATS[field.kafka_type] for field in fields)
+    pack = struct.Struct(layout + ("x" if structure.flexible else "")).pack  # no tagged fields
+    out = Source(f"pack {structure.name}", ", ".join(names), {"pack": pack})
+    values = (each.name if each.name in names else out.constant(each.default) for each in fields)
+    out.line(f"return pack({', '.join(values)})")
+    packer: Callable[..., bytes] = out.build()
+    return packer
+
+
 def _compile(
     structure: Structure, names_in_all_versions: NamesInAllVersions, elements_per_step: int | None
 ) -> Any:
-    def refuse_unknown(path: tuple[str, ...], keys: set[str]) -> None:
+    def refuse_unknown(path: tuple[str, ...], keys: set[str], names: set[str]) -> None:
         known = names_in_all_versions(path)
         if unknown := keys - known:
             where = ".".join((structure.name, *path))
             raise UnknownFieldError(
                 f"{where} has no field {sorted(unknown)} in any version; it has {sorted(known)}"
             )
+        names |= keys  # the next tree like it is not checked again
 
     names = {
         "uvarint": uvarint,
@@ -72,6 +119,7 @@ def _compile(
         "pack": struct.pack,
         "no_uuid": bytes(16),
         "is_default": is_default,
+        "Encoded": Encoded,
         "refuse_null": refuse_null,
         "refuse_unknown": refuse_unknown,
     }
@@ -104,9 +152,9 @@ def _write_structure(
     out: Source, structure: Structure, tree: str, sink: str, path: tuple[str, ...]
 ) -> None:
     """Write code that appends the tree in variable ``tree`` to the bytearray ``sink``."""
-    names = out.constant(frozenset(field.name for field in structure.fields), "names")
+    names = out.constant({field.name for field in structure.fields}, "names")
     with out.block(f"if not {names} >= {tree}.keys():"):
-        out.line(f"refuse_unknown({path!r}, {tree}.keys() - {names})")
+        out.line(f"refuse_unknown({path!r}, {tree}.keys() - {names}, {names})")
     get = out.variable("get")
     out.line(f"{get} = {tree}.get")
     numbers: list[Field] = []
@@ -219,12 +267,17 @@ def _write_array(
             out.line(f"{sink} += pack(f'>{{len({array})}}{code}', *{array})")
             return
         element = out.variable("element")
-        with out.block(f"for {element} in {array}:"):
-            out.step()
-            if field.structure is not None:
-                _write_structure(out, field.structure, element, sink, (*path, field.name))
-            else:
+        if field.structure is None:
+            with out.block(f"for {element} in {array}:"):
+                out.step()
                 _write_value(out, field, element, sink, flexible, nullable=False)
+            return
+        with out.block(f"if type({array}) is Encoded:"), out.block(f"for {element} in {array}:"):
+            out.step()
+            out.line(f"{sink} += {element}")
+        with out.block("else:"), out.block(f"for {element} in {array}:"):
+            out.step()
+            _write_structure(out, field.structure, element, sink, (*path, field.name))
 
 
 # --- tagged fields -------------------------------------------------------------------------------

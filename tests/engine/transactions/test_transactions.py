@@ -162,6 +162,8 @@ async def test_readers_of_committed_records_wait_at_the_first_open_transaction()
         found = await engine.records.find_offset("a", 0, Position.LATEST, Isolation.READ_COMMITTED)
         assert found is not None
         assert found.offset == 0
+        wanted = [(0, Position.LATEST, None)]
+        assert engine.records.find_now("a", wanted, Isolation.READ_COMMITTED) == [(0, 0)]
         (info,) = [p for p in engine.records.producers("a", 0) if p.transaction_start is not None]
         assert (info.producer_id, info.transaction_start) == (
             first.identity.producer_id,

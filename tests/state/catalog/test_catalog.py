@@ -194,6 +194,24 @@ def test_deleted_topic_is_gone_and_its_name_free() -> None:
     assert new.topic_id != old.topic_id
 
 
+def test_the_list_of_topics_follows_each_change_and_belongs_to_the_caller() -> None:
+    driver = CatalogDriver()
+    assert driver.catalog.topics() == []
+    driver.create(NewTopic("b", 2), NewTopic("a"))
+    driver.catalog.topics().clear()
+    assert [(each.name, each.partitions) for each in driver.catalog.topics()] == [
+        ("a", 1),
+        ("b", 2),
+    ]
+    driver.run(driver.catalog.add_partitions("b", 4))
+    assert [each.partitions for each in driver.catalog.topics()] == [1, 4]
+    (first, _) = driver.catalog.topics()
+    driver.run(driver.catalog.delete(["a"]))
+    assert [each.name for each in driver.catalog.topics()] == ["b"]
+    driver.create(NewTopic("a"))
+    assert driver.catalog.topics()[0].topic_id != first.topic_id
+
+
 def test_commands_see_records_that_are_not_written_yet() -> None:
     driver = CatalogDriver(max_partitions=3)
     first = driver.catalog.create([NewTopic("a.b", 2)])

@@ -7,6 +7,8 @@ protocol's business.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from tidemill.engine.api import Isolation, OffsetAt, Position, ProducerInfo
 from tidemill.engine.flusher import Flusher
@@ -16,6 +18,9 @@ from tidemill.engine.waiters import Waiters
 from tidemill.log.errors import OffsetOutOfRangeError
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.state.errors import PolicyViolationError
+
+_EARLIEST, _LATEST = Position.EARLIEST, Position.LATEST
+"""Python takes 0.2 us to look a member of an enumeration up."""
 
 
 class Positions:
@@ -65,6 +70,44 @@ class Positions:
         if found is None or found[0] >= limit:
             return None
         return OffsetAt(found[0], found[1], log.leader_epoch)
+
+    def find_now(
+        self,
+        topic: str,
+        wanted: Sequence[tuple[int, Position | int, int | None]],
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> list[tuple[int, int] | None]:
+        """Return the positions in partitions of a topic that are known without any wait.
+
+        Args:
+            wanted: partition, position and leader epoch, as those of ``find``.
+            isolation: which records count.
+
+        Returns:
+            Offset and leader epoch for each; None where ``find`` has to search or to wait, or
+            raises an error.
+        """
+        # A tuple finds what a TopicPartition does, and takes a twentieth of the time to make.
+        logs = cast("Mapping[tuple[str, int], PartitionLog]", self._partitions.logs)
+        uncommitted = self._partitions.uncommitted
+        committed = isolation is Isolation.READ_COMMITTED
+        found: list[tuple[int, int] | None] = []
+        for partition, at, leader_epoch in wanted:
+            log = logs.get((topic, partition))
+            if log is None or (topic, partition) in uncommitted:
+                found.append(None)
+                continue
+            head = log.head
+            epoch = head.leader_epoch
+            if leader_epoch is not None and leader_epoch != epoch:
+                found.append(None)
+            elif at is _EARLIEST:
+                found.append((head.start_offset, epoch))
+            elif at is _LATEST and head.high_watermark == head.end_offset:
+                found.append((log.last_stable_offset if committed else head.end_offset, epoch))
+            else:
+                found.append(None)
+        return found
 
     async def _synced(self, log: PartitionLog) -> None:
         if log.high_watermark < log.log_end_offset:

@@ -35,6 +35,8 @@ there) and register it with the key of its API::
   gets. Make the elements with ``Each(function, items)`` if that needs no ``await``, else with
   ``await ctx.turns.each(function, items)``; a loop of another shape asks ``ctx.turns.is_due`` and
   awaits ``ctx.turns.pause()``. ``tests/protocols/kafka/test_bounds.py`` measures every API.
+- An array of thousands whose elements are the same in many answers, or have only numbers, can be
+  ``Encoded``: ``encode_element`` and ``element_packer`` make its parts.
 - A ``TidemillError`` that escapes from a handler closes the connection with a log line. Turn every
   error that the protocol has a code for into that code, in the place that the response has for it.
 - ``@handles(key, cancellable=True)``: the request only reads, and may be cancelled when the client

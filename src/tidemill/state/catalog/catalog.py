@@ -83,6 +83,8 @@ class Catalog:
         self._new_topic_id = new_topic_id
         self._stored = StoredCatalog()
         self._upcoming = Upcoming(self._stored)
+        self._listed: tuple[int, list[TopicInfo]] = (0, [])
+        """The list of topics, and the version that it is of."""
 
     # --- state that survives a restart -----------------------------------------------------------
 
@@ -145,8 +147,12 @@ class Catalog:
 
     def topics(self) -> list[TopicInfo]:
         """Return all topics sorted by name, internal ones too."""
-        topics = self._stored.topics
-        return [_info(topics[name]) for name in sorted(topics)]
+        stored = self._stored
+        version, listed = self._listed
+        if version != stored.version:
+            listed = [_info(stored.topics[name]) for name in sorted(stored.topics)]
+            self._listed = stored.version, listed
+        return listed.copy()
 
     def __contains__(self, name: object) -> bool:
         return name in self._stored.topics

@@ -17,6 +17,8 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError, StorageError
 from tidemill.net.pause import LOOK_SECONDS
 from tidemill.protocols.kafka.apis import VERSIONS
+from tidemill.protocols.kafka.handlers.metadata import TOGETHER
+from tidemill.protocols.kafka.handlers.offsets import TOGETHER as LOOKED_UP_TOGETHER
 from tidemill.protocols.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidemill.state.errors import (
     ConcurrentTransactionsError,
@@ -276,6 +278,32 @@ async def test_metadata_of_all_topics(version: int) -> None:
 
 
 @versions(METADATA)
+async def test_metadata_has_partitions_that_were_added_and_topics_that_were_created_again(
+    version: int,
+) -> None:
+    async with talking() as (s, client):
+
+        async def ask() -> dict[str, int]:
+            answer = await client.call(METADATA, version, {"topics": [] if version == 0 else None})
+            for topic in answer["topics"]:
+                parts = topic["partitions"]
+                assert [each["partition_index"] for each in parts] == list(range(len(parts)))
+                assert {(each["leader_id"], *each["isr_nodes"]) for each in parts} == {(1, 1)}
+            found = {each["name"]: len(each["partitions"]) for each in answer["topics"]}
+            return {name: count for name, count in found.items() if not name.startswith("__")}
+
+        topics = s.engine.inner_door().topics
+        await s.make_topic("u", TOGETHER)
+        assert await ask() == {"t": 2, "u": TOGETHER}
+        await topics.add_partitions("u", 2 * TOGETHER + 1)
+        assert await ask() == {"t": 2, "u": 2 * TOGETHER + 1}
+        await topics.delete(["u"])
+        assert await ask() == {"t": 2}
+        await s.make_topic("u", 3)
+        assert await ask() == {"t": 2, "u": 3}
+
+
+@versions(METADATA)
 async def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None:
     async with talking() as (s, client):
         asked = {"topics": [{"name": "new"}]}
@@ -395,6 +423,45 @@ async def test_list_offsets(version: int) -> None:
         assert (await ask(-3))[0] == (0 if version >= 7 else 35)
         assert (await ask(-5))[0] == (0 if version >= 9 else 35)
         assert (await ask(-77))[0] == 35
+
+
+@versions(LIST_OFFSETS)
+async def test_list_offsets_answers_each_partition_of_many(version: int) -> None:
+    """Those that are known are answered with those that take a search, and with errors."""
+    count = 2 * LOOKED_UP_TOGETHER + 1
+    async with talking() as (s, client):
+        await append(s, 0, records=3, timestamp=1000)
+        await append(s, 1, records=2)
+        numbers = [*range(count - 2), 1, 0]
+        parts = [{"partition_index": each, "timestamp": -1} for each in numbers]
+        parts[-1]["timestamp"] = 500
+        one = [{"partition_index": 1, "timestamp": -2}, {"partition_index": 0, "timestamp": -1}]
+        topics = [{"name": "t", "partitions": each} for each in (parts, one, [])]
+        answer = await client.call(LIST_OFFSETS, version, {"topics": topics})
+        many, few, none = (each["partitions"] for each in answer["topics"])
+        assert [each["partition_index"] for each in many] == numbers
+        assert [(each["error_code"], each["offset"]) for each in many] == [
+            *[(0, 3), (0, 2)],
+            *[(3, -1)] * (count - 4),
+            *[(0, 2), (0, 0)],
+        ]
+        assert many[-1]["timestamp"] == 1000
+        assert [(each["error_code"], each["offset"]) for each in few] == [(0, 0), (0, 3)]
+        assert none == []
+
+
+@versions(LIST_OFFSETS, since=4)
+async def test_list_offsets_compares_the_leader_epoch_of_each_partition(version: int) -> None:
+    async with talking() as (s, client):
+        await append(s, records=3)
+        for epoch, expected in ((-1, (0, 3)), (0, (0, 3)), (5, (75, -1))):
+            part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": epoch}
+            other = {"partition_index": 1, "timestamp": -2, "current_leader_epoch": 0}
+            tree = {"topics": [{"name": "t", "partitions": [part, other]}]}
+            answer = await client.call(LIST_OFFSETS, version, tree)
+            found, known = answer["topics"][0]["partitions"]
+            assert (found["error_code"], found["offset"]) == expected
+            assert (known["error_code"], known["offset"]) == (0, 0)
 
 
 @versions(OFFSET_FOR_EPOCH)

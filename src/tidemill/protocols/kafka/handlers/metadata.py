@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tidemill.engine.api import TopicInfo
@@ -22,6 +22,8 @@ from tidemill.engine.authorize import (
 )
 from tidemill.engine.errors import AuthorizationError
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
+from tidemill.kafka_codec.declared import METADATA
+from tidemill.kafka_codec.messages import Encoded, encode_element
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import MismatchedEndpointError, error_code, error_message
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
@@ -37,7 +39,14 @@ _COORDINATED = {_GROUP: GROUP, _TRANSACTION: TRANSACTIONAL_ID}
 # --- Metadata ------------------------------------------------------------------------------------
 
 
-@handles(3)
+TOGETHER = 64
+"""Partitions that are encoded together."""
+MOST_PARTS = 512
+"""Encoded parts that are kept, each of up to 2 KB: they are enough for 32,768 partitions of a topic
+in one version."""
+
+
+@handles(METADATA)
 async def handle_metadata(ctx: RequestContext, request: Any) -> Tree:
     """Answer with the broker, and with all topics or the named ones (KIP-4, KIP-516).
 
@@ -111,19 +120,37 @@ def _topic(ctx: RequestContext, info: TopicInfo, with_operations: bool) -> Tree:
         "name": info.name,
         "topic_id": info.topic_id,
         "is_internal": info.internal,
-        "partitions": Each(partial(_partition, ctx, info), range(info.partitions)),
+        "partitions": Encoded(info.partitions, _encoded_partitions(ctx, info)),
         "topic_authorized_operations": (
             allowed_operations(ctx.door.access, TOPIC, info.name) if with_operations else NOT_ASKED
         ),
     }
 
 
-def _partition(ctx: RequestContext, info: TopicInfo, index: int) -> Tree:
-    node = ctx.node.node_id
+def _encoded_partitions(ctx: RequestContext, info: TopicInfo) -> Iterator[bytes]:
+    """Yield the partitions of a topic: of these, topics differ in the number and the epoch only."""
+    epoch = info.leader_epoch
+    for first in range(0, info.partitions, TOGETHER):
+        part = _partitions_from(ctx.api_version, ctx.node.node_id, epoch, first)
+        left = info.partitions - first
+        yield part if left >= TOGETHER else part[: len(part) // TOGETHER * left]
+
+
+@lru_cache(MOST_PARTS)
+def _partitions_from(version: int, node: int, epoch: int, first: int) -> bytes:
+    """Encode ``TOGETHER`` partitions. All of them have the same length."""
+    path = ("topics", "partitions")
+    parts = range(first, first + TOGETHER)
+    return b"".join(
+        encode_element(METADATA, version, path, _partition(node, epoch, index)) for index in parts
+    )
+
+
+def _partition(node: int, epoch: int, index: int) -> Tree:
     return {
         "partition_index": index,
         "leader_id": node,
-        "leader_epoch": info.leader_epoch,
+        "leader_epoch": epoch,
         "replica_nodes": (node,),
         "isr_nodes": (node,),
     }
@@ -215,7 +242,10 @@ def _described(ctx: RequestContext, info: TopicInfo, start: int, end: int) -> Tr
     tree = _topic(ctx, info, with_operations=True)
     # Lists, not nulls: a null list of eligible leaders crashes the Java client.
     known = {"eligible_leader_replicas": (), "last_known_elr": ()}
-    tree["partitions"] = Each(lambda index: _partition(ctx, info, index) | known, range(start, end))
+    node, epoch = ctx.node.node_id, info.leader_epoch
+    tree["partitions"] = Each(
+        lambda index: _partition(node, epoch, index) | known, range(start, end)
+    )
     return tree
 
 

@@ -6,11 +6,14 @@ known here only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from tidemill.engine.api import Isolation, OffsetAt, Position
 from tidemill.errors import TidemillError
+from tidemill.kafka_codec.declared import LIST_OFFSETS
+from tidemill.kafka_codec.messages import Encoded, element_packer, encode_element
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import error_code
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
@@ -28,6 +31,8 @@ _POSITIONS = {
     MAX_TIMESTAMP: Position.MAX_TIMESTAMP,
     EARLIEST_LOCAL: Position.EARLIEST,
 }
+_ENDS = {LATEST: Position.LATEST, EARLIEST: Position.EARLIEST}
+"""Those that every version has."""
 _SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 """Special timestamp -> first version in which it is valid."""
 _READ_COMMITTED = 1
@@ -35,22 +40,75 @@ _TO_THE_END = -1
 """DeleteRecords: delete up to the high watermark."""
 
 
-@handles(2)
+TOGETHER = 250
+"""Partitions that are looked up together."""
+_PATH = ("topics", "partitions")
+_FOUND = ("partition_index", "timestamp", "offset", "leader_epoch")
+
+
+@handles(LIST_OFFSETS)
 async def handle_list_offsets(ctx: RequestContext, request: Any) -> Tree:
-    """Answer with the offset for a time or a special position (KIP-79, KIP-734, KIP-1005)."""
+    """Answer with the offset for a time or a special position (KIP-79, KIP-734, KIP-1005).
+
+    Clients ask for the ends of thousands of partitions, so those are encoded as they are found.
+    """
     isolation = (
         Isolation.READ_COMMITTED
         if field(request, "isolation_level", 0) == _READ_COMMITTED
         else Isolation.READ_UNCOMMITTED
     )
 
-    async def one_topic(topic: Any) -> Tree:
-        answers = await ctx.turns.each(
-            lambda part: _list_offset(ctx, topic.name, part, isolation), topic.partitions
-        )
-        return {"name": topic.name, "partitions": answers}
+    topics: list[Tree] = []
+    turns, pack = ctx.turns.turns, element_packer(LIST_OFFSETS, ctx.api_version, _PATH, _FOUND)
+    for topic in request.topics:
+        name, parts = topic.name, topic.partitions
+        encoded = []
+        for at in range(0, len(parts), TOGETHER):
+            if turns.is_due:
+                await ctx.turns.pause()
+            some = parts[at : at + TOGETHER]
+            ends = _encode_ends(ctx, name, some, isolation, pack)
+            encoded.append(ends or await _encode_offsets(ctx, name, some, isolation))
+        topics.append({"name": name, "partitions": Encoded(len(parts), encoded)})
+    return {"topics": topics}
 
-    return {"topics": await ctx.turns.each(one_topic, request.topics)}
+
+def _encode_ends(
+    ctx: RequestContext,
+    topic: str,
+    parts: Sequence[Any],
+    isolation: Isolation,
+    pack: Callable[..., bytes],
+) -> bytes | None:
+    """Return the encoded answers; None unless all are known without an error and without a wait."""
+    has_epoch = ctx.api_version >= 4
+    wanted = [
+        (
+            part.partition_index,
+            _ENDS.get(part.timestamp, 0),
+            _epoch(part.current_leader_epoch) if has_epoch else None,
+        )
+        for part in parts
+    ]
+    try:
+        found = ctx.door.records.find_now(topic, wanted, isolation)
+    except TidemillError:  # refused
+        return None
+    encoded = []
+    for part, known in zip(parts, found, strict=True):
+        if known is None:
+            return None
+        encoded.append(pack(part.partition_index, -1, *known))
+    return b"".join(encoded)
+
+
+async def _encode_offsets(
+    ctx: RequestContext, topic: str, parts: Sequence[Any], isolation: Isolation
+) -> bytes:
+    """Return the encoded answers. Each can take a search, or a wait for the disk."""
+    trees = await ctx.turns.each(lambda part: _list_offset(ctx, topic, part, isolation), parts)
+    version = ctx.api_version
+    return b"".join(encode_element(LIST_OFFSETS, version, _PATH, tree) for tree in trees)
 
 
 async def _list_offset(ctx: RequestContext, topic: str, part: Any, isolation: Isolation) -> Tree:
