@@ -84,6 +84,9 @@ class Span:
             self._made.set_status(status)
 
 
+_NONE = contextlib.nullcontext(Span({}))
+
+
 def span(
     name: str,
     kind: Kind = "internal",
@@ -98,7 +101,7 @@ def span(
     """
     tracer = _tracer()
     if tracer is None:  # most often: without a generator, which takes 1 µs
-        return contextlib.nullcontext(Span(parent or {}))
+        return contextlib.nullcontext(Span(parent)) if parent else _NONE
     return _made(tracer, name, kind, parent, attributes)
 
 

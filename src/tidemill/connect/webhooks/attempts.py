@@ -180,6 +180,21 @@ def encode_event(event: str, reason: str, at_ms: int) -> bytes:
     return orjson.dumps({"event": event, "reason": reason, "at": at_ms})
 
 
+@dataclass(slots=True, eq=False)
+class _Record:
+    """A record that is to be written, and what is called then."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    written: Written
+    failed: Callable[[WebhookError], None]
+    headers: Headers | None
+
+    def fail(self, reason: str) -> None:
+        self.failed(WebhookError(f"can't write to topic {self.topic}: {reason}"))
+
+
 class Recorder:
     """Writes attempts and dead letters, for all webhooks. Its callbacks run on the event loop."""
 
@@ -193,7 +208,7 @@ class Recorder:
             message_max_bytes=LETTER_BYTES,
             message_timeout_ms=0,
         )
-        self._due: list[Callable[[], None]] = []
+        self._due: list[_Record] = []
         self._timer: asyncio.TimerHandle | None = None
         self.pending = 0
 
@@ -211,30 +226,8 @@ class Recorder:
         Args:
             failed: called if it can't be written.
         """
-
-        def report(error: KafkaError | None, message: Message) -> None:
-            self.pending -= 1
-            if error is None:
-                written(int(message.offset() or 0))
-            else:
-                failed(WebhookError(f"can't write to topic {topic}: {error.str()}"))
-
-        def produce() -> None:
-            given = {} if headers is None else {"headers": list(headers)}
-            try:
-                self._producer.produce(topic, value, key, on_delivery=report, **given)
-                return
-            except BufferError:
-                reason = "the brokers do not answer"
-            except KafkaException as error:
-                reason = error.args[0].str()
-            except (TypeError, ValueError) as error:  # the others that are due must be written
-                reason = str(error)
-            self.pending -= 1
-            failed(WebhookError(f"can't write to topic {topic}: {reason}"))
-
         self.pending += 1
-        self._due.append(produce)
+        self._due.append(_Record(topic, key, value, written, failed, headers))
         if self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
 
@@ -244,8 +237,31 @@ class Recorder:
         """
         self._timer = None
         due, self._due = self._due, []
-        for produce in due:
-            produce()
+        for record in due:
+            self._produce(record)
         self._producer.poll(0)
         if self.pending and self._timer is None:
             self._timer = self._loop.call_later(_POLL_S, self._poll)
+
+    def _produce(self, record: _Record) -> None:
+        def report(error: KafkaError | None, message: Message) -> None:
+            self.pending -= 1
+            if error is None:
+                record.written(message.offset() or 0)
+            else:
+                record.fail(error.str())
+
+        given = {} if record.headers is None else {"headers": list(record.headers)}
+        try:
+            self._producer.produce(
+                record.topic, record.value, record.key, on_delivery=report, **given
+            )
+            return
+        except BufferError:
+            reason = "the brokers do not answer"
+        except KafkaException as error:
+            reason = error.args[0].str()
+        except (TypeError, ValueError) as error:  # the others that are due must be written
+            reason = str(error)
+        self.pending -= 1
+        record.fail(reason)

@@ -290,14 +290,18 @@ class Run:
         first, *others = delivery.events
         parent = context_in(first.headers) if first.headers and not others else {}
         with span(f"webhook {self._webhook.name}", "client", parent) as traced:
-            headers = {**traced.context, **messages.headers(message, at_ms // 1000)}
+            headers = messages.headers(message, at_ms // 1000)
+            if traced.context:
+                headers = {**traced.context, **headers}
             answer = await sender.post(headers, message.body)
             if answer.status is None:
                 traced.fail(answer.error)
             else:
                 traced.set("http.response.status_code", answer.status)
-        longest = int(1000 * self._webhook.max_retry_after_s)
-        wait_ms = retry_after_ms(answer.retry_after, now_ms(), longest)
+        wait_ms = None
+        if answer.retry_after is not None:
+            longest = int(1000 * self._webhook.max_retry_after_s)
+            wait_ms = retry_after_ms(answer.retry_after, now_ms(), longest)
         verdict = judge(answer.status, asks_to_wait=wait_ms is not None)
         decision = self._endpoint.done(delivery, verdict, self._now_ms(), wait_ms)
         if decision.outcome == "delivered":

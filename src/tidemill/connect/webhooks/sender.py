@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from tidemill.connect.base.secrets import Secret, redact, resolve
+from tidemill.connect.webhooks.deadlines import Deadline, Deadlines
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.errors import DefinitionError
 from tidemill.connect.webhooks.guard import guarded_sockets
@@ -57,31 +58,38 @@ class Sender:
                 ssl=_authorities(webhook),
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=webhook.timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None),  # by the deadlines
             auto_decompress=False,
             trust_env=False,
         )
+        self._deadlines = Deadlines(webhook.timeout_s)
 
     async def post(self, headers: dict[str, str], body: bytes) -> Answer:
         """Send a request, and return what came of it. It raises no error of the network."""
         started = time.monotonic()
+        deadline = self._deadlines.begin()
         try:
-            async with self._session.post(
-                self._url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
-            ) as answer:
-                status, wait = answer.status, answer.headers.get("Retry-After")
-                text = "" if answer.content.at_eof() else await _first_bytes(answer)
+            with deadline:
+                async with self._session.post(
+                    self._url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
+                ) as answer:
+                    status, wait = answer.status, answer.headers.get("Retry-After")
+                    is_read = answer.content.at_eof()
+                    text = "" if is_read else await _first_bytes(answer, deadline)
         except TimeoutError:
             return Answer(None, "no answer in time", duration_ms=_since(started))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             text = _reason(error).replace(self._url, "the url")  # it can contain a secret
             said = redact(" ".join(text.split())) or type(error).__name__
             return Answer(None, said[:500], duration_ms=_since(started))
+        finally:
+            self._deadlines.end(deadline)
         problem = "redirects are not followed" if 300 <= status < 400 else ""
         return Answer(status, problem, wait, text, _since(started))
 
     async def close(self) -> None:
         """Close all connections."""
+        self._deadlines.close()
         await self._session.close()
 
 
@@ -104,16 +112,17 @@ def _reason(error: Exception) -> str:
     return f"can't connect to {error.host}:{error.port}: {why}"
 
 
-async def _first_bytes(answer: aiohttp.ClientResponse) -> str:
+async def _first_bytes(answer: aiohttp.ClientResponse, deadline: Deadline) -> str:
     """Read an answer as far as it is kept. A status counts, even if its body does not arrive."""
     kept, size = b"", 0
     try:
-        async for chunk in answer.content.iter_any():
-            kept += chunk[: ANSWER_BYTES - len(kept)]
-            size += len(chunk)
-            if size > _DRAIN_BYTES:
-                answer.close()
-                break
+        with deadline:
+            async for chunk in answer.content.iter_any():
+                kept += chunk[: ANSWER_BYTES - len(kept)]
+                size += len(chunk)
+                if size > _DRAIN_BYTES:
+                    answer.close()
+                    break
     except (aiohttp.ClientError, OSError, TimeoutError):
         answer.close()
     return kept.decode(errors="replace")
