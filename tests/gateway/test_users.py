@@ -341,6 +341,39 @@ async def test_clients_of_users_are_bounded_and_checked_again(
     await own.close()
 
 
+async def test_clients_of_a_login_that_is_not_valid_any_more_are_closed_without_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {  # the first is that to the request
+        "deleted": [0, 401, 401],
+        "guessed": [0, 401, 0, 401, 0],  # too many have guessed at the name for a moment
+        "away": [0, *[503] * 9],
+    }
+    looks = dict.fromkeys(answers, 0)
+
+    def check(kafka: Kafka) -> None:
+        name = kafka.properties["sasl.username"]
+        looks[name] += 1
+        status = answers[name].pop(0) if answers[name] else 0
+        if status:
+            raise HttpError(status, "refused", "no")
+
+    monkeypatch.setattr(users_module, "_check", check)
+    monkeypatch.setattr(users_module, "LOOK_AGAIN_S", 0.001)
+    own = Parts.start(SASL, GatewaySettings())
+    users = Users(own, frozenset({"basic"}), FakeClock())
+    for name in answers:
+        async with users.parts(scope(name)) as parts:
+            assert parts is not own
+    async with asyncio.timeout(30):
+        while looks["away"] < 12 or len(users._users) > 2:
+            await asyncio.sleep(0.001)
+    left = {each.parts.kafka.properties["sasl.username"] for each in users._users.values()}
+    assert left == {"guessed", "away"}
+    assert looks["deleted"] == 3  # the login, and two refusals
+    await asyncio.gather(users.close(), own.close())
+
+
 async def test_new_tokens_hold_up_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "_check", lambda kafka: None)
     own, longest, at = Parts.start(SASL, GatewaySettings()), 0.0, time.monotonic()

@@ -13,6 +13,7 @@ import binascii
 import contextlib
 import hashlib
 import importlib.metadata
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -40,6 +41,9 @@ MOST_USERS = 32
 """Users whose clients stay open. Each has a few connections and threads."""
 CHECKED_S = 60.0
 """How long a login counts as checked. Then the next request checks it again."""
+LOOK_AGAIN_S = 10.0
+"""How often the logins of open clients are checked without a request. Clients of a user who was
+deleted, or whose token has expired, would try to log in again and again."""
 _CHECK_S = 5.0
 """How long the broker can take to accept a login."""
 _LOOK_S = 0.25
@@ -56,11 +60,17 @@ OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json"})
 
 @dataclass
 class _User:
-    """The clients of one user, and how many requests use them."""
+    """The clients of one user, and how many requests use them.
+
+    Attributes:
+        checked_at: when the broker accepted the login; the next request checks one that is old.
+        is_refused: whether the broker has refused it since.
+    """
 
     parts: Parts
     checked_at: float
     requests: int = 0
+    is_refused: bool = False
 
 
 def _installed() -> str:
@@ -112,6 +122,7 @@ class Users:
         self._threads = ThreadPoolExecutor(_CHECKS, "logins")  # a guesser holds up nothing else
         self._turns = Turns(_CHECKS, _WAITING, "logins are under way")
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._looking: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def parts(self, scope: Scope) -> AsyncIterator[Parts]:
@@ -171,8 +182,35 @@ class Users:
             await self._make_room()
             found = _User(Parts.start(kafka, self._own.settings, self._own, clients), 0.0)
             self._users[key] = found
-        found.checked_at = self._now()
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_again())
+        found.checked_at, found.is_refused = self._now(), False
         return found
+
+    async def _look_again(self) -> None:
+        """Check the logins of open clients now and then, and close those that are refused twice.
+
+        After the first refusal, the next request of the user checks by itself. A second one is
+        needed because the broker also refuses a name for a moment that others have guessed at.
+        """
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            for key, user in list(self._users.items()):
+                try:
+                    await self._run(user.parts.kafka)
+                except HttpError as error:
+                    if error.status != 401 or self._users.get(key) is not user:
+                        continue
+                    if user.is_refused:
+                        await self._forget(key)
+                    user.is_refused, user.checked_at = True, -math.inf
+                except SettingsError:  # a certificate that can't be read says nothing about a user
+                    continue
+                else:
+                    user.is_refused = False
+
+    async def _run(self, kafka: Kafka) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, _check, kafka)
 
     async def _check(self, kafka: Kafka, address: str) -> None:
         """Let the broker check a login. A few are under way; others wait for their turn.
@@ -188,7 +226,7 @@ class Users:
                 raise HttpError(
                     429, "too_many_requests", "too many failed logins", retry_after_s=wait_s
                 )
-            await asyncio.get_running_loop().run_in_executor(self._threads, _check, kafka)
+            await self._run(kafka)
 
     async def _make_room(self) -> None:
         while len(self._users) >= MOST_USERS:
@@ -238,6 +276,8 @@ class Users:
 
     async def close(self) -> None:
         """End the clients of all users."""
+        if self._looking is not None:
+            self._looking.cancel()
         for key in list(self._users):
             await self._forget(key)
         self._threads.shutdown(wait=False, cancel_futures=True)
