@@ -136,7 +136,7 @@ def test_an_index_that_is_damaged_while_it_is_used_stops_the_store(
         poll_until(lambda: indexed(tmp_path, topic) == 1, 30, "the index is written")
         change(tmp_path, topic, "DROP TABLE tags")
         store.append("s", [NewEvent("e", tags=frozenset("x"))])
-        poll_until(lambda: store._reader.failure is not None, 30, "the store fails")
+        poll_until(lambda: store.failure is not None, 30, "the store fails")
         with pytest.raises(IndexUnusableError):
             store.append("s", new_event())
 
@@ -180,7 +180,7 @@ def test_a_fault_while_the_index_is_written_fails_the_store(
     with Store(kafka, topic, folder=tmp_path) as store:
         monkeypatch.setattr(IndexWriter, "write", fail)
         store.append("s", new_event())
-        poll_until(lambda: store._reader.failure is not None, 30, "the store has failed")
+        poll_until(lambda: store.failure is not None, 30, "the store has failed")
         with pytest.raises(OverflowError):
             store.append("s", new_event())
         monkeypatch.undo()

@@ -214,6 +214,6 @@ def test_a_fatal_error_of_the_client_reaches_those_that_use_the_store(
         raise KafkaError(KafkaError._FATAL)  # type: ignore[misc]
 
     monkeypatch.setattr(store._log, "poll", poll)
-    poll_until(lambda: store._reader.failure is not None, 10, "the store has failed")
+    poll_until(lambda: store.failure is not None, 10, "the store has failed")
     with pytest.raises(EventStoreError, match="client of the store failed"):
         store.append("s", [NewEvent("e")])

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self, Unpack
 
 from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.errors import VersionConflictError
@@ -18,46 +18,18 @@ from tidemill.eventstore.events import (
     ANY,
     Appended,
     Condition,
-    Events,
     NewEvent,
-    Query,
+    Range,
+    Selection,
     StoredEvent,
     StreamAppend,
+    Subscription,
     Version,
 )
 from tidemill.eventstore.fold import Outcome
-from tidemill.eventstore.reading import CHUNK, Answer, Following, answered
-from tidemill.eventstore.store import Store, may_be_behind
-
-
-class Proposing(Events, Protocol):
-    """A store whose appends need no thread. ``Store`` and ``MemoryStore`` are some."""
-
-    timeout_s: float
-
-    def propose(
-        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
-    ) -> bytes:
-        """Send a commit; ``answer`` gets the outcome."""
-
-    def abandon(self, commit_id: bytes) -> None:
-        """Don't wait for an outcome any more."""
-
-    def catch_up(self) -> None:
-        """Fold all that is in the log now."""
-
-    def follow(
-        self,
-        *,
-        after: int = 0,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        wait_s: float | None = None,
-    ) -> Following:
-        """Read all behind a position, then what comes."""
-
-    def close(self) -> None:
-        """End the store."""
+from tidemill.eventstore.folded import FoldedStore, answered, may_be_behind
+from tidemill.eventstore.reading import CHUNK
+from tidemill.eventstore.store import Store
 
 
 class AsyncStore:
@@ -67,7 +39,7 @@ class AsyncStore:
         store: the store. It is closed with this one.
     """
 
-    def __init__(self, store: Proposing) -> None:
+    def __init__(self, store: FoldedStore) -> None:
         self._store = store
 
     @classmethod
@@ -120,18 +92,16 @@ class AsyncStore:
             self._store.abandon(commit_id)
         return answered(outcome, self._store.timeout_s)
 
-    async def read(
-        self, stream: str, *, fresh: bool = False, **how: Any
-    ) -> AsyncIterator[StoredEvent]:
+    async def read(self, stream: str, **how: Unpack[Range]) -> AsyncIterator[StoredEvent]:
         """Read a stream; see ``Events.read``."""
-        if fresh:
+        if how.pop("fresh", False):
             await asyncio.to_thread(self._store.catch_up)
         async for event in _in_chunks(self._store.read(stream, **how)):
             yield event
 
-    async def read_all(self, *, fresh: bool = False, **how: Any) -> AsyncIterator[StoredEvent]:
+    async def read_all(self, **how: Unpack[Selection]) -> AsyncIterator[StoredEvent]:
         """Read all streams in the order of positions; see ``Events.read_all``."""
-        if fresh:
+        if how.pop("fresh", False):
             await asyncio.to_thread(self._store.catch_up)
         async for event in _in_chunks(self._store.read_all(**how)):
             yield event
@@ -144,15 +114,9 @@ class AsyncStore:
         """Return the position of the last event that this process knows; 0 if there is none."""
         return self._store.position()
 
-    async def follow(
-        self,
-        *,
-        after: int = 0,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        wait_s: float | None = None,
-    ) -> AsyncIterator[StoredEvent]:
+    async def follow(self, **how: Unpack[Subscription]) -> AsyncIterator[StoredEvent]:
         """Read all behind a position, then what comes; see ``Events.follow``."""
+        wait_s = how.pop("wait_s", None)
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
 
@@ -160,7 +124,7 @@ class AsyncStore:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(woken.set)
 
-        with self._store.follow(after=after, queries=queries, category=category) as following:
+        with self._store.follow(**how) as following:
             following.listen(wake)
             since = loop.time()
             while not following.is_closed:

@@ -11,7 +11,7 @@ import enum
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 from tidemill.eventstore.ids import new_id
 
@@ -124,6 +124,32 @@ class Appended(NamedTuple):
     repeated: bool = False
 
 
+class Range(TypedDict, total=False):
+    """The arguments of ``Events.read``, for what passes them on."""
+
+    after: int
+    to: int | None
+    backwards: bool
+    limit: int | None
+    fresh: bool
+
+
+class Selection(Range, total=False):
+    """The arguments of ``Events.read_all``."""
+
+    queries: Sequence[Query]
+    category: str | None
+
+
+class Subscription(TypedDict, total=False):
+    """The arguments of ``Events.follow``."""
+
+    after: int
+    queries: Sequence[Query]
+    category: str | None
+    wait_s: float | None
+
+
 class Events(Protocol):
     """The part of a store that applications use. ``Store`` and the store in memory have it.
 
@@ -139,7 +165,15 @@ class Events(Protocol):
         expected: Version = ANY,
         conditions: Sequence[Condition] = (),
     ) -> Appended:
-        """Store events of one stream, all or none."""
+        """Store events of one stream, all or none.
+
+        Raises:
+            ConflictError: the log decided against it.
+            OutcomeUnknownError: the outcome is not known in time. The same events, with the same
+                ids, can be appended again: they are stored once.
+            CommitTooLargeError, InvalidCommitError: it can't be stored.
+        """
+        return self.commit((StreamAppend(stream, tuple(events), expected),), conditions=conditions)
 
     def commit(
         self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from tidemill.eventstore import wire
 from tidemill.eventstore.events import Expected
 from tidemill.eventstore.fold import Outcome, Void
-from tidemill.eventstore.reading import Answer
 from tidemill.eventstore.wire import Commit
+
+Answer = Callable[[Outcome | BaseException], None]
+"""Gets the outcome of a commit, in the thread that folds. It must not block."""
 
 
 @dataclass(frozen=True, slots=True)

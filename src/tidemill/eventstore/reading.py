@@ -15,17 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
-from tidemill.eventstore.errors import OutcomeUnknownError
-from tidemill.eventstore.events import Appended, Query, StoredEvent
-from tidemill.eventstore.fold import Outcome, Void
-from tidemill.eventstore.state import Chunk, Folded, State, Wanted, category_of
+from tidemill.eventstore.events import Query, StoredEvent
+from tidemill.eventstore.state import Chunk, Folded, Head, State, Wanted, category_of
 
 CHUNK = 1000
 """The most events of one chunk."""
 _END = 2**63 - 1
-
-Answer = Callable[[Outcome | BaseException], None]
-"""Gets the outcome of a commit, in the thread that folds. It must not block."""
 _NO_TAGS: frozenset[str] = frozenset()
 
 
@@ -47,49 +42,60 @@ def stored(folded: Folded) -> StoredEvent:
 
 
 class Reader:
-    """Reads a state that another thread advances.
+    """Reads a state that is advanced elsewhere: the part of a store that reads.
 
     Args:
         state: what is read. It is used with ``changed`` held.
         changed: notified behind each step.
 
     Attributes:
-        listeners: called, with ``changed`` held, when it is notified. They must not block.
         failure: why nothing comes any more; followers raise it.
         is_closed: whether the store is closed; followers end.
     """
 
     def __init__(self, state: State, changed: threading.Condition) -> None:
-        self.state = state
-        self.changed = changed
-        self.listeners: set[Callable[[], None]] = set()
+        self._state = state
+        self._changed = changed
+        self._listeners: set[Callable[[], None]] = set()
         self.failure: BaseException | None = None
         self.is_closed = False
 
     def notify(self) -> None:
-        """Wake all that wait. The caller holds ``changed``."""
-        self.changed.notify_all()
-        for listener in self.listeners:
+        """Wake all that wait or listen. The caller holds ``changed``."""
+        self._changed.notify_all()
+        for listener in self._listeners:
             listener()
 
-    def version(self, stream: str) -> int:
-        """Return the number of events of a stream."""
-        with self.changed:
-            return self.state.version(stream)
+    def catch_up(self) -> None:
+        """Fold all that is in the log now. There is nothing to do where all is folded at once."""
 
-    def position(self) -> int:
-        """Return the position of the last event."""
-        return self.state.position
+    def _check_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _check_usable(self) -> None:
+        """Raise the error because of which nothing can be read or written."""
+        self._check_failure()
 
     def read(
-        self, stream: str, *, after: int, to: int | None, backwards: bool, limit: int | None
+        self,
+        stream: str,
+        *,
+        after: int = 0,
+        to: int | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        fresh: bool = False,
     ) -> Iterator[StoredEvent]:
-        """Read a stream as of now."""
+        """Read a stream; see ``Events.read``."""
+        self._check_usable()
+        if fresh:
+            self.catch_up()
         last = _END if to is None else to
-        with self.changed:
-            after = max(after, self.state.truncated(stream) - 1)
-            recent = self.state.recent_of(stream, after, last)
-            floor, base = self.state.floor, self.state.base
+        with self._changed:
+            after = max(after, self._state.truncated(stream) - 1)
+            recent = self._state.recent_of(stream, after, last)
+            floor, base = self._state.floor, self._state.base
 
         def chunk(after: int, to: int, most: int) -> Chunk:
             return base.of_stream(stream, after, to, floor, backwards, most)
@@ -101,38 +107,39 @@ class Reader:
     def read_all(
         self,
         *,
-        after: int,
-        to: int | None,
-        queries: Sequence[Query],
-        category: str | None,
-        backwards: bool,
-        limit: int | None,
+        after: int = 0,
+        to: int | None = None,
+        queries: Sequence[Query] = (),
+        category: str | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        fresh: bool = False,
     ) -> Iterator[StoredEvent]:
-        """Read all streams as of now."""
+        """Read all streams in the order of positions; see ``Events.read_all``."""
+        self._check_usable()
+        if fresh:
+            self.catch_up()
         wanted = Wanted(tuple(queries), category)
         last = _END if to is None else to
-        with self.changed:
-            recent = self.state.recent(after, last)
-            floor, base = self.state.floor, self.state.base
-            hidden = self.state.hidden()
+        with self._changed:
+            recent = self._state.recent(after, last)
+            floor, base = self._state.floor, self._state.base
+            hidden = self._state.hidden()
 
         def chunk(after: int, to: int, most: int) -> Chunk:
             return visible(base.of_all(after, to, wanted, backwards, most), hidden)
 
-        chosen = [
-            stored(each)
-            for each in recent
-            if wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
-        ]
+        chosen = _chosen(recent, wanted, hidden)
         return _events(chosen, chunk, after, min(last, floor), backwards, limit)
 
-    def streams(self, category: str | None, start: str = "") -> Iterator[str]:
+    def streams(self, category: str | None = None, *, start: str = "") -> Iterator[str]:
         """Return the names of all streams that have events, sorted, from ``start`` on."""
-        with self.changed:
-            base = self.state.base
+        self._check_usable()
+        with self._changed:
+            base = self._state.base
             recent = [
                 each
-                for each in self.state.recent_streams()
+                for each in self._state.recent_streams()
                 if each >= start and category in (None, category_of(each))
             ]
 
@@ -149,11 +156,53 @@ class Reader:
         names = (name for name, _ in itertools.groupby(merged))
         return (name for name in names if self.version(name))
 
+    def version(self, stream: str) -> int:
+        """Return the number of events in a stream, also of those that were truncated."""
+        self._check_usable()
+        with self._changed:
+            return self._state.version(stream)
+
+    def position(self) -> int:
+        """Return the position of the last event that this process knows; 0 if there is none."""
+        self._check_usable()
+        return self._state.position
+
+    def head(self) -> Head:
+        """Return how far this process has folded the log.
+
+        The chain hash covers all accepted commits. A copy that is kept elsewhere
+        proves later that they were not changed: see ``verify``.
+        """
+        self._check_usable()
+        with self._changed:
+            return self._state.head()
+
+    def is_forgotten(self, key: str) -> bool:
+        """Return whether the log says that a key is deleted, as far as it is folded."""
+        self._check_usable()
+        with self._changed:
+            return self._state.is_forgotten(key)
+
     def follow(
-        self, *, after: int, queries: Sequence[Query], category: str | None, wait_s: float | None
+        self,
+        *,
+        after: int = 0,
+        queries: Sequence[Query] = (),
+        category: str | None = None,
+        wait_s: float | None = None,
     ) -> Following:
-        """Read all behind a position, then what comes."""
+        """Read all behind a position, then what comes; see ``Events.follow``."""
+        self._check_usable()
         return Following(self, after, Wanted(tuple(queries), category), wait_s)
+
+
+def _chosen(recent: list[Folded], wanted: Wanted, hidden: Mapping[str, int]) -> list[StoredEvent]:
+    """Return those of some events that are wanted, and not truncated."""
+    return [
+        stored(each)
+        for each in recent
+        if wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
+    ]
 
 
 def visible(chunk: Chunk, hidden: Mapping[str, int]) -> Chunk:
@@ -223,38 +272,34 @@ class Following:
 
         An empty list does not mean that all was looked at: see ``is_behind``.
         """
-        with self._reader.changed:
-            floor = self._reader.state.floor
-            recent = self._reader.state.recent(self.after, self.after + most)
-            hidden = self._reader.state.hidden()
+        with self._reader._changed:
+            floor = self._reader._state.floor
+            recent = self._reader._state.recent(self.after, self.after + most)
+            hidden = self._reader._state.hidden()
         if self.after < floor:
-            found = self._reader.state.base.of_all(self.after, floor, self._wanted, False, most)
+            found = self._reader._state.base.of_all(self.after, floor, self._wanted, False, most)
             self.after = floor if found.reached is None else found.reached
             return visible(found, hidden).events
         if recent:
             self.after = recent[-1].position
-        return [
-            stored(each)
-            for each in recent
-            if self._wanted.matches(each.event) and each.version >= hidden.get(each.event.stream, 0)
-        ]
+        return _chosen(recent, self._wanted, hidden)
 
     def is_in_memory(self) -> bool:
         """Return whether ``take`` needs no file."""
-        return self.after >= self._reader.state.floor
+        return self.after >= self._reader._state.floor
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call a function, which must not block, when something came or the store is closed."""
-        with self._reader.changed:
+        with self._reader._changed:
             self._listener = listener
-            self._reader.listeners.add(listener)
+            self._reader._listeners.add(listener)
 
     def is_behind(self) -> bool:
         """Return whether there are events that were not looked at, or there is an error to raise.
 
         The caller holds ``changed``.
         """
-        return self._reader.state.position > self.after or self._reader.failure is not None
+        return self._reader._state.position > self.after or self._reader.failure is not None
 
     @property
     def is_closed(self) -> bool:
@@ -263,7 +308,7 @@ class Following:
 
     def check(self) -> None:
         """Raise the error because of which nothing comes any more, if all before was looked at."""
-        if self._reader.failure is not None and self._reader.state.position <= self.after:
+        if self._reader.failure is not None and self._reader._state.position <= self.after:
             raise self._reader.failure
 
     def __iter__(self) -> Self:
@@ -271,7 +316,7 @@ class Following:
 
     def __next__(self) -> StoredEvent:
         deadline = None if self._wait_s is None else time.monotonic() + self._wait_s
-        changed = self._reader.changed
+        changed = self._reader._changed
         while not self.is_closed:
             if self._ready:
                 return self._ready.popleft()
@@ -289,28 +334,14 @@ class Following:
 
     def close(self) -> None:
         """End the iteration. Any thread can do that."""
-        with self._reader.changed:
+        with self._reader._changed:
             self._is_closed = True
             self._reader.notify()
             if self._listener is not None:
-                self._reader.listeners.discard(self._listener)
+                self._reader._listeners.discard(self._listener)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def answered(outcome: Outcome | BaseException | None, timeout_s: float) -> Appended:
-    """Return what a writer gets, or raise it."""
-    if outcome is None:
-        raise OutcomeUnknownError(
-            f"the commit did not come back within {timeout_s:g} s",
-            hint="Append the same events, with the same ids, again: they are stored once.",
-        )
-    if isinstance(outcome, BaseException):
-        raise outcome
-    if isinstance(outcome, Void):
-        raise outcome.error
-    return outcome.appended

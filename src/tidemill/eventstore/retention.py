@@ -6,11 +6,11 @@ not know: clients, the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from tidemill.eventstore.events import Events
+from tidemill.eventstore.folded import FoldedStore
 
 _STREAMS = 100
 """Streams that one commit truncates."""
@@ -35,17 +35,7 @@ class Retention:
                 raise ValueError(f"invalid limit {limit}: use 1 or more, or None")
 
 
-class Truncatable(Events, Protocol):
-    """A store whose streams can be truncated. ``Store`` and ``MemoryStore`` are some."""
-
-    def streams(self, category: str | None = None) -> Iterator[str]:
-        """Return the names of all streams."""
-
-    def truncate(self, below: Mapping[str, int]) -> None:
-        """Make the first events of streams unreadable."""
-
-
-def scavenge(store: Truncatable, rules: Mapping[str, Retention], now_ms: int) -> dict[str, int]:
+def scavenge(store: FoldedStore, rules: Mapping[str, Retention], now_ms: int) -> dict[str, int]:
     """Truncate all streams to which a rule applies.
 
     Args:

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.errors import FAILURES, error_in
@@ -24,25 +24,18 @@ from tidemill.eventstore.errors import (
     EventStoreError,
     InvalidCommitError,
     OutcomeUnknownError,
-    VersionConflictError,
 )
 from tidemill.eventstore.events import (
-    ANY,
-    Appended,
     Condition,
-    NewEvent,
-    Query,
-    StoredEvent,
     StreamAppend,
-    Version,
 )
 from tidemill.eventstore.fold import Outcome, decide
+from tidemill.eventstore.folded import FoldedStore
 from tidemill.eventstore.index import About, IndexFile, mismatch
 from tidemill.eventstore.index_files import index_path, remove
 from tidemill.eventstore.indexing import STEPS, Indexing
 from tidemill.eventstore.log import Log, Record
-from tidemill.eventstore.proposals import Proposals
-from tidemill.eventstore.reading import Answer, Following, Reader, answered
+from tidemill.eventstore.proposals import Answer, Proposals
 from tidemill.eventstore.state import Head, State, check_fold, fingerprint
 
 TIMEOUT_S = 15.0
@@ -55,7 +48,7 @@ _BATCH = 64
 _log = logging.getLogger("tidemill.eventstore")
 
 
-class Store:
+class Store(FoldedStore):
     """A store of events in a topic of one partition.
 
     Args:
@@ -92,17 +85,14 @@ class Store:
     ) -> None:
         self.topic = topic
         self.folder = folder
-        self.timeout_s = timeout_s
         self._pid = os.getpid()
-        self._changed = threading.Condition()
         self._proposals = Proposals(self._decide, self._send)
         self._log = Log(Kafka(kafka) if isinstance(kafka, str) else kafka, topic)
         self.identity = self._log.prepare(create=create, configs=dict(configs or {}))
         about = About(self.identity.cluster, topic, self.identity.topic_id)
         self._index = IndexFile(index_path(self.identity.cluster, topic, folder), about)
         self._indexed = self._index.indexed()
-        self._state = State(self._index, self._indexed.head)
-        self._reader = Reader(self._state, self._changed)
+        super().__init__(State(self._index, self._indexed.head), timeout_s)
         self._read = max(self._state.offset, 0)  # the last record is read again, to check it
         self._indexing = Indexing(self._index, self._state, self._changed, self._fail)
         self._thread = threading.Thread(target=self._run, name=f"store {topic}", daemon=True)
@@ -124,101 +114,6 @@ class Store:
         self.catch_up()
 
     # Writing.
-
-    def append(
-        self,
-        stream: str,
-        events: Sequence[NewEvent],
-        *,
-        expected: Version = ANY,
-        conditions: Sequence[Condition] = (),
-    ) -> Appended:
-        """Store events of one stream, all or none; see ``Events.append``.
-
-        Raises:
-            ConflictError: the log decided against it.
-            OutcomeUnknownError: the outcome is not known in time. The same events, with the same
-                ids, can be appended again: they are stored once.
-            CommitTooLargeError, InvalidCommitError: it can't be stored.
-        """
-        appends = (StreamAppend(stream, tuple(events), expected),)
-        return self.commit(appends, conditions=conditions)
-
-    def commit(
-        self,
-        appends: Sequence[StreamAppend],
-        *,
-        conditions: Sequence[Condition] = (),
-        keys: Sequence[str] = (),
-    ) -> Appended:
-        """Store events of several streams, all or none; see ``Events.commit``.
-
-        Args:
-            keys: ids of the keys with which content is sealed. If one is forgotten, the commit is
-                void.
-        """
-        return self._commit(appends, conditions, keys=tuple(keys))
-
-    def forget(self, keys: Sequence[str]) -> None:
-        """Declare that keys are deleted: later commits that are sealed with them are void.
-
-        Raises:
-            OutcomeUnknownError: the outcome is not known in time. It can be repeated.
-        """
-        self._commit((), (), forget=tuple(keys))
-
-    def is_forgotten(self, key: str) -> bool:
-        """Return whether the log says that a key is deleted, as far as it is folded."""
-        self._check_usable()
-        with self._changed:
-            return self._state.is_forgotten(key)
-
-    def _commit(
-        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], **more: Any
-    ) -> Appended:
-        waiter = _Waiter()
-        try:
-            commit_id = self._propose(appends, conditions, waiter, **more)
-        except VersionConflictError as error:
-            if not may_be_behind(appends, error):
-                raise
-            self.catch_up()
-            commit_id = self._propose(appends, conditions, waiter, **more)
-        try:
-            outcome = waiter.wait(self.timeout_s)
-        finally:
-            self.abandon(commit_id)
-        return answered(outcome, self.timeout_s)
-
-    def truncate(self, below: Mapping[str, int]) -> None:
-        """Make the first events of streams unreadable, for all processes: retention.
-
-        Versions and positions stay as they are, ids stay known, and append conditions still see
-        the events. The index loses their data; the log keeps them until it is archived.
-
-        Args:
-            below: by stream, the version below which its events are not read any more.
-
-        Raises:
-            VersionConflictError: a stream does not have so many events.
-        """
-        self._commit((), (), truncate=tuple(below.items()))
-
-    def propose(
-        self, appends: Sequence[StreamAppend], conditions: Sequence[Condition], answer: Answer
-    ) -> bytes:
-        """Check a commit against what is folded, and send it. Don't wait for the outcome.
-
-        Args:
-            answer: gets the outcome, or the error, in another thread. It must not block.
-
-        Returns:
-            The id of the commit.
-
-        Raises:
-            ConflictError: what is folded already excludes it. Nothing was sent.
-        """
-        return self._propose(appends, conditions, answer)
 
     def _propose(
         self,
@@ -245,84 +140,7 @@ class Store:
         """Don't wait for the outcome of a commit any more. It may be stored nevertheless."""
         self._proposals.abandon(commit_id)
 
-    # Reading.
-
-    def read(
-        self,
-        stream: str,
-        *,
-        after: int = 0,
-        to: int | None = None,
-        backwards: bool = False,
-        limit: int | None = None,
-        fresh: bool = False,
-    ) -> Iterator[StoredEvent]:
-        """Read a stream; see ``Events.read``."""
-        self._check_usable()
-        if fresh:
-            self.catch_up()
-        return self._reader.read(stream, after=after, to=to, backwards=backwards, limit=limit)
-
-    def read_all(
-        self,
-        *,
-        after: int = 0,
-        to: int | None = None,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        backwards: bool = False,
-        limit: int | None = None,
-        fresh: bool = False,
-    ) -> Iterator[StoredEvent]:
-        """Read all streams in the order of positions; see ``Events.read_all``."""
-        self._check_usable()
-        if fresh:
-            self.catch_up()
-        return self._reader.read_all(
-            after=after,
-            to=to,
-            queries=queries,
-            category=category,
-            backwards=backwards,
-            limit=limit,
-        )
-
-    def streams(self, category: str | None = None, *, start: str = "") -> Iterator[str]:
-        """Return the names of all streams that have events, sorted, from ``start`` on."""
-        self._check_usable()
-        return self._reader.streams(category, start)
-
-    def version(self, stream: str) -> int:
-        """Return the number of events in a stream, also of those that were truncated."""
-        self._check_usable()
-        return self._reader.version(stream)
-
-    def position(self) -> int:
-        """Return the position of the last event that this process knows; 0 if there is none."""
-        self._check_usable()
-        return self._reader.position()
-
-    def head(self) -> Head:
-        """Return how far this process has folded the log.
-
-        The chain hash covers all accepted commits. A copy that is kept elsewhere
-        proves later that they were not changed: see ``verify``.
-        """
-        self._check_usable()
-        with self._changed:
-            return self._state.head()
-
-    def follow(
-        self,
-        *,
-        after: int = 0,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        wait_s: float | None = None,
-    ) -> Following:
-        """Read all behind a position, then what comes; see ``Events.follow``."""
-        self._check_usable()
-        return self._reader.follow(after=after, queries=queries, category=category, wait_s=wait_s)
+    # The tail.
 
     def catch_up(self) -> None:
         """Fold all that is in the log now.
@@ -343,7 +161,7 @@ class Store:
                     )
 
     def _has_progress(self, before: int) -> Callable[[], bool]:
-        return lambda: self._read > before or self._reader.failure is not None
+        return lambda: self._read > before or self.failure is not None
 
     def wait_indexed(self) -> None:
         """Wait until the index has all that is folded."""
@@ -353,12 +171,10 @@ class Store:
                 self._check_usable()
                 self._changed.wait(_POLL_S)
 
-    # The tail.
-
     def _run(self) -> None:
         """Read and fold the log until the store is closed, or can't be used any more."""
         try:
-            while not self._reader.is_closed:
+            while not self.is_closed:
                 records = self._behind_index(self._log.poll(_POLL_S))
                 while batch := list(itertools.islice(records, _BATCH)):
                     self._fold(batch)
@@ -397,7 +213,7 @@ class Store:
                 if commit_id is not None:
                     answers.append((commit_id, outcome or InvalidCommitError("it is foreign")))
             self._read = self._state.offset + 1
-            self._reader.notify()
+            self.notify()
         for commit_id, found in answers:
             self._proposals.settle(commit_id, found)
 
@@ -406,7 +222,7 @@ class Store:
         if self._indexing.is_full or len(self._state.steps) >= STEPS:
             self._indexing.wake()
         with self._changed:
-            while self._indexing.is_full and not self._reader.is_closed:
+            while self._indexing.is_full and not self.is_closed:
                 self._check_failure()
                 self._changed.wait(_POLL_S)
                 self._indexing.wake()
@@ -416,12 +232,12 @@ class Store:
         if offset > self._read:
             with self._changed:
                 self._read = offset
-                self._reader.notify()
+                self.notify()
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
-            self._reader.failure = error
-            self._reader.notify()
+            self.failure = error
+            self.notify()
         self._proposals.fail(OutcomeUnknownError(f"the store failed: {error}"))
 
     def _check_usable(self) -> None:
@@ -430,21 +246,17 @@ class Store:
                 "a store can't be used behind a fork",
                 hint="Open a store in each process, for example in a hook of the web server.",
             )
-        self._check_failure()
-        if self._reader.is_closed:
+        super()._check_usable()
+        if self.is_closed:
             raise EventStoreError("the store is closed")
-
-    def _check_failure(self) -> None:
-        if self._reader.failure is not None:
-            raise self._reader.failure
 
     def close(self) -> None:
         """End the tail and all that follows the store. What waits for an outcome is not told."""
         with self._changed:
-            if self._reader.is_closed:
+            if self.is_closed:
                 return
-            self._reader.is_closed = True
-            self._reader.notify()
+            self.is_closed = True
+            self.notify()
         if os.getpid() == self._pid:
             if self._thread.is_alive():
                 self._thread.join()
@@ -452,21 +264,6 @@ class Store:
             self._index.close()
             self._log.close()
         self._proposals.fail(OutcomeUnknownError("the store was closed"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def may_be_behind(appends: Sequence[StreamAppend], error: VersionConflictError) -> bool:
-    """Return whether a conflict may vanish when the log is read to its end.
-
-    A caller that expects more events than are folded may know of them from another process.
-    """
-    expected = {each.stream: each.expected for each in appends}.get(error.stream)
-    return not isinstance(expected, int) or expected > error.actual
 
 
 def rebuild(
@@ -490,24 +287,3 @@ def rebuild(
     remove(index_path(identity.cluster, topic, folder))
     with Store(kafka, topic, create=False, folder=folder, timeout_s=timeout_s) as store:
         return store.head()
-
-
-class _Waiter:
-    """Waits for an outcome in one thread."""
-
-    __slots__ = ("_gate", "_outcome")
-
-    def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._gate.acquire()
-        self._outcome: Outcome | BaseException | None = None
-
-    def __call__(self, outcome: Outcome | BaseException) -> None:
-        self._outcome = outcome
-        with contextlib.suppress(RuntimeError):  # it has an outcome already
-            self._gate.release()
-
-    def wait(self, timeout_s: float) -> Outcome | BaseException | None:
-        """Return the outcome; None if there is none in time."""
-        self._gate.acquire(timeout=timeout_s)
-        return self._outcome

@@ -12,22 +12,23 @@ import typing
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self, Unpack
 
 import orjson
 
 from tidemill.eventstore.errors import ForgottenKeyError, IdConflictError, InvalidCommitError
 from tidemill.eventstore.events import (
-    ANY,
     Appended,
     Condition,
     Events,
     NewEvent,
-    Query,
+    Range,
+    Selection,
     StoredEvent,
     StreamAppend,
-    Version,
+    Subscription,
 )
+from tidemill.eventstore.folded import FoldedStore
 from tidemill.eventstore.forgetting.cipher import seal, unseal
 from tidemill.eventstore.forgetting.keyring import Keyring
 
@@ -70,22 +71,6 @@ def personal_fields(classes: Mapping[str, type]) -> dict[str, dict[str, str]]:
     return found
 
 
-class Sealable(Events, Protocol):
-    """A store that can seal: the contract of events, and keys of commits."""
-
-    def commit(
-        self,
-        appends: Sequence[StreamAppend],
-        *,
-        conditions: Sequence[Condition] = (),
-        keys: Sequence[str] = (),
-    ) -> Appended: ...
-
-    def forget(self, keys: Sequence[str]) -> None: ...
-
-    def is_forgotten(self, key: str) -> bool: ...
-
-
 @dataclass
 class Forgotten:
     """The report of a subject that was forgotten.
@@ -108,7 +93,7 @@ class Forgotten:
     )
 
 
-class SealedStore:
+class SealedStore(Events):
     """A store with personal fields.
 
     Args:
@@ -124,7 +109,7 @@ class SealedStore:
     """
 
     def __init__(
-        self, store: Sealable, keyring: Keyring, fields: Fields, *, forgotten: Any = None
+        self, store: FoldedStore, keyring: Keyring, fields: Fields, *, forgotten: Any = None
     ) -> None:
         self._store = store
         self._fields = {name: dict(each) for name, each in fields.items() if each}
@@ -134,17 +119,6 @@ class SealedStore:
         keyring.delete([key for key in keyring.ids() if store.is_forgotten(key)])
 
     # Writing.
-
-    def append(
-        self,
-        stream: str,
-        events: Sequence[NewEvent],
-        *,
-        expected: Version = ANY,
-        conditions: Sequence[Condition] = (),
-    ) -> Appended:
-        """Store events of one stream, all or none; see ``Events.append``."""
-        return self.commit((StreamAppend(stream, tuple(events), expected),), conditions=conditions)
 
     def commit(
         self, appends: Sequence[StreamAppend], *, conditions: Sequence[Condition] = ()
@@ -241,60 +215,17 @@ class SealedStore:
 
     # Reading.
 
-    def read(
-        self,
-        stream: str,
-        *,
-        after: int = 0,
-        to: int | None = None,
-        backwards: bool = False,
-        limit: int | None = None,
-        fresh: bool = False,
-    ) -> Iterator[StoredEvent]:
+    def read(self, stream: str, **how: Unpack[Range]) -> Iterator[StoredEvent]:
         """Read a stream, opened; see ``Events.read``."""
-        return map(
-            self.opened,
-            self._store.read(
-                stream, after=after, to=to, backwards=backwards, limit=limit, fresh=fresh
-            ),
-        )
+        return map(self.opened, self._store.read(stream, **how))
 
-    def read_all(
-        self,
-        *,
-        after: int = 0,
-        to: int | None = None,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        backwards: bool = False,
-        limit: int | None = None,
-        fresh: bool = False,
-    ) -> Iterator[StoredEvent]:
+    def read_all(self, **how: Unpack[Selection]) -> Iterator[StoredEvent]:
         """Read all streams, opened; see ``Events.read_all``."""
-        return map(
-            self.opened,
-            self._store.read_all(
-                after=after,
-                to=to,
-                queries=queries,
-                category=category,
-                backwards=backwards,
-                limit=limit,
-                fresh=fresh,
-            ),
-        )
+        return map(self.opened, self._store.read_all(**how))
 
-    def follow(
-        self,
-        *,
-        after: int = 0,
-        queries: Sequence[Query] = (),
-        category: str | None = None,
-        wait_s: float | None = None,
-    ) -> OpenedFollowing:
+    def follow(self, **how: Unpack[Subscription]) -> OpenedFollowing:
         """Follow all streams, opened; see ``Events.follow``."""
-        inner = self._store.follow(after=after, queries=queries, category=category, wait_s=wait_s)
-        return OpenedFollowing(self, inner)
+        return OpenedFollowing(self, self._store.follow(**how))
 
     def version(self, stream: str) -> int:
         """Return the number of events in a stream."""
