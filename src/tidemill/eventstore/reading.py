@@ -67,7 +67,7 @@ class Reader:
             listener()
 
     def catch_up(self) -> None:
-        """Fold all that is in the log now. There is nothing to do where all is folded at once."""
+        """Fold all that is in the log now. Where a commit is folded when it is made, all is."""
 
     def _check_failure(self) -> None:
         if self.failure is not None:
