@@ -13,6 +13,15 @@ class WebhookError(TidemillError):
     """The runner of a webhook failed. It starts again from the committed position after a pause."""
 
 
+class MissingTopicError(WebhookError):
+    """The topic of a webhook does not exist, or not yet."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic} does not exist", hint=f"Create it: tidemill topic create {topic}"
+        )
+
+
 class PermanentWebhookError(WebhookError):
     """The runner failed, and would fail in the same way without a change by the user."""
 

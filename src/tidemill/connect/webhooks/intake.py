@@ -29,7 +29,7 @@ from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.confluent.reading import arrived
 from tidemill.connect.webhooks.attempts import Restored
 from tidemill.connect.webhooks.definition import Webhook
-from tidemill.connect.webhooks.errors import FencedError, WebhookError
+from tidemill.connect.webhooks.errors import FencedError, MissingTopicError, WebhookError
 from tidemill.connect.webhooks.lanes import Event
 from tidemill.connect.webhooks.topics import group_id
 from tidemill.errors import TidemillError
@@ -320,9 +320,7 @@ class Intake:
                 f"it and run: tidemill webhook resume {name}",
             )
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            return WebhookError(
-                f"topic {topic} does not exist", hint=f"Create it: tidemill topic create {topic}"
-            )
+            return MissingTopicError(topic)
         found = self._kafka.translate(error, f"read topic {topic}")
         return WebhookError(str(found), hint=found.hint)
 
@@ -337,14 +335,12 @@ def topic_identity(kafka: Kafka, topic: str) -> str:
     """Return the id of a topic; its name where brokers give no ids (before Apache Kafka 2.8).
 
     Raises:
-        WebhookError: it does not exist.
+        MissingTopicError: it does not exist.
         UnreachableError: no broker answers.
     """
     found = kafka.topic_id("tidemill-webhooks", topic)
     if found is None:
-        raise WebhookError(
-            f"topic {topic} does not exist", hint=f"Create it: tidemill topic create {topic}"
-        )
+        raise MissingTopicError(topic)
     return found.replace(".", "_")
 
 
@@ -352,7 +348,7 @@ def commit_start(kafka: Kafka, webhook: Webhook) -> None:
     """Commit where a new webhook starts, so that what is written from now on is delivered.
 
     Raises:
-        WebhookError: the topic does not exist.
+        MissingTopicError: the topic does not exist.
         TidemillError: the positions can't be committed.
     """
     metadata = Position(0, topic_id=topic_identity(kafka, webhook.topic)).metadata()

@@ -21,7 +21,7 @@ from tidemill.connect.base.runs import Phase, Runs
 from tidemill.connect.base.secrets import redact
 from tidemill.connect.webhooks.attempts import Recorder, Written, encode_attempt, encode_event
 from tidemill.connect.webhooks.definition import Webhook
-from tidemill.connect.webhooks.errors import PermanentWebhookError, WebhookError
+from tidemill.connect.webhooks.errors import MissingTopicError, PermanentWebhookError, WebhookError
 from tidemill.connect.webhooks.messages import Message, Messages
 from tidemill.connect.webhooks.redelivery import Job
 from tidemill.connect.webhooks.retries import judge
@@ -134,7 +134,7 @@ class Keeper:
         try:
             await run.run(self._is_running)
         except Exception as error:
-            self._was_missing = self._was_missing or "does not exist" in str(error)
+            self._was_missing = self._was_missing or isinstance(error, MissingTopicError)
             await self._rest_after(error)
         else:
             if run.disabled:
@@ -151,10 +151,8 @@ class Keeper:
 
     async def _rest_after(self, error: Exception) -> None:
         pause = self._runs.fail(error)
-        if pause is None:
-            log.error("webhook.failed", webhook=self.webhook.name, **self._runs.said())
-        else:
-            log.warning("webhook.failed", webhook=self.webhook.name, **self._runs.said())
+        say = log.error if pause is None else log.warning
+        say("webhook.failed", webhook=self.webhook.name, **self._runs.said())
         await self._wait_for_order(pause)
 
     async def _wait_for_order(self, timeout_s: float | None = None) -> None:

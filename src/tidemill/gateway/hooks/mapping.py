@@ -86,17 +86,17 @@ def selector(text: str) -> Select:
         text: ``method``, ``header:NAME``, ``query:NAME``, ``path:NAME`` or ``json:FIELD.FIELD``.
     """
     kind, _, name = text.partition(":")
-    if kind == "header":
-        lower = name.lower()
-        return lambda delivery: delivery.headers.get(lower)
-    if kind == "query":
-        return lambda delivery: delivery.parameters.get(name)
-    if kind == "path":
-        return lambda delivery: delivery.path.get(name)
-    if kind == "json":
-        fields = name.split(".")
-        return lambda delivery: text_at(delivery.json, fields)
-    return lambda delivery: delivery.method
+    take = _PARTS[kind]
+    return lambda delivery: take(delivery, name)
+
+
+_PARTS: Mapping[str, Callable[[Delivery, str], str | None]] = {
+    "method": lambda delivery, _: delivery.method,
+    "header": lambda delivery, name: delivery.headers.get(name.lower()),
+    "query": lambda delivery, name: delivery.parameters.get(name),
+    "path": lambda delivery, name: delivery.path.get(name),
+    "json": lambda delivery, name: text_at(delivery.json, name.split(".")),
+}
 
 
 def text_at(value: Any, fields: list[str]) -> str | None:

@@ -69,20 +69,6 @@ class _Waiting:
     is_attempted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
-    """The state of a writer that can store records.
-
-    Attributes:
-        window: the ids that are in the topic.
-        most_bytes: the largest batch that the topic takes.
-    """
-
-    producer: Producer
-    window: Window
-    most_bytes: int
-
-
 class Writer:
     """Stores the records of one hook. It belongs to one event loop; ``run`` does the work.
 
@@ -153,11 +139,11 @@ class Writer:
         """Store what arrives, until ``stop``, or until another gateway takes over."""
         while not (self.is_fenced or self._is_stopping):
             try:
-                opened = await _in_thread(self._open)
-                self._once.window, self._most_bytes = opened.window, opened.most_bytes
+                producer, window, self._most_bytes = await _in_thread(self._open)
+                self._once.window = window
                 self.is_ready = True
-                log.info("hook.ready", hook=self._entry.name, ids=len(opened.window))
-                await self._write_all(opened.producer)
+                log.info("hook.ready", hook=self._entry.name, ids=len(window))
+                await self._write_all(producer)
             except ProducerFencedError:
                 self._fence()
             except Exception as error:
@@ -276,8 +262,12 @@ class Writer:
 
     # --- in a thread -----------------------------------------------------------------------------
 
-    def _open(self) -> _Open:
-        """Fence other gateways, then read the ids in the topic. It blocks."""
+    def _open(self) -> tuple[Producer, Window, int]:
+        """Fence other gateways, then read the ids in the topic. It blocks.
+
+        Returns:
+            The producer, the ids that are in the topic, and the largest batch that it takes.
+        """
         # Imported here, as a gateway without hooks does not need the codecs of batches: 2.5 MB.
         from tidemill.connect.base.producer import open_producer
 
@@ -300,7 +290,7 @@ class Writer:
         except BaseException:
             producer.close()
             raise
-        return _Open(producer, window, most_bytes)
+        return producer, window, most_bytes
 
     def _commit(self, producer: Producer, records: list[Record]) -> None:
         for record in records:
