@@ -40,6 +40,11 @@ Declared = Annotated[
 S = TypeVar("S", bound=Section)
 
 
+def error_of(found: Mapping[str, Any]) -> object:
+    """Return the error of a definition; None if it has none."""
+    return found.get("error") or None
+
+
 @dataclass(frozen=True, slots=True)
 class Boards:
     """The commands' side of a topic with definitions.
@@ -47,10 +52,14 @@ class Boards:
     Attributes:
         noun: what is defined, as the command line calls it: ``bridge``.
         topic: the topic of the board.
+        keys: the keys of definitions that are shown.
+        hint: how one is created.
     """
 
     noun: str
     topic: str
+    keys: tuple[str, ...]
+    hint: str = "tidemill {noun} create FILE"
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -100,14 +109,28 @@ class Boards:
 
         check_not_declared(board, self.noun, name)
 
-    def described(self, board: Board, name: str, *keys: str) -> dict[str, Any]:
-        """Return what is known of a definition: some of its keys, its state and its status."""
+    def emit_list(
+        self, servers: str, properties: list[str] | None, columns: output.Columns, *, as_json: bool
+    ) -> None:
+        """Print all definitions, with what their workers last published."""
+        board = self.read(self.kafka(servers, properties))
+        found = [self.described(board, name) for name in sorted(board.definitions)]
+        if as_json:
+            output.emit_json(found)
+        else:
+            output.emit_columns(columns, found)
+        if not found:
+            hint = self.hint.format(noun=self.noun)
+            output.note(f"There is no {self.noun}. Create one: {hint}")
+
+    def described(self, board: Board, name: str) -> dict[str, Any]:
+        """Return what is known of a definition: its ``keys``, its state and its status."""
         from tidemill.connect.base.orders import describe
 
         known = describe(board, name)
         found = {
             "name": name,
-            **{key: known.definition.get(key) for key in keys},
+            **{key: known.definition.get(key) for key in self.keys},
             "state": known.state,
             "status_age_ms": known.status_age_ms,
             "declared": known.declared,
@@ -116,11 +139,11 @@ class Boards:
         own = {*found, "phase", "source", "kind"}
         return found | {key: value for key, value in known.status.items() if key not in own}
 
-    def fields(self, found: Mapping[str, Any], *keys: str) -> list[tuple[str, object]]:
-        """Return the fields for people that all definitions have, and some keys of their own."""
+    def fields(self, found: Mapping[str, Any]) -> list[tuple[str, object]]:
+        """Return the fields for people that all definitions have, with their ``keys``."""
         age = output.duration_text(found["status_age_ms"])
         fields: list[tuple[str, object]] = [
-            *((key, found[key]) for key in ("name", *keys, "state")),
+            *((key, found[key]) for key in ("name", *self.keys, "state")),
             ("worker", found.get("worker")),
             ("status from", None if age is None else f"{age} ago"),
         ]

@@ -11,8 +11,8 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO
 
 from tidemill.amqp_client.errors import AmqpConflictError, AmqpNotFoundError, AmqpUrlError
 from tidemill.connect.base.errors import DeclaredError, DefinitionExistsError
@@ -222,6 +222,26 @@ def emit_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     print(style(line(headers), "2", sys.stdout))
     for row in cells:
         print(line(row))
+
+
+Column = str | Callable[[Mapping[str, Any]], object]
+"""The name of a value, or what makes it."""
+Columns = Mapping[str, Column]
+"""Columns by their titles."""
+
+
+def titled(*keys: str) -> Columns:
+    """Return the columns of values whose titles are their names."""
+    return {key.upper(): key for key in keys}
+
+
+def emit_columns(columns: Columns, found: Iterable[Mapping[str, Any]]) -> None:
+    """Print a table with a line for each mapping."""
+
+    def value(record: Mapping[str, Any], column: Column) -> object:
+        return record.get(column) if isinstance(column, str) else column(record)
+
+    emit_table([*columns], [[value(each, of) for of in columns.values()] for each in found])
 
 
 def emit_fields(fields: Sequence[tuple[str, object]]) -> None:

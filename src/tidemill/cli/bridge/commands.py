@@ -14,6 +14,7 @@ from tidemill.cli.boards import (
     Every,
     Names,
     Replace,
+    error_of,
 )
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
@@ -31,7 +32,11 @@ app = command_group("Bring StatsD and other direct messaging into topics, and ou
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the bridge.")]
 
-_BOARDS = Boards("bridge", BRIDGES)
+_BOARDS = Boards("bridge", BRIDGES, ("kind", "topic"))
+_COLUMNS: output.Columns = {
+    **output.titled("name", "kind", "topic", "state", "received", "delivered", "lost", "refused"),
+    "ERROR": error_of,
+}
 _COUNTS = ("received", "delivered", "lost", "recovered", "refused", "retried")
 
 
@@ -63,34 +68,7 @@ def list_bridges(
     properties: Property = None,
 ) -> None:
     """List the bridges with their state and counts, as their workers last published them."""
-    board = _BOARDS.read(_BOARDS.kafka(servers, properties))
-    found = [_BOARDS.described(board, name, "kind", "topic") for name in sorted(board.definitions)]
-    if as_json:
-        output.emit_json(found)
-        return
-    rows = [
-        (
-            *(each[key] for key in ("name", "kind", "topic", "state")),
-            *(each.get(key) for key in _COUNTS[:3]),
-            each.get("refused"),
-            each.get("error") or None,
-        )
-        for each in found
-    ]
-    headers = (
-        "NAME",
-        "KIND",
-        "TOPIC",
-        "STATE",
-        "RECEIVED",
-        "DELIVERED",
-        "LOST",
-        "REFUSED",
-        "ERROR",
-    )
-    output.emit_table(headers, rows)
-    if not found:
-        output.note("There is no bridge. Create one: tidemill bridge create FILE")
+    _BOARDS.emit_list(servers, properties, _COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a bridge: its state, and what was received and lost.")
@@ -102,11 +80,11 @@ def describe(
 ) -> None:
     """Show a bridge: its state, what was received, lost and refused, and what its kind adds."""
     _, board = _BOARDS.find(name, servers, properties)
-    found = _BOARDS.described(board, name, "kind", "topic")
+    found = _BOARDS.described(board, name)
     if as_json:
         output.emit_json(found)
         return
-    fields = _BOARDS.fields(found, "kind", "topic")
+    fields = _BOARDS.fields(found)
     fields += ((key, found.get(key)) for key in _COUNTS)
     for key, value in (found.get("details") or {}).items():
         fields += _detail_fields(key.replace("_", " "), value)

@@ -21,7 +21,7 @@ from tidemill.cli.options import (
 )
 from tidemill.cli.source.check import check
 from tidemill.cli.source.run import BOARDS, run
-from tidemill.cli.source.view import emit_list, fields_of, wait_with_progress
+from tidemill.cli.source.view import COLUMNS, fields_of, wait_with_progress
 from tidemill.errors import TidemillError
 
 app = command_group("Capture the changes of databases into topics.")
@@ -78,14 +78,7 @@ def list_sources(
     properties: Property = None,
 ) -> None:
     """List the sources with their state and lag, as their workers last published them."""
-    board = BOARDS.read(BOARDS.kafka(servers, properties))
-    found = [BOARDS.described(board, name, "kind") for name in sorted(board.definitions)]
-    if as_json:
-        output.emit_json(found)
-    else:
-        emit_list(found)
-    if not found:
-        output.note("There is no source. Create one: tidemill source create FILE")
+    BOARDS.emit_list(servers, properties, COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a source: state, lag, snapshots, last error.")
@@ -102,7 +95,7 @@ def describe(
     kafka, board = BOARDS.find(name, servers, properties)
     if watch:
         board = wait_with_progress(kafka, name)
-    found = BOARDS.described(board, name, "kind")
+    found = BOARDS.described(board, name)
     if as_json:
         output.emit_json(found)
     else:

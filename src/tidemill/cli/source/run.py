@@ -9,7 +9,7 @@ from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Property
 from tidemill.cli.stopping import until_signal
 from tidemill.connect.cdc.topics import SOURCES
 
-BOARDS = Boards("source", SOURCES)
+BOARDS = Boards("source", SOURCES, ("kind",))
 
 
 def run(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidemill.cli import output
+from tidemill.cli.boards import error_of
 from tidemill.cli.source.run import BOARDS
 
 if TYPE_CHECKING:
@@ -18,22 +19,13 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 
 
-def emit_list(sources: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line per source."""
-    rows = [
-        (
-            each["name"],
-            each["kind"],
-            each["state"],
-            len(each["tables"]) if each.get("tables") else None,
-            output.size_text(each.get("lag_bytes")),
-            output.duration_text(each.get("lag_ms")),
-            each.get("error") or None,
-        )
-        for each in sources
-    ]
-    headers = ("NAME", "KIND", "STATE", "TABLES", "LAG BYTES", "LAG TIME", "ERROR")
-    output.emit_table(headers, rows)
+COLUMNS: output.Columns = {
+    **output.titled("name", "kind", "state"),
+    "TABLES": lambda each: len(each["tables"]) if each.get("tables") else None,
+    "LAG BYTES": lambda each: output.size_text(each.get("lag_bytes")),
+    "LAG TIME": lambda each: output.duration_text(each.get("lag_ms")),
+    "ERROR": error_of,
+}
 
 
 def fields_of(source: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.boards import Boards, Declared, Every, Names
+from tidemill.cli.boards import Boards, Declared, Every, Names, error_of
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -25,8 +25,8 @@ app = command_group("Keep results of SQL current. Create a view with 'tidemill s
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the view.")]
 
-_BOARDS = Boards("view", VIEWS)
-_KEYS = ("name", "state", "read", "file")
+_BOARDS = Boards("view", VIEWS, ("query",), "CREATE MATERIALIZED VIEW name AS SELECT ...")
+_COLUMNS: output.Columns = {**output.titled("name", "state", "read", "file"), "ERROR": error_of}
 
 
 @app.command("list", short_help="List the views with their state.")
@@ -36,15 +36,7 @@ def list_views(
     properties: Property = None,
 ) -> None:
     """List the views with their state, as their worker last published it."""
-    board = _BOARDS.read(_BOARDS.kafka(servers, properties))
-    found = [_BOARDS.described(board, name, "query") for name in sorted(board.definitions)]
-    if as_json:
-        output.emit_json(found)
-        return
-    rows = [(*(each.get(key) for key in _KEYS), each.get("error") or None) for each in found]
-    output.emit_table(("NAME", "STATE", "READ", "FILE", "ERROR"), rows)
-    if not found:
-        output.note("There is no view. Create one: CREATE MATERIALIZED VIEW name AS SELECT ...")
+    _BOARDS.emit_list(servers, properties, _COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a view: its query, its state and its file.")
@@ -56,11 +48,11 @@ def describe(
 ) -> None:
     """Show a view: its query, its state, and the file with the copy of its rows."""
     _, board = _BOARDS.find(name, servers, properties)
-    found = _BOARDS.described(board, name, "query")
+    found = _BOARDS.described(board, name)
     if as_json:
         output.emit_json(found)
         return
-    fields = [*_BOARDS.fields(found, "query"), ("read", found.get("read"))]
+    fields = [*_BOARDS.fields(found), ("read", found.get("read"))]
     fields += [(key, found[key]) for key in ("file", "error", "hint") if found.get(key)]
     output.emit_fields(fields)
 

@@ -29,11 +29,7 @@ from tidemill.cli.options import (
     command_group,
 )
 from tidemill.cli.stopping import until_signal
-from tidemill.cli.webhook.view import (
-    emit_attempts,
-    emit_list,
-    fields_of,
-)
+from tidemill.cli.webhook.view import COLUMNS, emit_attempts, fields_of
 from tidemill.connect.webhooks.topics import (
     WEBHOOKS,
     attempts_topic,
@@ -47,7 +43,7 @@ if TYPE_CHECKING:
     from tidemill.connect.webhooks.definition import Webhook
 
 app = command_group("Deliver topics to HTTP endpoints, as signed webhooks.")
-BOARDS = Boards("webhook", WEBHOOKS)
+BOARDS = Boards("webhook", WEBHOOKS, ("topic", "url"))
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the webhook.")]
 WAIT_S = 30.0
@@ -88,14 +84,7 @@ def list_webhooks(
     properties: Property = None,
 ) -> None:
     """List the webhooks with their state and lag, as their workers last published them."""
-    board = BOARDS.read(BOARDS.kafka(servers, properties))
-    found = [BOARDS.described(board, name, "topic", "url") for name in sorted(board.definitions)]
-    if as_json:
-        output.emit_json(found)
-    else:
-        emit_list(found)
-    if not found:
-        output.note("There is no webhook. Create one: tidemill webhook create FILE")
+    BOARDS.emit_list(servers, properties, COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a webhook: state, lag, what waits, last attempts.")
@@ -110,12 +99,12 @@ def describe(
 ) -> None:
     """Show a webhook: state, lag, what waits behind keys that fail, and the last attempts."""
     kafka, board = BOARDS.find(name, servers, properties)
-    found = BOARDS.described(board, name, "topic", "url")
+    found = BOARDS.described(board, name)
     last = _last_attempts(kafka, name, attempts) if attempts else []
     if as_json:
         output.emit_json({**found, "last_attempts": last})
         return
-    output.emit_fields([*BOARDS.fields(found, "topic", "url"), *fields_of(found)])
+    output.emit_fields([*BOARDS.fields(found), *fields_of(found)])
     if last:
         print()
         emit_attempts(last)

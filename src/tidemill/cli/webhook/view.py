@@ -9,23 +9,14 @@ from typing import Any
 from tidemill.cli import output
 
 
-def emit_list(webhooks: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line per webhook."""
-    rows = [
-        (
-            each["name"],
-            each["topic"],
-            each["state"],
-            each.get("lag"),
-            each.get("delivered"),
-            each.get("waiting"),
-            each.get("dead"),
-            each.get("error") or each.get("disabled") or each.get("last_error") or None,
-        )
-        for each in webhooks
-    ]
-    headers = ("NAME", "TOPIC", "STATE", "LAG", "DELIVERED", "WAITING", "DEAD", "ERROR")
-    output.emit_table(headers, rows)
+def _problem(webhook: Mapping[str, Any]) -> object:
+    return next(filter(None, map(webhook.get, ("error", "disabled", "last_error"))), None)
+
+
+COLUMNS: output.Columns = {
+    **output.titled("name", "topic", "state", "lag", "delivered", "waiting", "dead"),
+    "ERROR": _problem,
+}
 
 
 def fields_of(webhook: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -63,20 +54,14 @@ def fields_of(webhook: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 def emit_attempts(attempts: Sequence[Mapping[str, Any]]) -> None:
     """Print a line per attempt or event."""
-    rows = [
-        (
-            _time(each.get("at")),
-            each.get("id") or each.get("event"),
-            each.get("attempt"),
-            each.get("status"),
-            each.get("outcome"),
-            output.duration_text(each.get("duration_ms")),
-            each.get("error") or each.get("reason") or None,
-        )
-        for each in attempts
-    ]
-    headers = ("TIME", "ID", "ATTEMPT", "STATUS", "OUTCOME", "TOOK", "ERROR")
-    output.emit_table(headers, rows)
+    columns = {
+        "TIME": lambda each: _time(each.get("at")),
+        "ID": lambda each: each.get("id") or each.get("event"),
+        **output.titled("attempt", "status", "outcome"),
+        "TOOK": lambda each: output.duration_text(each.get("duration_ms")),
+        "ERROR": lambda each: each.get("error") or each.get("reason") or None,
+    }
+    output.emit_columns(columns, attempts)
 
 
 def _time(ms: int | None) -> str | None:
