@@ -13,10 +13,8 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
-from confluent_kafka.admin import OffsetSpec
 from starlette.requests import Request
 
 from tidemill.confluent.clients import Kafka
@@ -24,7 +22,7 @@ from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.confluent.reading import Follower
 from tidemill.gateway.errors import HttpError, busy
 from tidemill.gateway.reading import line_of
-from tidemill.gateway.topics import Catalog, Place, Topic
+from tidemill.gateway.topics import SPECS, Catalog, Place, Topic
 
 RECENT_BYTES = 1_048_576
 """The most bytes of recent records of a topic."""
@@ -164,11 +162,10 @@ class Hub:
         topics = len(self._tails) + len(self._starting)  # with this one
         if topics > TOPICS or held + topic.partitions > PARTITIONS:
             raise busy("too many topics are followed")
-        specs: Any = OffsetSpec
-        places = [(topic.name, number) for number in range(topic.partitions)]
+        places = topic.places
         self._promised += topic.partitions
         try:
-            ends = await self._catalog.offsets(places, specs.latest())
+            ends = await self._catalog.offsets(places, SPECS.latest())
         finally:
             self._promised -= topic.partitions
         if self._follower is None:
@@ -202,8 +199,7 @@ class Hub:
         tail.gone = why
         if self._tails.get(tail.topic.name) is tail:
             del self._tails[tail.topic.name]
-            places = [(tail.topic.name, n) for n in range(tail.topic.partitions)]
-            self._orders.append((False, dict.fromkeys(places, 0)))
+            self._orders.append((False, dict.fromkeys(tail.topic.places, 0)))
         tail.wake()
 
     async def _check(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from confluent_kafka import KafkaException, Message
-from confluent_kafka.admin import OffsetSpec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -24,7 +23,7 @@ from tidemill.confluent.reading import Extract, ExtractReader
 from tidemill.gateway.errors import from_kafka, invalid, unknown_partition
 from tidemill.gateway.guard import Budget, Turns
 from tidemill.gateway.parameters import Parameters
-from tidemill.gateway.topics import REQUEST_S, Catalog, Place, Topic
+from tidemill.gateway.topics import REQUEST_S, SPECS, Bounds, Catalog, Place, Topic
 from tidemill.positions import FORMS, Kind, parse
 from tidemill.record_json import Headers, to_line
 
@@ -132,36 +131,21 @@ def line_of(message: Message) -> bytes:
     )
 
 
-Offsets = Mapping[Place, int]
-
-
-async def range_of(catalog: Catalog, places: Sequence[Place]) -> tuple[Offsets, Offsets]:
-    """Return the first offset of each partition, and its end for readers of what is committed.
-
-    Raises:
-        HttpError: no broker answers (503).
-    """
-    specs: Any = OffsetSpec
-    starts = await catalog.offsets(places, specs.earliest())
-    return starts, await catalog.offsets(places, specs.latest())
-
-
 async def positions(
     catalog: Catalog,
     places: Sequence[Place],
     text: str,
-    known: tuple[Offsets, Offsets] | None = None,
+    known: Bounds | None = None,
 ) -> list[int]:
     """Return the offset of each partition that a request means.
 
     Args:
-        known: As ``range_of`` returns it, if it was asked for already.
+        known: As ``Catalog.bounds`` returns it, if it was asked for already.
         text: One of ``tidemill.positions``.
 
     Raises:
         HttpError: the text is not a position (400), or no broker answers (503).
     """
-    specs: Any = OffsetSpec
     try:
         wanted = parse(text)
     except ValueError:
@@ -170,15 +154,15 @@ async def positions(
         return [wanted.value] * len(places)
     starts, ends = known or ({}, {})
     if wanted.kind in (Kind.BEGINNING, Kind.LAST):
-        starts = starts or await catalog.offsets(places, specs.earliest())
+        starts = starts or await catalog.offsets(places, SPECS.earliest())
     if wanted.kind is Kind.BEGINNING:
         return [starts[place] for place in places]
-    ends = ends or await catalog.offsets(places, specs.latest())
+    ends = ends or await catalog.offsets(places, SPECS.latest())
     if wanted.kind is Kind.LAST:
         return [max(starts[place], ends[place] - wanted.value) for place in places]
     if wanted.kind is Kind.END:
         return [ends[place] for place in places]
-    found = await catalog.offsets(places, specs.for_timestamp(max(wanted.value, 0)))
+    found = await catalog.offsets(places, SPECS.for_timestamp(max(wanted.value, 0)))
     return [found[place] if found[place] >= 0 else ends[place] for place in places]
 
 

@@ -39,12 +39,11 @@ async def follow(request: Request) -> Response:
     last = request.headers.get("last-event-id") or parameters.text("last_event_id")
     parameters.end()
     stream = _Stream(parts, topic)
-    places = [(topic.name, number) for number in range(topic.partitions)]
     if last:
         stream.resume(last)
-        stream.cut(await positions(parts.catalog, places, "end"))
+        stream.cut(await positions(parts.catalog, topic.places, "end"))
     else:
-        stream.vector = await positions(parts.catalog, places, start or "end")
+        stream.vector = await positions(parts.catalog, topic.places, start or "end")
     return event_stream(stream.events(has_body=request.method != "HEAD"))
 
 

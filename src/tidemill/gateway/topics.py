@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,8 +43,14 @@ _VALID = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _ISOLATION = {True: IsolationLevel.READ_COMMITTED, False: IsolationLevel.READ_UNCOMMITTED}
 
+SPECS: Any = OffsetSpec
+"""Which offset is asked for. The types of confluent-kafka have no functions."""
+
 T = TypeVar("T")
 Place = tuple[str, int]
+Offsets = Mapping[Place, int]
+Bounds = tuple[Offsets, Offsets]
+"""The first offsets and the ends of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,11 @@ class Topic:
     name: str
     id: str
     partitions: int
+
+    @property
+    def places(self) -> list[Place]:
+        """Its partitions."""
+        return [(self.name, number) for number in range(self.partitions)]
 
 
 def is_name(text: str) -> bool:
@@ -172,12 +183,15 @@ class Catalog:
 
         return await self._bounded(f"topic {next(iter(asked))[0]}", ask)
 
+    async def bounds(self, places: Sequence[Place], *, committed: bool = True) -> Bounds:
+        """Return the first offset and the end of each partition; see ``offsets``."""
+        starts = await self.offsets(places, SPECS.earliest())
+        return starts, await self.offsets(places, SPECS.latest(), committed=committed)
+
     async def ranges(self, topic: Topic) -> list[tuple[int, int]]:
         """Return the first offset and the end offset of each partition."""
-        places = [(topic.name, number) for number in range(topic.partitions)]
-        specs: Any = OffsetSpec
-        starts = await self.offsets(places, specs.earliest())
-        ends = await self.offsets(places, specs.latest(), committed=False)
+        places = topic.places
+        starts, ends = await self.bounds(places, committed=False)
         return [(starts[place], ends[place]) for place in places]
 
     async def configs(self, name: str) -> list[dict[str, object]]:
@@ -242,9 +256,7 @@ class Catalog:
             raise HttpError(404, "unknown_group", f"group {name} does not exist")
         existing = await self.names()
         there = [place for place in sorted(committed) if place[1] < existing.get(place[0], 0)]
-        specs: Any = OffsetSpec
-        starts = await self.offsets(there, specs.earliest())
-        ends = await self.offsets(there, specs.latest(), committed=False)
+        starts, ends = await self.bounds(there, committed=False)
         partitions = [
             {
                 "topic": place[0],

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka.admin import OffsetSpec
-
 from tidemill.gateway.cluster import changes
 from tidemill.gateway.cluster.state import GroupState, MemberState, Snapshot
 from tidemill.gateway.console.contract import Data, Done, Form, Page, View, address
@@ -19,7 +17,7 @@ from tidemill.gateway.console.lists import by_attribute, listed
 from tidemill.gateway.console.render import plural
 from tidemill.gateway.errors import HttpError, invalid
 from tidemill.gateway.parameters import time_of
-from tidemill.gateway.topics import Place
+from tidemill.gateway.topics import SPECS, Place
 
 SHARE = "share"
 TO = ("beginning", "end", "time", "offset", "shift")
@@ -195,11 +193,9 @@ async def _changes(view: View, group: GroupState, form: Form) -> list[Change]:
         if topic in ("", name)
         for number, offset in each.items()
     }
-    specs: Any = OffsetSpec
     existing = await view.parts.catalog.names()
     places = [place for place in sorted(before) if place[1] < existing.get(place[0], 0)]
-    starts = await view.parts.catalog.offsets(places, specs.earliest())
-    ends = await view.parts.catalog.offsets(places, specs.latest(), committed=False)
+    starts, ends = await view.parts.catalog.bounds(places, committed=False)
     wanted = await _wanted(view, form, {place: before[place] for place in places}, starts, ends)
     return [
         Change(*place, before[place], min(max(wanted[place], starts[place]), ends[place]))
@@ -223,9 +219,8 @@ async def _wanted(
     if not value:
         raise invalid(f"a reset to a {to if to in TO else 'position'} needs a value")
     if to == "time":
-        specs: Any = OffsetSpec
         time_ms = time_of("value", value)
-        found = await view.parts.catalog.offsets(before, specs.for_timestamp(time_ms))
+        found = await view.parts.catalog.offsets(before, SPECS.for_timestamp(time_ms))
         return {place: found[place] if found[place] >= 0 else ends[place] for place in before}
     number = _number(value)
     if to == "offset":

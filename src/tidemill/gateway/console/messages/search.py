@@ -22,8 +22,8 @@ from tidemill.gateway.console.contract import View
 from tidemill.gateway.console.messages.decoding import Shown, short, text_of
 from tidemill.gateway.console.messages.masking import Mask, Record
 from tidemill.gateway.errors import invalid, unknown_partition
-from tidemill.gateway.reading import Offsets, parts_of, positions, range_of
-from tidemill.gateway.topics import Place, Topic
+from tidemill.gateway.reading import parts_of, positions
+from tidemill.gateway.topics import Offsets, Place, Topic
 
 SIZE, MOST = 50, 500
 """Records that a page shows, without a parameter and at most."""
@@ -189,7 +189,7 @@ class Search(Generic[T]):
             raise unknown_partition(topic.name, criteria.partition, topic.partitions)
         numbers = range(topic.partitions) if criteria.partition is None else [criteria.partition]
         places = [(topic.name, number) for number in numbers]
-        starts, self._ends = known = await range_of(catalog, places)
+        starts, self._ends = known = await catalog.bounds(places)
         if criteria.at:
             given = _parse_places(criteria.at)
             wanted = {place: given[place[1]] for place in places if place[1] in given}
