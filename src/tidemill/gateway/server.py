@@ -168,10 +168,18 @@ async def serve(
         for listener, bound in served:
             group.create_task(_serve(listener, bound, stop))
         for listener, _ in failed:
-            group.create_task(_serve_when_free(listener, stop))
+            group.create_task(_serve(listener, None, stop))
 
 
-async def _serve(listener: Listener, bound: socket.socket, stop: asyncio.Event) -> None:
+async def _serve(listener: Listener, bound: socket.socket | None, stop: asyncio.Event) -> None:
+    """Serve a listener, which is tried to be bound until it is possible."""
+    while bound is None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S):
+                await stop.wait()
+                return
+        with contextlib.suppress(SettingsError):
+            bound = bind(listener)
     host, port = bound.getsockname()[:2]
     log.info("gateway.listening", listener=listener.name, host=host, port=port)
     connection = _connection(listener)
@@ -200,17 +208,6 @@ def _connection(listener: Listener) -> Any:
     if listener.tls.is_used:
         return _Tls(listener.tls, type("TlsConnection", (TlsProtocol,), limits))
     return type("Connection", (BoundedProtocol,), limits)
-
-
-async def _serve_when_free(listener: Listener, stop: asyncio.Event) -> None:
-    """Try to listen until it is possible, and serve."""
-    while not stop.is_set():
-        try:
-            async with asyncio.timeout(RETRY_S):
-                await stop.wait()
-        except TimeoutError:
-            with contextlib.suppress(SettingsError):
-                await _serve(listener, bind(listener), stop)
 
 
 def _server(listener: Listener, connection: Any) -> _Server:

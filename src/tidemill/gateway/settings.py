@@ -10,15 +10,19 @@ from pydantic import AfterValidator, Field
 from tidemill.settings.section import HOST, INT, LONG, CertificateFile, KeyFile, Section
 
 
+def _words(text: str) -> frozenset[str]:
+    """Return what a text has between its commas, in lower case."""
+    return frozenset(each.strip().lower() for each in text.split(",") if each.strip())
+
+
 def _schemes(text: str) -> str:
     """Check the schemes of logins.
 
     Raises:
         ValueError: one of them is not known.
     """
-    for each in text.split(","):
-        if each.strip().lower() not in ("", "basic", "bearer"):
-            raise ValueError(f"unknown login {each.strip()!r}: expected basic or bearer")
+    if unknown := _words(text) - {"basic", "bearer"}:
+        raise ValueError(f"unknown login {min(unknown)!r}: expected basic or bearer")
     return text
 
 
@@ -144,13 +148,12 @@ class GatewaySettings(Section):
 
     def schemes(self) -> frozenset[str]:
         """Return the schemes of ``logins`` in lower case."""
-        return frozenset(each.strip().lower() for each in self.logins.split(",") if each.strip())
+        return _words(self.logins)
 
     def names(self) -> frozenset[str]:
         """Return the names of ``hosts`` in lower case."""
-        return frozenset(name.strip().lower() for name in self.hosts.split(",") if name.strip())
+        return _words(self.hosts)
 
     def allowed_origins(self) -> frozenset[str]:
         """Return the origins of ``origins`` in lower case, without a slash at the end."""
-        found = (origin.strip().lower().rstrip("/") for origin in self.origins.split(","))
-        return frozenset(origin for origin in found if origin)
+        return frozenset(origin.rstrip("/") for origin in _words(self.origins))
