@@ -6,7 +6,7 @@
  *
  * What a write needs of Python, it calls at the appender of the log: `prepare` opens an index, `roll` starts
  * a segment, `write` writes to a file that is closed or not one of the system, and what is long. Shorter
- * writes are done here. Python's lock is held meanwhile, so no thread can close the file.
+ * writes are done here. `lose` lets the partition go offline. Python's lock is held meanwhile, so no thread can close the file.
  */
 #define _GNU_SOURCE
 #include "head.h"
@@ -72,19 +72,21 @@ static int find_segment(Append *on)
            (!on->segment->size || !tm_is_none(on->segment->first_timestamp));
 }
 
-/* Return whether the batches go into the segment, as LogSegment.shouldRoll of Kafka decides it. */
+/* Return whether the batches go into the segment, as LogSegment.shouldRoll of Kafka decides it. An empty
+ * segment takes any first batch. */
 static int fits_segment(const Append *on)
 {
     const tm_head *head = on->head;
     const tm_segment *segment = on->segment;
-    if (!segment->size) return 1;
+    if (!segment->size && on->count == 1) return 1;
     if (segment->size + on->total > head->segment_bytes ||
         on->end - 1 - segment->base_offset > INT32_MAX ||
         tm_index_is_full(on->table, on->count, head->index_bytes))
         return 0;
     /* As in Kafka, the records' time counts if there is one. So replayed history gets the same
      * segments as it got live. */
-    int64_t oldest = PyLong_AsLongLong(segment->first_timestamp);
+    int64_t oldest =
+        segment->size ? PyLong_AsLongLong(segment->first_timestamp) : on->batches[0].latest;
     int64_t age = oldest >= 0 && on->latest >= 0 ? on->latest - oldest
                                                  : on->now_ms - segment->created_ms;
     return age <= head->segment_ms;
@@ -209,7 +211,21 @@ static int record(const Append *on, const struct iovec *parts)
     return tm_keep(head, parts, on->views, on->total);
 }
 
-/* Append the batches. Return 0, or -1 with an error: then nothing is appended. */
+/* Let the partition go offline with the present error: of what is written, perhaps only a part is recorded. */
+static void lose(const Append *on)
+{
+    PyObject *type = NULL, *error = NULL, *trace = NULL;
+    PyErr_Fetch(&type, &error, &trace);
+    if (type) PyErr_NormalizeException(&type, &error, &trace);
+    on->head->is_offline = 1; /* also if there is no memory for the call */
+    Py_XDECREF(PyObject_CallMethod(on->appender, "lose", "(O)", error ? error : Py_None));
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "batches could not be recorded");
+}
+
+/* Append the batches. Return 0, or -1 with an error: then nothing is appended, or the partition is offline. */
 static int put(Append *on)
 {
     struct iovec parts[MOST_BATCHES];
@@ -218,7 +234,8 @@ static int put(Append *on)
     if (find_place(on) < 0) return -1;
     stamp(on);
     PyObject *segment = Py_NewRef((PyObject *)on->segment), *table = Py_NewRef((PyObject *)on->table);
-    int failed = write_batches(on, parts) < 0 || record(on, parts) < 0 ? -1 : 0;
+    int failed = write_batches(on, parts);
+    if (!failed && (failed = record(on, parts)) < 0) lose(on);
     Py_DECREF(segment);
     Py_DECREF(table);
     return failed;
@@ -368,7 +385,8 @@ static Py_ssize_t append_series(Append *on, PyObject *run, PyObject *places, Py_
     if (read_series(on, run, places, at, most) < 0) return -1;
     if (!on->count) return 0;
     int failed = put(on) < 0;
-    if (failed && on->count > 1) { /* as many as fit on the disk are appended, one by one */
+    if (failed && on->count > 1 && !on->head->is_offline) {
+        /* As many as fit on the disk are appended, one by one. */
         PyErr_Clear();
         release(on);
         return append_series(on, run, places, at, results, 1);

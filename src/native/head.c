@@ -53,7 +53,10 @@ int tm_keep(tm_head *head, const struct iovec *parts, Py_ssize_t count, int64_t 
     if (!memory || memory->used + size > memory->limit) return tm_drop_copies(head, -1);
     if (!head->copies && tm_drop_copies(head, head->copied_from) < 0) return -1;
     PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (!copy) return -1;
+    if (!copy) { /* the file has the bytes */
+        PyErr_Clear();
+        return tm_drop_copies(head, -1);
+    }
     char *to = PyBytes_AsString(copy);
     for (Py_ssize_t i = 0; i < count; i++) {
         memcpy(to, parts[i].iov_base, parts[i].iov_len);

@@ -397,3 +397,54 @@ def test_a_fault_of_the_broker_is_not_taken_for_an_error_of_the_client(
         world.append([(0, batch())])
     assert world.quiet.refusals == []
     assert log.log_end_offset == 1
+
+
+def test_a_new_segment_takes_what_single_appends_give_it(world: World) -> None:
+    """An empty segment takes any batch, and those behind it only within the limits."""
+    old = world.add(segment_ms="500")
+    small = world.add(internal_segment_bytes="200")
+    run = [(at, batch(at=NOW + 1000 * number)) for number in range(3) for at in (0, 1)]
+    results = outcome(world.append(run))
+    assert results == [(number, -1, 0) for number in (0, 0, 1, 1, 2, 2)]
+    assert [segment.base_offset for segment in old.segments] == [0, 1, 2]
+    assert [segment.base_offset for segment in small.segments] == [0, 2]
+
+
+def test_batches_that_are_written_but_not_recorded_are_not_written_again(world: World) -> None:
+    log, other = world.add(), world.add()
+    world.append([(0, batch(producer=(9, 0, 0)))])
+    log.producers.get(9).batches = ()  # type: ignore[union-attr, assignment]
+    log.head.copies = ()  # type: ignore[assignment]
+    end = log.segments[-1].size
+    results = world.append([(0, batch()), (0, batch()), (1, batch())])
+    assert [type(each) for each in results] == [StorageError, StorageError, tuple]
+    assert "could not be recorded" in str(log.failure)
+    assert log.segments[-1].file.size == end + 2 * len(batch())
+    assert other.failure is None
+
+
+@pytest.mark.parametrize("at", range(24))
+def test_a_run_without_memory_is_appended_once(world: World, at: int) -> None:
+    """One allocation fails. The producer sends all again, or the log is offline."""
+    memory = pytest.importorskip("_testcapi", reason="this Python has no test functions")
+    log = world.add()
+    world.append([(0, batch(producer=(9, 0, 0)))])
+    sent = [batch(producer=(9, 0, sequence)) for sequence in (1, 2, 3)]
+    target, facts = world.targets[0], (1, NOW, NOW, 0, 9)
+    run = [(target, memoryview(bytearray(data)), facts) for data in sent]
+    results: list[Any] = [None] * len(run)
+    memory.set_nomemory(at, at + 1)
+    try:
+        extension.append_run(run, {target: [0, 1, 2]}, results, NOW)
+    except MemoryError:
+        assert log.failure is None
+    finally:
+        memory.remove_mem_hooks()
+    again = world.append([(0, data) for data in sent])
+    stored = [header.base_sequence for _, header in log.segments[-1].batches()]
+    if log.failure is None:
+        assert outcome(again) == [(1, -1, 0), (2, -1, 0), (3, -1, 0)]
+        assert stored == [0, 1, 2, 3]
+    else:
+        assert {type(each) for each in [*results, *again]} == {StorageError}
+        assert stored == list(range(log.log_end_offset))

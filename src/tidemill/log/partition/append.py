@@ -173,7 +173,7 @@ class Appender:
             index = self._write_aborted(segment, states.aborted_by(marker, offset))
         try:
             self._put(batch, [header], now_ms)
-        except StorageError:
+        except Exception:
             if index is not None:
                 self._retract_aborted(segment, index)
             raise
@@ -208,6 +208,8 @@ class Appender:
         chain = self._chain
         if chain.failure is not None:
             raise chain.failure
+        if chain.head.is_offline:
+            self.lose(None)  # there was no memory for that
         chain.active.open_table()
         chain.active.read_first_timestamp()
 
@@ -225,6 +227,19 @@ class Appender:
             if file.broken:
                 self._chain.go_offline(error)
             raise
+
+    def lose(self, cause: Exception | None) -> None:
+        """Go offline: batches were written, but only a part of what belongs to them is recorded.
+
+        Raises:
+            StorageError: always.
+        """
+        error = StorageError(
+            f"{self._chain.tp} is offline: {self._chain.active.file.path} has batches that could "
+            f"not be recorded in memory ({cause!r}); a restart of the broker finds them"
+        )
+        self._chain.go_offline(error)
+        raise error from cause
 
     def roll(self, now_ms: int) -> Segment:
         """Close the active segment and start a new one; return the active segment.
