@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
 from tests.support.logs import read_records
+from tidemill.log.errors import StorageError
 
 
 def test_a_segment_rolls_before_it_would_pass_its_size(partition: OnePartition) -> None:
@@ -60,3 +63,20 @@ def test_an_empty_segment_does_not_roll(partition: OnePartition) -> None:
     log = partition.log()
     assert log.roll(NOW) is log.chain.active
     assert len(log.segments) == 1
+
+
+def test_a_segment_that_could_not_be_opened_leaves_no_file(partition: OnePartition) -> None:
+    """A smaller batch still goes to the segment before it, and must not be behind its end."""
+    log = partition.log(internal_segment_bytes="500")
+    log.append(batch_of(), now_ms=NOW)
+    partition.fs.fail("open", path=f"{1:020d}.log")
+    with pytest.raises(StorageError):
+        log.append(batch_of(size=400), now_ms=NOW)
+    for number in range(8):
+        log.append(batch_of(at=NOW + number), now_ms=NOW)
+    assert base_offsets(log)[1] > 1
+    partition.store.close(clean=False)
+    partition.fs.kill()
+    partition.reopen()
+    log = partition.log(internal_segment_bytes="500")
+    assert (log.failure, log.log_end_offset) == (None, 9)

@@ -21,6 +21,7 @@ from tidemill.log.errors import (
 )
 from tidemill.log.format.batch import iter_headers, parse_header
 from tidemill.log.format.markers import Marker, decode_marker
+from tidemill.log.partition.append import Appender
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.transactions import OpenTransaction, UnstableTransactions
 
@@ -238,6 +239,23 @@ def test_a_synced_marker_has_its_index_entry_on_the_disk(setup: TxnLog) -> None:
         name = INDEX.rpartition("/")[2]
         assert folder.durable[name] is setup.fs._file(INDEX)
         assert len(setup.fs._file(INDEX).durable) == producer * ENTRY_SIZE
+
+
+def test_a_marker_without_memory_leaves_no_index_entry(
+    setup: TxnLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(*_: object) -> None:
+        raise MemoryError
+
+    setup.write(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Appender, "_put", put)
+        with pytest.raises(MemoryError):
+            setup.end(1, commit=False)
+    assert bytes(setup.fs.content(INDEX)) == b""
+    setup.end(1, commit=True)
+    setup.log.flush()
+    assert aborted(setup) == []
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -7,6 +7,7 @@ decide when to roll, what can be read, or how to treat damage. Knows no producer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedIndex
@@ -24,7 +25,7 @@ from tidemill.log.disk.index import (
 )
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner
-from tidemill.log.errors import CorruptLogError
+from tidemill.log.errors import CorruptLogError, StorageError
 from tidemill.log.format.batch import HEADER_SIZE, BatchHeader
 from tidemill.log.names import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TopicPartition, file_name
 from tidemill.native import extension
@@ -96,7 +97,15 @@ class Segment(extension.SegmentFields):
         segment = cls(env, folder, base_offset, created_ms=now_ms, end_offset=base_offset)
         segment.named = False
         segment.log_file = file = LogFile(env.pool, segment.path(), 0, creating=True)
-        file.create()
+        try:
+            file.create()
+        except StorageError:
+            # The segment before it can still grow behind this offset. Recovery would take the
+            # file's name for its end.
+            file.close()
+            with suppress(OSError):
+                env.fs.remove(file.path)
+            raise
         segment.table = IndexTable()
         return segment
 
