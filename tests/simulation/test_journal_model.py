@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.support.effort import rounds
 from tests.support.faultyfs import Unlucky
 from tests.support.journaled import commit, make_durable, store_segments, witness
 from tests.support.logs import read_records
+from tidemill.engine.runs import Target
 from tidemill.log.compaction.run import Steps, compact
 from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import JournalDamagedError, StorageError
@@ -25,6 +27,7 @@ from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.journal.checkpoint import CHECKPOINT
 from tidemill.log.journal.entry import BLOCK
 from tidemill.log.journal.extent import EXTENT
+from tidemill.log.partition.append import append_run
 from tidemill.log.partition.partition import PartitionLog
 
 PARTITIONS = 3
@@ -42,11 +45,15 @@ class Run:
         self.has_faults = self.dice.random() < 0.5
         self.configs = [dict(self.world.configs) for _ in range(PARTITIONS)]
         self.written: list[dict[int, Record]] = [{0: (b"k", b"first")} for _ in range(PARTITIONS)]
-        self.steps = [self.append] * 10 + [
-            *(self.store, self.store, self.roll, self.delete, self.retain),
-            *(self.checkpoint, self.purge, self.switch, self.clean, self.fill_disk),
-            *(self.sync_during_a_delete, self.witness, self.witness),
-        ]
+        self.steps = (
+            [self.append] * 7
+            + [self.append_together] * 3
+            + [
+                *(self.store, self.store, self.roll, self.delete, self.retain),
+                *(self.checkpoint, self.purge, self.switch, self.clean, self.fill_disk),
+                *(self.sync_during_a_delete, self.witness, self.witness),
+            ]
+        )
         self.logs = [self.world.log(partition) for partition in range(PARTITIONS)]
         journal = self.world.store.journal
         if self.dice.random() < 0.5:
@@ -80,6 +87,32 @@ class Run:
         self.put(log, b"%d" % self.dice.randrange(5), value)
         if self.dice.random() < 0.8:
             make_durable(self.world.store, log)
+
+    def append_together(self, log: PartitionLog, number: int) -> None:
+        """Append batches that clients sent together; perhaps only some of them fit on the disk."""
+        fs, dice = self.world.fs, self.dice
+        target = Target(log.tp, None)
+        target.find(log)
+        records = [(b"%d" % dice.randrange(5), bytes(dice.randrange(800))) for _ in range(4)]
+        facts = (1, NOW, NOW, 0, -1)
+        run = []
+        for key, value in records:
+            batch = encode_batch([NewRecord(key, value)], timestamp_ms=NOW)
+            run.append((target, memoryview(batch), facts))
+        results: list[Any] = [None] * len(run)
+        if dice.random() < 0.3:
+            fs.capacity = fs.used() + dice.randrange(2500)
+        (count,) = append_run(run, {target: list(range(len(run)))}, results, NOW)
+        fs.capacity = None
+        written, end = self.written[log.tp.partition], log.log_end_offset
+        assert [each and each[0] for each in results[:count]] == list(range(end - count, end))
+        written.update(zip(range(end - count, end), records[:count], strict=True))
+        if log.chain.active.file.broken:  # a write that was not undone: a restart can find it
+            written.update(enumerate(records[count:], end))
+        if dice.random() < 0.8 and log.failure is None:
+            make_durable(self.world.store, log)
+        if count < len(run):
+            assert isinstance(results[count], StorageError)
 
     def store(self, log: PartitionLog, number: int) -> None:
         store_segments(self.world.store, log)
