@@ -467,7 +467,8 @@ def append(
         batches: Bytes, number of offsets and latest timestamp of each.
 
     Raises:
-        StorageError: What ``Appender.prepare``, ``roll`` and ``write`` raise. Nothing is appended.
+        StorageError: What ``Appender.prepare``, ``roll`` and ``write`` raise. Nothing is appended,
+            or it could not be recorded, and the partition is offline.
     """
 
 def make_room(
