@@ -217,11 +217,11 @@ def test_an_active_segment_is_cut_behind_its_last_whole_batch(tmp_path: Path) ->
         batch[:8] = sum(range(number + 1)).to_bytes(8, "big")
         batches.append(bytes(batch))
     whole = b"".join(batches)
-    ends = {0: None, len(batches[0]): 1, len(batches[0] + batches[1]): 3, len(whole): 6}
+    ends = {0: 0, len(batches[0]): 1, len(batches[0] + batches[1]): 3, len(whole): 6}
     source, made = tmp_path / "source", tmp_path / "made"
     for size in range(len(whole) + 1):
         source.write_bytes(whole[:size])
-        copied, end = _copy_active(source, made)
+        copied, end = _copy_active(source, made, 0)
         best = max(each for each in ends if each <= size)
         assert (copied, end) == (best, ends[best])
         assert made.read_bytes() == whole[:best]

@@ -13,14 +13,13 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from tidemill import __version__
 from tidemill.cli.backup.contents import FILE, BackupError, Contents, CopiedPartition
-from tidemill.errors import TidemillError
 from tidemill.log.disk.checkpoints import (
     ABORTED,
     FIRST_DIRTY,
@@ -31,7 +30,8 @@ from tidemill.log.disk.checkpoints import (
     encode_stored_indexes,
 )
 from tidemill.log.disk.files import RealFileSystem
-from tidemill.log.format.batch import HEADER_SIZE, check_batch, peek
+from tidemill.log.disk.log_file import HandlePool, LogFile
+from tidemill.log.disk.scan import BatchScanner
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -61,7 +61,6 @@ ATTEMPTS = 10
 _FIRST = (OFFSETS_TOPIC, SHARE_STATE_TOPIC, QUEUE_STATE_TOPIC)
 _LAST = (TRANSACTIONS_TOPIC, QUEUES_TOPIC, SECURITY_TOPIC, CATALOG_TOPIC)
 _PAUSE_S = 0.1
-_CHUNK = 1 << 20
 
 Progress = Callable[[str], None]
 
@@ -219,11 +218,12 @@ def _try_partition(copy: _Copy, tp: TopicPartition) -> CopiedPartition:
         for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
             if (folder / _name(base, suffix)).exists():
                 shutil.copyfile(folder / _name(base, suffix), made / _name(base, suffix))
-    last, end = _copy_active(folder / _name(bases[-1], LOG), made / _name(bases[-1], LOG))
+    name = _name(bases[-1], LOG)
+    last, end = _copy_active(folder / name, made / name, bases[-1])
     now = _bases(folder)
     if now[: len(bases)] != bases:
         raise _ChangedError
-    return CopiedPartition(bases[0], bases[-1] if end is None else end, size + last)
+    return CopiedPartition(bases[0], end, size + last)
 
 
 def _bases(folder: Path) -> list[int]:
@@ -263,36 +263,18 @@ def _take_closed(copy: _Copy, tp: TopicPartition, name: str) -> int:
     return about.st_size
 
 
-def _copy_active(source: Path, made: Path) -> tuple[int, int | None]:
-    """Copy a segment up to its last whole batch; return its size, and the offset behind that."""
-    with source.open("rb") as file, made.open("wb") as copied:
-        size, end = 0, None
-        for batch, last_offset in _batches(file):
-            copied.write(batch)
-            size, end = size + len(batch), last_offset + 1
-    return size, end
+def _copy_active(source: Path, made: Path, base: int) -> tuple[int, int]:
+    """Copy a segment up to its last whole batch; return its size, and the offset behind that.
 
-
-def _batches(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each batch at the front of a file that is whole, with its last offset."""
-    data = b""
-    while True:
-        if len(data) < HEADER_SIZE:
-            data += file.read(_CHUNK)
-            if len(data) < HEADER_SIZE:
-                return
-        size = peek(data)[1]
-        while len(data) < size:
-            more = file.read(max(_CHUNK, size - len(data)))
-            if not more:
-                return
-            data += more
-        try:
-            header = check_batch(data)
-        except TidemillError:
-            return  # the broker is writing it, or it is damaged: doctor --verify says where
-        yield data[:size], header.last_offset
-        data = data[size:]
+    What follows is being written, or is damaged: ``doctor --verify`` says where.
+    """
+    shutil.copyfile(source, made)
+    file = LogFile(HandlePool(RealFileSystem(), 1), str(made), made.stat().st_size)
+    scanner = BatchScanner(file, 0, file.size, base)
+    deque(scanner, maxlen=0)
+    file.close()
+    os.truncate(made, scanner.position)
+    return scanner.position, scanner.next_offset
 
 
 def _write_checkpoints(copy: _Copy) -> None:
