@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tidemill.confluent.clients import Kafka
@@ -85,14 +86,7 @@ class Desk:
     def silences(self) -> list[dict[str, Any]]:
         """Return the silences that have not ended, the first to end first."""
         found = [
-            {
-                "id": _id(key),
-                "matchers": each.matchers,
-                "starts_ms": each.starts_ms,
-                "ends_ms": each.ends_ms,
-                "by": each.by,
-                "comment": each.comment,
-            }
+            {"id": _id(key), **asdict(each)}
             for key, each in self.stored.items()
             if isinstance(each, Silence) and each.ends_ms > self._now_ms
         ]

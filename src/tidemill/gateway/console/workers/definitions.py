@@ -330,34 +330,36 @@ async def _pause(kind: Kind, paused: bool, view: View, form: Form) -> Done:
     return _done(kind, view, name, text)
 
 
-async def _order(kind: Kind, view: View, name: str, command: str, **payload: Any) -> None:
+async def _order(
+    kind: Kind, view: View, form: Form, command: str, text: str, **payload: Any
+) -> Done:
+    """Give an order; its text has a place for the name."""
+    _, name = await _ordered(kind, view, form)
     await asyncio.to_thread(
         functools.partial(orders.order, view.parts.kafka, kind.topic, name, command, **payload)
     )
+    return _done(kind, view, name, text.format(name))
 
 
 async def _restart(view: View, form: Form) -> Done:
-    _, name = await _ordered(SOURCE, view, form)
-    await _order(SOURCE, view, name, "restart", resnapshot=False)
-    return _done(SOURCE, view, name, f"Source {name} starts again.")
+    text = "Source {} starts again."
+    return await _order(SOURCE, view, form, "restart", text, resnapshot=False)
 
 
 async def _test(view: View, form: Form) -> Done:
-    _, name = await _ordered(WEBHOOK, view, form)
-    await _order(WEBHOOK, view, name, f"test/{uuid.uuid4().hex}")
-    return _done(WEBHOOK, view, name, "A test event is sent: its attempt will be in the list.")
+    text = "A test event is sent: its attempt will be in the list."
+    return await _order(WEBHOOK, view, form, f"test/{uuid.uuid4().hex}", text)
 
 
 async def _redeliver(view: View, form: Form) -> Done:
     """Order a redelivery: of all dead letters, or of one record."""
-    _, name = await _ordered(WEBHOOK, view, form)
+    what = "All dead letters are"
     wanted: dict[str, Any] = {"failed": True}
     if "offset" in form:
         partition, offset = form.number("partition"), form.number("offset")
-        wanted = {"partition": partition, "from": offset, "to": offset + 1}
-    await _order(WEBHOOK, view, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
-    what = "The record is" if "offset" in form else "All dead letters are"
-    return _done(WEBHOOK, view, name, f"{what} delivered again, with the same ids.")
+        what, wanted = "The record is", {"partition": partition, "from": offset, "to": offset + 1}
+    text = f"{what} delivered again, with the same ids."
+    return await _order(WEBHOOK, view, form, f"redeliver/{uuid.uuid4().hex}", text, **wanted)
 
 
 async def _ordered(kind: Kind, view: View, form: Form) -> tuple[Board, str]:
