@@ -102,7 +102,6 @@ PAGE = Page(
     address="demo",
     title="New York",
     about="The flights that the demo replays: planes, delays, windows as they close, alerts.",
-    template="demo.html",
     data=data,
     section="Demo",
     answers={"events": _events},

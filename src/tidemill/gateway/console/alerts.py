@@ -123,12 +123,10 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
 
 
 PAGE = Page(
-    "alerts",
-    "Alerts",
-    "What fires and what is pending; silences and acknowledgements; rules and receivers.",
-    "alerts.html",
-    data,
-    {"ack": acknowledge, "silence": silence, "unsilence": unsilence},
+    address="alerts",
+    about="What fires and what is pending; silences and acknowledgements; rules and receivers.",
+    data=data,
+    actions={"ack": acknowledge, "silence": silence, "unsilence": unsilence},
     section="Cluster",
     live_s=5.0,
 )

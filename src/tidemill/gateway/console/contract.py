@@ -179,16 +179,17 @@ An error that it raises is a note on the overview.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """A page of the console.
 
     Attributes:
         address: The path below ``/console/``, such as ``topics``. The JSON twin has ``.json``
             behind it. What a page is about is a parameter: names can have any character.
-        title: What the page is called in the navigation and in the browser.
+        title: What the page is called in the navigation and in the browser. By default, the
+            address: ``event-stores`` is called "Event stores".
         about: One sentence for the documentation.
-        template: The file in ``templates/``.
+        template: The file in ``templates/``. By default, the address with ``_`` for ``-``.
         data: Gives what the page shows. Plain values: they are also the JSON.
         actions: What the page's forms can do, by the field ``action``.
         section: The heading of the navigation under which the page is; empty: it is not there.
@@ -198,15 +199,20 @@ class Page:
     """
 
     address: str
-    title: str
+    title: str = ""
     about: str
-    template: str
+    template: str = ""
     data: Callable[[View], Awaitable[Data]]
     actions: Mapping[str, Action] = field(default_factory=dict)
     section: str = ""
     live_s: float = 0.0
     answers: Mapping[str, Callable[[View], Awaitable[Response]]] = field(default_factory=dict)
     belongs_to: str = ""
+
+    def __post_init__(self) -> None:
+        words = self.address.split("-")
+        object.__setattr__(self, "title", self.title or " ".join(words).capitalize())
+        object.__setattr__(self, "template", self.template or f"{'_'.join(words)}.html")
 
 
 @lru_cache(10_000)

@@ -243,30 +243,25 @@ def _members(members: tuple[MemberState, ...]) -> str:
 
 
 GROUPS = Page(
-    "groups",
-    "Groups",
-    "Consumer groups: members, and how far behind they are in records and time.",
-    "groups.html",
-    list_groups,
+    address="groups",
+    about="Consumer groups: members, and how far behind they are in records and time.",
+    data=list_groups,
     section="Readers",
     live_s=5.0,
 )
 SHARES = Page(
-    "share-groups",
-    "Share groups",
-    "Share groups: members, and records that are not finished.",
-    "groups.html",
-    list_shares,
+    address="share-groups",
+    about="Share groups: members, and records that are not finished.",
+    template="groups.html",
+    data=list_shares,
     section="Readers",
     live_s=5.0,
 )
 GROUP = Page(
-    "group",
-    "Group",
-    "One group or share group: its members, its partitions, and a reset with a preview.",
-    "group.html",
-    describe,
-    {"preview": preview, "reset": reset},
+    address="group",
+    about="One group or share group: its members, its partitions, and a reset with a preview.",
+    data=describe,
+    actions={"preview": preview, "reset": reset},
     live_s=5.0,
     belongs_to="groups",
 )

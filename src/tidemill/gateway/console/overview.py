@@ -145,11 +145,9 @@ def _topic_url(name: str) -> str:
 
 
 PAGE = Page(
-    "overview",
-    "Overview",
-    "What runs, rates now and over the last hour, and what needs attention.",
-    "overview.html",
-    data,
+    address="overview",
+    about="What runs, rates now and over the last hour, and what needs attention.",
+    data=data,
     section="Cluster",
     live_s=5.0,
 )

@@ -291,31 +291,25 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
 
 
 QUEUES = Page(
-    "queues",
-    "Queues",
-    "Queues of AMQP: messages that are ready, out at consumers, and dead.",
-    "queues.html",
-    list_queues,
+    address="queues",
+    about="Queues of AMQP: messages that are ready, out at consumers, and dead.",
+    data=list_queues,
     section="Readers",
     live_s=3.0,
 )
 QUEUE = Page(
-    "queue",
-    "Queue",
-    "One queue: its consumers and bindings; empty it, or move dead letters back.",
-    "queue.html",
-    describe,
-    {"purge": purge, "move-back": move_back},
+    address="queue",
+    about="One queue: its consumers and bindings; empty it, or move dead letters back.",
+    data=describe,
+    actions={"purge": purge, "move-back": move_back},
     live_s=3.0,
     belongs_to="queues",
 )
 CONNECTIONS = Page(
-    "connections",
-    "Connections",
-    "Connections of AMQP clients, each with a button that closes it.",
-    "connections.html",
-    list_connections,
-    {"close": close_connection},
+    address="connections",
+    about="Connections of AMQP clients, each with a button that closes it.",
+    data=list_connections,
+    actions={"close": close_connection},
     section="Readers",
     live_s=3.0,
 )

@@ -62,10 +62,9 @@ def _problem(statement: str, text: str, hint: str) -> Data:
 
 
 PAGE = Page(
-    "sql",
-    "SQL",
-    "A query over topics, and its rows.",
-    "sql.html",
-    data,
+    address="sql",
+    title="SQL",
+    about="A query over topics, and its rows.",
+    data=data,
     section="Cluster",
 )

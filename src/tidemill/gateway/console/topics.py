@@ -173,21 +173,17 @@ def _readers(view: View, snapshot: Snapshot, name: str) -> tuple[list[dict[str, 
 
 
 LIST = Page(
-    "topics",
-    "Topics",
-    "All topics with sizes, rates and readers; search, sort, create.",
-    "topics.html",
-    list_,
+    address="topics",
+    about="All topics with sizes, rates and readers; search, sort, create.",
+    data=list_,
     actions={"create": create},
     section="Cluster",
     live_s=5.0,
 )
 DETAIL = Page(
-    "topic",
-    "Topic",
-    "One topic: who reads it and how far behind, partitions, and settings with their origin.",
-    "topic.html",
-    detail,
+    address="topic",
+    about="One topic: who reads it and how far behind, partitions, and settings with their origin.",
+    data=detail,
     live_s=5.0,
     belongs_to="topics",
 )

@@ -88,12 +88,10 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
 
 
 PAGE = Page(
-    "transactions",
-    "Transactions",
-    "Transactions that are open and hold readers back, and writes that hang; end them.",
-    "transactions.html",
-    data,
-    {"abort": abort, "abort-hanging": abort_hanging},
+    address="transactions",
+    about="Transactions that are open and hold readers back, and writes that hang; end them.",
+    data=data,
+    actions={"abort": abort, "abort-hanging": abort_hanging},
     section="Readers",
     live_s=5.0,
 )

@@ -252,30 +252,24 @@ async def produce(view: View) -> Data:
 
 
 LIST = Page(
-    "messages",
-    "Messages",
-    "The records of a topic: search, follow, export, send again.",
-    "messages.html",
-    list_,
+    address="messages",
+    about="The records of a topic: search, follow, export, send again.",
+    data=list_,
     actions={"resend": sending.resend},
     answers={"scan": scan, "tail": tail, "export": export},
     belongs_to="topics",
 )
 DETAIL = Page(
-    "message",
-    "Message",
-    "One record, decoded: JSON, text or bytes, headers, trace, CloudEvent.",
-    "message.html",
-    detail,
+    address="message",
+    about="One record, decoded: JSON, text or bytes, headers, trace, CloudEvent.",
+    data=detail,
     answers={"raw": raw},
     belongs_to="topics",
 )
 PRODUCE = Page(
-    "produce",
-    "Produce",
-    "Writes a record, or imports many.",
-    "produce.html",
-    produce,
+    address="produce",
+    about="Writes a record, or imports many.",
+    data=produce,
     actions={"send": sending.send, "import": sending.import_},
     belongs_to="topics",
 )

@@ -400,9 +400,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     return found[:20]
 
 
-def _pages(
-    kind: Kind, title: str, list_about: str, about: str, more: Mapping[str, Action]
-) -> list[Page]:
+def _pages(kind: Kind, list_about: str, about: str, more: Mapping[str, Action]) -> list[Page]:
     actions: dict[str, Action] = {
         "pause": functools.partial(_pause, kind, True),
         "resume": functools.partial(_pause, kind, False),
@@ -411,7 +409,6 @@ def _pages(
     return [
         Page(
             address=f"{kind.noun}s",
-            title=title,
             about=list_about,
             template="definitions.html",
             data=functools.partial(all_of, kind),
@@ -420,7 +417,6 @@ def _pages(
         ),
         Page(
             address=kind.noun,
-            title=kind.noun.capitalize(),
             about=about,
             template="definition.html",
             data=functools.partial(one_of, kind),
@@ -434,21 +430,18 @@ def _pages(
 PAGES = [
     *_pages(
         SOURCE,
-        "Sources",
         "Sources of change data capture with their state, lag and last error.",
         "One source: lag, tables, snapshots, last error; pause, continue and start again.",
         {"restart": _restart},
     ),
     *_pages(
         BRIDGE,
-        "Bridges",
         "Bridges of direct messaging with their state and counts.",
         "One bridge: what was received, lost and refused; pause and continue.",
         {},
     ),
     *_pages(
         WEBHOOK,
-        "Webhooks",
         "Webhooks that go out with their state, lag and last error.",
         "One webhook: lag, what waits, the last attempts; pause, test and deliver again.",
         {"test": _test, "redeliver": _redeliver},

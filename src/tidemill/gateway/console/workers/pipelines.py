@@ -234,18 +234,14 @@ def _milliseconds(text: str | None) -> int | None:
 
 LIST = Page(
     address="pipelines",
-    title="Pipelines",
     about="Pipelines with their state, rates, lag, watermark and last error.",
-    template="pipelines.html",
     data=list_,
     section="Workers",
     live_s=2.0,
 )
 ONE = Page(
     address="pipeline",
-    title="Pipeline",
     about="One pipeline: the graph of what it reads and writes, its queries and their batches.",
-    template="pipeline.html",
     data=described,
     live_s=2.0,
     belongs_to="pipelines",

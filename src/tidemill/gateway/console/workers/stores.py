@@ -167,18 +167,14 @@ def _text(found: Shown) -> str:
 PAGES = [
     Page(
         address="event-stores",
-        title="Event stores",
         about="Event stores that publish, or that are used on the gateway's machine.",
-        template="event_stores.html",
         data=list_,
         section="Workers",
         live_s=5.0,
     ),
     Page(
         address="event-store",
-        title="Event store",
         about="One event store: its streams, and the events of all or of one as a timeline.",
-        template="event_store.html",
         data=described,
         live_s=2.0,
         belongs_to="event-stores",
