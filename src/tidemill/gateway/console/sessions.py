@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,7 +39,6 @@ class Session:
     user: str = ""
     used_s: float = 0.0
     notice: tuple[str, bool] | None = None
-    saved: dict[str, str] = field(default_factory=dict)
 
 
 class Sessions:
