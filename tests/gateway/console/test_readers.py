@@ -443,5 +443,5 @@ async def test_the_overview_reports_a_transaction_that_is_open_for_long(
 
     assert await attention() == ["tidemill transaction abort t"]
     assert await attention() == ["tidemill transaction abort t"]  # it is not asked again so soon
-    monkeypatch.setattr(transactions, "OPEN_KEPT_S", -1)
+    parts.transactions._open.expire()
     assert await attention() == []

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -78,13 +78,13 @@ class View:
     bindings: list[dict[str, Any]]
 
     @cached_property
-    def targets(self) -> Mapping[tuple[str, str | None], Sequence[str]]:
+    def targets(self) -> Mapping[tuple[str, str | None], Collection[str]]:
         """The queues that are bound, by exchange and routing key; with None, those of all keys."""
-        found: dict[tuple[str, str | None], list[str]] = {}
+        found: dict[tuple[str, str | None], dict[str, None]] = {}
         for each in self.bindings:
             if each["destination_type"] == "queue":
                 for key in (each["routing_key"], None):
-                    found.setdefault((each["source"], key), []).append(each["destination"])
+                    found.setdefault((each["source"], key), {})[each["destination"]] = None
         return found
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.gateway.amqp.actions import AmqpActions
@@ -80,38 +80,26 @@ def _row(amqp: Amqp, name: str, entry: Entry) -> dict[str, Any]:
     }
 
 
+def _ways(amqp: Amqp, name: str, arguments: Mapping[str, Any]) -> Iterator[Collection[str]]:
+    """Yield queues that get a queue's dead letters: by name, or by a binding of that key."""
+    exchange, key = arguments.get(_DEAD_LETTERS), arguments.get(_LETTER_KEY)
+    if exchange == "":
+        yield {key if isinstance(key, str) else name} & amqp.queues.keys()
+    elif isinstance(exchange, str):
+        for one in dict.fromkeys((key, *_ANY_KEY)) if isinstance(key, str) else (None,):
+            yield amqp.targets.get((exchange, one), {})
+
+
 def _letters(amqp: Amqp, name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the queues that get a queue's dead letters: by name, or by a binding of that key."""
-    exchange = arguments.get(_DEAD_LETTERS)
-    if not isinstance(exchange, str):
-        return ()
-    key = arguments.get(_LETTER_KEY)
-    if not exchange:
-        target = key if isinstance(key, str) else name
-        return (target,) if target in amqp.queues else ()
-    keys = (None,) if not isinstance(key, str) else dict.fromkeys((key, *_ANY_KEY))
-    found = (each for one in keys for each in amqp.targets.get((exchange, one), ()))
+    """Return the queues that get a queue's dead letters."""
+    found = itertools.chain.from_iterable(_ways(amqp, name, arguments))
     return tuple(itertools.islice(found, MOST_LETTERS))
 
 
 def _origins(amqp: Amqp, name: str) -> Iterator[str]:
     """Yield the queues whose dead letters go to a queue."""
-    ways = {
-        (each["source"], key)
-        for each in amqp.bindings
-        if each["destination"] == name and each["destination_type"] == "queue"
-        for key in (each["routing_key"], None)
-    }
     for other, each in amqp.queues.items():
-        arguments = each.fields["arguments"]
-        exchange, key = arguments.get(_DEAD_LETTERS), arguments.get(_LETTER_KEY)
-        if exchange == "":
-            is_one = (key if isinstance(key, str) else other) == name
-        elif isinstance(key, str):
-            is_one = any((exchange, one) in ways for one in (key, *_ANY_KEY))
-        else:
-            is_one = (exchange, None) in ways
-        if is_one:
+        if any(name in found for found in _ways(amqp, other, each.fields["arguments"])):
             yield other
 
 
