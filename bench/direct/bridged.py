@@ -1,7 +1,8 @@
 """Measures a topic that a bridge publishes with ZeroMQ, beside a bare XPUB and SUB.
 
 Each program is a process of its own. Live, the producer, the broker, the bridge and the subscriber
-share the cores. Late, the subscriber begins when all records are in the log.
+share the cores. Late, bridge and subscriber begin when all records are in the
+log, so that none is answered from memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RATE = "k messages/s"
 NOTE = (
     "Messages of 100 B to one subscriber, tcp on loopback. bare: pyzmq's XPUB with NODROP, and "
     "SUB, one message at a time (bench/direct/zeromq.py). live: a producer writes to the topic "
-    "while the subscriber of its bridge reads. late: the subscriber begins when the topic is full."
+    "while the subscriber of its bridge reads. late: both begin when the topic is full."
 )
 
 
@@ -64,13 +65,12 @@ def _bridged(folder: Path, target: Target, messages: int, start: str) -> Figures
     topic, count = target.topic(1, b""), str(messages)
     ports = reserve_port(), reserve_port()
     given = [str(ports[0]), str(ports[1]), count, start]
-    with _bridge(folder, target, topic, ports):
-        if start == "earliest":
+    if start == "earliest":
+        _run("produce", target.bootstrap, topic, count)
+    with _bridge(folder, target, topic, ports), _receiver("follow", *given) as receiver:
+        if start == "latest":
             _run("produce", target.bootstrap, topic, count)
-        with _receiver("follow", *given) as receiver:
-            if start == "latest":
-                _run("produce", target.bootstrap, topic, count)
-            return _answer(receiver)
+        return _answer(receiver)
 
 
 @contextlib.contextmanager

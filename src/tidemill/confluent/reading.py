@@ -187,7 +187,6 @@ class ExtractReader:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._stays_at: tuple[Partition, int] | None = None
 
     @classmethod
     def of(cls, kafka: Kafka, client: str) -> ExtractReader:
@@ -212,24 +211,18 @@ class ExtractReader:
         most: int,
         most_bytes: int,
         timeout_s: float,
-        *,
-        stays: bool = False,
     ) -> Extract:
         """Return the records from an offset on, or none if there are none yet.
 
         Args:
             most: The most records.
             most_bytes: Stop when keys and values have so many bytes.
-            stays: Whether the next read probably continues behind this one, which is faster then.
-                It takes all that has arrived, up to a megabyte more. Call ``rest`` at the end.
 
         Raises:
             OutOfRangeError: The partition does not have the offset.
             KafkaException: The partition can't be read.
         """
-        if self._stays_at != (place, offset):
-            self._consumer.assign([TopicPartition(*place, offset)])
-        self._stays_at = None
+        self._consumer.assign([TopicPartition(*place, offset)])
         found = Extract([], offset, -1)
         size, is_at_end, deadline = 0, False, time.monotonic() + timeout_s
         try:
@@ -239,30 +232,15 @@ class ExtractReader:
                     if found.records:
                         break
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                messages = list(arrived(self._consumer, min(left, 1.0), most - len(found.records)))
-                if stays and messages and not any(map(Message.error, messages)):
-                    found.records += messages
-                    found.following = int(messages[-1].offset() or 0) + 1
-                    size += sum(map(len, messages))  # of values
-                    continue
-                for message in messages:
+                for message in arrived(self._consumer, min(left, 1.0), most - len(found.records)):
                     is_at_end = self._take(place, offset, message, found) or is_at_end
                     size += len(message.value() or b"") + len(message.key() or b"")
-                    if size >= most_bytes and not stays:
+                    if size >= most_bytes:
                         break
             there = TopicPartition(*place)
             found.end = self._consumer.get_watermark_offsets(there, cached=True)[1]
-            if stays and not is_at_end:  # the end would not be reported again
-                self._stays_at = place, found.following
             return found
         finally:
-            if self._stays_at is None:
-                self._consumer.unassign()
-
-    def rest(self) -> None:
-        """Leave the place where a read has stayed."""
-        if self._stays_at is not None:
-            self._stays_at = None
             self._consumer.unassign()
 
     def read_several(
@@ -291,7 +269,6 @@ class ExtractReader:
         positions, ended = dict(starts), set[Partition]()
         count = size = 0
         deadline = time.monotonic() + timeout_s
-        self._stays_at = None
         self._consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
         try:
             while len(ended) < len(starts) and count < most and size < most_bytes:

@@ -15,6 +15,8 @@ from tests.connect.direct.conftest import Running, Values, place
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import examples
 from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
+from tests.support.spans import recorded
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.board import Board, BoardWriter
@@ -56,6 +58,16 @@ def test_counters_are_exact_over_many_intervals(running: Running, sender: socket
     listener = listeners(running)
     assert sum(each["lines"] for each in listener) == 400
     assert [each.get("partial") for each in listener[:2]] == [True, None]
+
+
+def test_each_flush_has_a_span(running: Running) -> None:
+    with recorded() as spans:
+        running.define(**FAST)
+        running.start()
+        poll_until(spans, 30, "a flush has ended")
+        ((name, made),) = spans().items()
+    assert (name, made.kind.name) == (f"bridge {running.name}", "PRODUCER")
+    assert made.status.is_ok or made.status.is_unset
 
 
 def test_the_open_interval_is_written_at_the_end(running: Running, sender: socket.socket) -> None:

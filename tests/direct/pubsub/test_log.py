@@ -21,7 +21,6 @@ from tidemill.direct.pubsub.blocks import (
     encode_block,
     encode_request,
     encode_state,
-    last_of_each_key,
 )
 from tidemill.direct.pubsub.errors import FrameError
 from tidemill.direct.pubsub.following import Following
@@ -90,17 +89,6 @@ def test_states_and_requests_are_decoded_as_they_were_encoded() -> None:
     assert decode_state(encode_state(7, {0: 5, 9: 2**63})) == (7, {0: 5, 9: 2**63})
     request = Request(READ, 2**32 - 1, 3, 2**63)
     assert decode_request(encode_request(request)) == request
-
-
-def test_last_values_keep_the_last_record_of_a_key_and_all_without_a_key() -> None:
-    given_rows: list[Row] = [
-        (0, 0, b"a", b"1", ()),
-        (1, 0, None, b"x", ()),
-        (2, 0, b"a", None, ()),
-        (3, 0, None, b"y", ()),
-        (4, 0, b"", b"z", ()),
-    ]
-    assert [row[0] for row in last_of_each_key(given_rows)] == [1, 2, 3, 4]
 
 
 # --- following -----------------------------------------------------------------------------------

@@ -26,10 +26,10 @@ GROUP = "tidemill.bridges"
 BUILT_IN = {
     "statsd": ("tidemill.connect.direct.statsd", "StatsdBridge", ""),
     "multicast": ("tidemill.connect.direct.multicast", "MulticastBridge", ""),
-    "zeromq": ("tidemill.connect.direct.zeromq", "ZeroMqBridge", "zeromq"),
+    "zeromq": ("tidemill.connect.direct.zeromq", "ZeroMqBridge", "zeromq,arrow"),
     "zeromq-in": ("tidemill.connect.direct.zeromq_in", "ZeroMqInBridge", "zeromq"),
 }
-"""For each kind its module, its class and the extra that it needs."""
+"""For each kind its module, its class and the extras that it needs."""
 
 
 def kinds() -> list[str]:

@@ -13,8 +13,8 @@ import contextlib
 import hashlib
 import threading
 import time
-from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate, islice
@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, Message
 from pydantic import Field
 
-from tidemill.confluent.reading import ExtractReader, Follower, OutOfRangeError
+from tidemill.confluent.reading import Follower
 from tidemill.connect.direct.contract import Bridge, Counts, Place
 from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
 from tidemill.connect.direct.identity import Identity
 from tidemill.connect.direct.waiting import to_its_end
+from tidemill.connect.direct.zeromq_log import StoredBlocks, Wanted
 from tidemill.direct.pubsub import CurveClient, CurveKeys, CurveServer, PubSubError
 from tidemill.direct.pubsub.blocks import (
     DESCRIBE,
@@ -42,32 +43,24 @@ from tidemill.direct.pubsub.blocks import (
     decode_request,
     encode_block,
     encode_state,
-    last_of_each_key,
 )
 from tidemill.direct.pubsub.curve import Curve
 from tidemill.direct.pubsub.errors import FrameError
 from tidemill.direct.pubsub.options import Options
 from tidemill.direct.pubsub.zeromq import ZeroMqSocket, check_installed
-from tidemill.errors import TidemillError
 from tidemill.settings.section import Section
 
 _BLOCK_BYTES = 64 << 10
 _BLOCK_RECORDS = 1000
 _BLOCK_OVERHEAD = 300
 _ANSWER_BYTES = 256 << 10
-_ANSWER_RECORDS = 5000
 _ANSWER_BLOCKS = 500
 _ANSWERS = 2
 """Answers that wait for a requester, and requests of it. An answer above that is left out."""
 _LARGEST_REQUEST = 4096
 """Requests are smaller, but ZeroMQ's own greetings count, too."""
-_AHEAD = 8
-"""Answers that are read from the log before a requester that reads on asks for them."""
-_KEPT_BYTES = 16 << 20
-"""Answers from the log that are kept, since subscribers that begin together ask the same."""
 _STATE_S = 1.0
 _LOOK_S = 1.0
-_READ_S = 2.0
 _WAIT_S = 0.05
 
 
@@ -377,10 +370,6 @@ class _Live:
             self._counts.delivered += size
 
 
-_Asked = tuple[int, int, bool]
-"""Partition, offset, and whether only the last record of each key is wanted."""
-
-
 class _Answers:
     """Answers requests, from memory or from the log. The newest one of each requester counts."""
 
@@ -395,10 +384,8 @@ class _Answers:
     ) -> None:
         self._place, self._identity, self._topic_id = place, identity, topic_id
         self._published, self._socket, self._counts = published, socket, counts
-        self._kept: OrderedDict[_Asked, bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._read_on: deque[_Asked] = deque(maxlen=64)
-        self._ahead: deque[_Asked] = deque(maxlen=64)
+        self._stored = StoredBlocks(place, published.session, counts)
+        self._ahead: deque[Wanted] = deque(maxlen=64)
         self._identified: Future[Any] | None = None
         """Whether what was read is of this topic. It is waited for before it is sent."""
 
@@ -408,18 +395,17 @@ class _Answers:
         Raises:
             BridgeError: the topic was created again.
         """
-        reader = ExtractReader.of(self._place.kafka, self._place.client)
-        with contextlib.closing(reader):
+        with contextlib.closing(self._stored):
             while not stop.is_set():
                 wanted: dict[tuple[bytes, bool, int], Request] = {}
                 for frames in self._socket.receive(0 if self._ahead else _WAIT_S):
                     self._take(frames, wanted)
-                if not wanted:
-                    self._look_ahead(reader)
+                if self._ahead and not wanted:
+                    self._block(self._ahead.popleft())
                 for (requester, _, _), request in wanted.items():
                     if stop.is_set():
                         return
-                    self._answer(requester, request, reader, stop)
+                    self._answer(requester, request, stop)
 
     def _take(self, frames: list[bytes], wanted: dict[tuple[bytes, bool, int], Request]) -> None:
         try:
@@ -433,20 +419,16 @@ class _Answers:
             return
         wanted[frames[0], is_state, request.partition] = request
 
-    def _answer(
-        self, requester: bytes, request: Request, reader: ExtractReader, stop: threading.Event
-    ) -> None:
+    def _answer(self, requester: bytes, request: Request, stop: threading.Event) -> None:
         published = self._published
         if request.kind == DESCRIBE:
             found = [encode_state(published.session, published.ends)]
         else:
-            found = self._records(request, reader, stop)
+            found = self._records(request, stop)
         if found and self._socket.send((requester, NUMBER.pack(request.number), *found)):
             self._counts.retried += 1
 
-    def _records(
-        self, request: Request, reader: ExtractReader, stop: threading.Event
-    ) -> list[bytes]:
+    def _records(self, request: Request, stop: threading.Event) -> list[bytes]:
         """Return blocks from an offset on; none if the log can't be read, so that it asks again."""
         number, offset = request.partition, request.offset
         end = self._published.ends[number]
@@ -454,80 +436,22 @@ class _Answers:
             return [encode_block(self._published.session, number, end, end, ())]
         if found := self._published.since(number, offset):
             return found
-        asked = number, offset, request.kind == READ_LAST
-        if reads_on := asked in self._read_on:
-            self._ahead.append(asked)
-        kept = self._kept.get(asked)
-        found = self._read(asked, end, reader, stays=reads_on)[:1] if kept is None else [kept]
-        if found:
-            self._read_on.append((number, decode_head(found[0]).following, asked[2]))
+        wanted = Wanted(number, offset, request.kind == READ_LAST)
+        block = self._block(wanted)
+        if block is None:
+            return []
+        self._ahead.append(wanted._replace(offset=decode_head(block).following))
         if self._identified is not None:
             if self._identity.still(self._topic_id, stop, self._identified) is None:
                 return []
             self._identified = None
-        return found
+        return [block]
 
-    def _look_ahead(self, reader: ExtractReader) -> None:
-        """Read what a requester that reads on will ask for, a bit of it at a time."""
-        if not self._ahead:
-            reader.rest()
-            return
-        number, offset, last_only = asked = self._ahead.popleft()
-        for _ in range(_AHEAD):
-            if (kept := self._kept.get((number, offset, last_only))) is None:
-                break
-            offset = decode_head(kept).following
-        else:
-            return
-        end = self._published.ends[number]
-        if offset >= end or self._published.since(number, offset):
-            return
-        found = self._read((number, offset, last_only), end, reader, stays=True)
-        if found and decode_head(found[0]).following > offset:
-            self._ahead.append(asked)
-
-    def _read(self, asked: _Asked, end: int, reader: ExtractReader, *, stays: bool) -> list[bytes]:
-        """Return blocks of the log, up to before ``end``, and keep them; none if it can't be read.
-
-        There can be several for a requester that reads on.
-        """
-        try:
-            blocks = self._blocks(asked, end, reader, stays=stays)
-        except (KafkaException, TidemillError):
-            return []
+    def _block(self, wanted: Wanted) -> bytes | None:
+        """Return a block of the log, or None. Also the one that a requester will ask for next."""
+        end = self._published.ends[wanted.partition]
+        if (block := self._stored.kept(wanted)) is not None or wanted.offset >= end:
+            return block
+        block = self._stored.read(wanted, end)
         self._identified = self._identity.ask()
-        return blocks
-
-    def _blocks(
-        self, asked: _Asked, end: int, reader: ExtractReader, *, stays: bool
-    ) -> list[bytes]:
-        number, offset, last_only = asked
-        place = self._place.topic, number
-        limits = _ANSWER_RECORDS, _ANSWER_BYTES, _READ_S
-        try:
-            found = reader.read(place, offset, *limits, stays=stays)
-        except OutOfRangeError as error:  # it begins later
-            offset = min(error.start, end)
-            found = reader.read(place, offset, *limits)
-        records = found.records
-        del records[bisect_left(records, end, key=Message.offset) :]  # type: ignore[arg-type]
-        self._counts.recovered += len(records)
-        blocks = []
-        behind = max(min(found.following, end), offset)
-        parts = list(_parts(records, _ANSWER_BYTES, _ANSWER_RECORDS)) or [[]]
-        for left, part in zip(reversed(range(len(parts))), parts, strict=True):
-            following = part[-1][0] + 1 if left else behind
-            if last_only:
-                part = last_of_each_key(part)
-            block = encode_block(self._published.session, number, offset, following, part)
-            blocks.append(block)
-            if following > offset:
-                self._keep(asked, block)
-            asked, offset = (number, following, last_only), following
-        return blocks
-
-    def _keep(self, asked: _Asked, block: bytes) -> None:
-        self._kept_bytes += len(block) - len(self._kept.pop(asked, b""))
-        self._kept[asked] = block
-        while self._kept_bytes > _KEPT_BYTES:
-            self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        return block

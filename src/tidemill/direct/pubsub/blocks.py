@@ -59,6 +59,22 @@ Row = tuple[int, int, bytes | None, bytes | None, Headers]
 """Offset, time in milliseconds, key, value and headers of a record."""
 
 
+class Columns(NamedTuple):
+    """The records of a block, as columns.
+
+    Attributes:
+        size: how many records.
+        numbers: offsets, times, lengths of keys and lengths of values, as a block has them.
+        payloads: all keys, then all values.
+        headers: of each record; empty if no record has one.
+    """
+
+    size: int
+    numbers: Sequence[bytes]
+    payloads: Sequence[bytes | memoryview]
+    headers: Sequence[Headers]
+
+
 class LogRecord(NamedTuple):
     """A record of a topic.
 
@@ -107,22 +123,27 @@ def encode_block(
     session: int, partition: int, first: int, following: int, rows: Sequence[Row]
 ) -> bytes:
     """Return the block of a range with these records."""
-    if not rows:
-        return _HEAD.pack(_BLOCK, VERSION, 0, session, partition, first, following, 0)
-    offsets, stamps, keys, values, headers = zip(*rows, strict=True)
-    count, flags = len(rows), _HEADERS if any(headers) else 0
+    offsets, stamps, keys, values, headers = zip(*rows, strict=True) if rows else [()] * 5
+    count = len(rows)
     lengths = [-1 if each is None else len(each) for each in chain(keys, values)]
-    parts = [
-        _HEAD.pack(_BLOCK, VERSION, flags, session, partition, first, following, count),
-        struct.pack(f">{count}Q{count}q{2 * count}i", *offsets, *stamps, *lengths),
-    ]
-    if flags:
-        parts.append(struct.pack(f">{count}H", *map(len, headers)))
-    parts += filter(None, keys)
-    parts += filter(None, values)
-    if flags:
-        parts += (_encode_header(*each) for each in chain.from_iterable(headers))
-    return b"".join(parts)
+    numbers = struct.pack(f">{count}Q{count}q{2 * count}i", *offsets, *stamps, *lengths)
+    payloads = [*filter(None, keys), *filter(None, values)]
+    columns = Columns(count, [numbers], payloads, headers if any(headers) else ())
+    return encode_columns(session, partition, first, following, columns)
+
+
+def encode_columns(
+    session: int, partition: int, first: int, following: int, columns: Columns
+) -> bytes:
+    """Return the block of a range with these records."""
+    size, numbers, payloads, headers = columns
+    flags = _HEADERS if headers else 0
+    head = _HEAD.pack(_BLOCK, VERSION, flags, session, partition, first, following, size)
+    if not headers:
+        return b"".join((head, *numbers, *payloads))
+    counts = struct.pack(f">{size}H", *map(len, headers))
+    pairs = (_encode_header(*each) for each in chain.from_iterable(headers))
+    return b"".join((head, *numbers, counts, *payloads, *pairs))
 
 
 def _encode_header(name: str, value: bytes | None) -> bytes:
@@ -252,9 +273,3 @@ def decode_request(data: bytes) -> Request:
     if magic != _REQUEST_MAGIC or version != VERSION or request.kind > READ_LAST:
         raise FrameError(f"invalid request {data[:4]!r}: magic, version or kind is not known")
     return request
-
-
-def last_of_each_key(rows: Sequence[Row]) -> list[Row]:
-    """Return the last record of each key, by offset, and all records without a key."""
-    last = {(row[2], 0) if row[2] is not None else (None, row[0]): row for row in rows}
-    return sorted(last.values(), key=lambda row: row[0])
