@@ -104,9 +104,5 @@ class NewerFoldError(EventStoreError):
     """The log asks for rules that this version does not have. The user upgrades this process."""
 
 
-class ForgottenEventError(EventStoreError):
-    """An event is sealed with a key that was deleted; its content can't be read any more."""
-
-
 class ArchiveError(EventStoreError):
     """An archive can't be written or read, or is damaged."""

@@ -7,12 +7,14 @@ place of an event among all accepted events of a store: dense, from 1, never an 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypedDict
 
+from tidemill.eventstore.errors import OutcomeUnknownError
 from tidemill.eventstore.ids import new_id
 
 
@@ -83,9 +85,11 @@ class Query:
     types: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
 
-    def matches(self, event_type: str, tags: frozenset[str]) -> bool:
+    def matches(self, event_type: str, tags: Iterable[str]) -> bool:
         """Return whether an event with this type and these tags is selected."""
-        return (not self.types or event_type in self.types) and self.tags <= tags
+        if self.types and event_type not in self.types:
+            return False
+        return not self.tags or self.tags.issubset(tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,3 +230,19 @@ class Events(Protocol):
 
         Ends ``wait_s`` seconds after the last event; never without it.
         """
+
+
+def surely(store: Callable[[], Appended], attempts: int = 3) -> Appended:
+    """Store events, and store them again with the same ids if the outcome is not known.
+
+    Args:
+        store: appends or commits them.
+
+    Raises:
+        ConflictError: the log decided against them.
+        OutcomeUnknownError: the outcome is not known after all attempts.
+    """
+    for _ in range(attempts - 1):
+        with contextlib.suppress(OutcomeUnknownError):
+            return store()
+    return store()

@@ -19,6 +19,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -44,7 +45,6 @@ from tidemill.eventstore import events as own
 from tidemill.eventstore.errors import (
     ConditionFailedError,
     IdConflictError,
-    OutcomeUnknownError,
     VersionConflictError,
 )
 from tidemill.eventstore.store import Store
@@ -60,7 +60,6 @@ CREATE = "CREATE_TABLE"
 """Whether topics are created that are missing; the name that other modules use."""
 
 _NAMESPACE = uuid.UUID("5f0b7a52-3f6a-5d0e-9a4c-0e8a1c7d2b11")
-_ATTEMPTS = 3
 _KNOWN_STREAMS = 10_000
 _EVENTS = "events"
 _TRACKING = "tracking"
@@ -100,20 +99,15 @@ class TidemillRecorder:
             IntegrityError: a version of an originator is stored already.
             OperationalError: the store can't be reached, or the outcome is not known.
         """
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return self.store.commit(appends, conditions=conditions).positions
-            except OutcomeUnknownError as error:
-                if attempt == _ATTEMPTS:
-                    raise OperationalError(str(error)) from error
-            except IdConflictError as error:
-                raise IntegrityError(str(error)) from error
-            except (VersionConflictError, ConditionFailedError):
-                raise
-            except TidemillError as error:
-                raise OperationalError(str(error)) from error
+        try:
+            commit = partial(self.store.commit, appends, conditions=conditions)
+            return own.surely(commit).positions
+        except IdConflictError as error:
+            raise IntegrityError(str(error)) from error
+        except (VersionConflictError, ConditionFailedError):
+            raise
+        except TidemillError as error:
+            raise OperationalError(str(error)) from error
 
 
 class TidemillAggregateRecorder(TidemillRecorder, AggregateRecorder):

@@ -336,7 +336,7 @@ class Group:
         position = delivery.event.position
         pause_s = self._backoff.pause_s(delivery.attempt) if how == "retry" else None
         if how == "park" or (how == "retry" and pause_s is None):
-            self._park(delivery, reason)
+            self._park(position, delivery.attempt, reason)
         with self._changed:
             if delivery._token is not self._token or self._deliveries is None:
                 return  # another member has it, or gets it
@@ -352,15 +352,10 @@ class Group:
 
     # Parked events.
 
-    def _park(self, delivery: Delivery, reason: str) -> None:
-        about = {
-            "position": delivery.event.position,
-            "attempts": delivery.attempt,
-            "reason": reason[:1000],
-        }
-        self._note(PARKED, about)
+    def _park(self, position: int, attempts: int, reason: str) -> None:
+        self._note(PARKED, position=position, attempts=attempts, reason=reason[:1000])
 
-    def _note(self, kind: str, about: dict[str, Any]) -> None:
+    def _note(self, kind: str, **about: Any) -> None:
         """Append to the stream of parked events. A second note of an event changes nothing."""
         event = NewEvent(kind, orjson.dumps(about))
         while True:
@@ -397,11 +392,10 @@ class Group:
                     handle(event)
                 except Exception as error:
                     failed += 1
-                    reason = f"{type(error).__name__}: {error}"[:1000]
-                    self._note(PARKED, {"position": position, "attempts": 1, "reason": reason})
+                    self._park(position, 1, f"{type(error).__name__}: {error}")
                 else:
                     handled += 1
-                    self._note("replayed", {"position": position})
+                    self._note("replayed", position=position)
         return handled, failed
 
     def close(self) -> None:

@@ -7,16 +7,16 @@ files, brokers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
-from tidemill.eventstore.errors import ConflictError, OutcomeUnknownError
+from tidemill.eventstore.errors import ConflictError
 from tidemill.eventstore.event_json import Exported
-from tidemill.eventstore.events import Events, NewEvent, StreamAppend
+from tidemill.eventstore.events import Events, NewEvent, StreamAppend, surely
 
 COMMIT_EVENTS = 100
 COMMIT_BYTES = 200_000
 """The most events and bytes of one commit, unless one event is larger."""
-_ATTEMPTS = 3
 
 
 class Imported(NamedTuple):
@@ -77,13 +77,7 @@ def _check_same(store: Events, given: Exported) -> None:
 
 def _store(store: Events, events: list[Exported]) -> int:
     for appends in _commits(events):
-        for attempt in range(_ATTEMPTS):
-            try:
-                store.commit(appends)
-                break
-            except OutcomeUnknownError:
-                if attempt + 1 == _ATTEMPTS:
-                    raise
+        surely(partial(store.commit, appends))
     return len(events)
 
 

@@ -128,19 +128,14 @@ class Wanted:
         """Return whether an event is selected."""
         if self.category is not None and category_of(event.stream) != self.category:
             return False
-        return not self.queries or any(selects(query, event) for query in self.queries)
+        return not self.queries or any(
+            query.matches(event.type, event.tags) for query in self.queries
+        )
 
 
 def category_of(stream: str) -> str:
     """Return the category of a stream: the part of its name before the first ``-``."""
     return stream.partition("-")[0]
-
-
-def selects(query: Query, event: Event) -> bool:
-    """Return whether a query selects an event."""
-    if query.types and event.type not in query.types:
-        return False
-    return not query.tags or query.tags.issubset(event.tags)
 
 
 class Nothing:
@@ -246,7 +241,7 @@ class State:
             if found is not None:
                 return found
         for folded in self.recent(after, self.position):
-            if selects(query, folded.event):
+            if query.matches(folded.event.type, folded.event.tags):
                 return folded.position
         return None
 

@@ -56,11 +56,9 @@ Target = Annotated[
 ]
 
 
-def _kafka(servers: str, properties: list[str] | None) -> Kafka:
-    from tidemill.confluent.clients import Kafka
-
-    cluster = Cluster.at(servers, properties)
-    return Kafka(cluster.servers, cluster.properties)
+def kafka_of(servers: str, properties: list[str] | None) -> Kafka:
+    """Return the cluster that options name."""
+    return Cluster.at(servers, properties).kafka
 
 
 @contextmanager
@@ -74,7 +72,7 @@ def opened(
     """
     from tidemill.eventstore.store import Store
 
-    kafka = _kafka(servers, properties)
+    kafka = kafka_of(servers, properties)
     if not create and not kafka.partitions("tidemill-cli", name):
         raise output.NotFoundError(
             f"store {name} does not exist", hint="The first append of a program creates it."
@@ -304,7 +302,7 @@ def publish(
     from tidemill.eventstore.publishing import Publisher
     from tidemill.metrics.registry import Registry
 
-    kafka = _kafka(servers, properties)
+    kafka = kafka_of(servers, properties)
     if to == store:
         raise output.UsageError("--to must be another topic than the store's")
     with opened(store, servers, properties) as found:
@@ -397,9 +395,9 @@ def rebuild(
     if checkpoint is not None:
         from tidemill.eventstore.archiving import begin_at
 
-        head = begin_at(_kafka(servers, properties), store, checkpoint)
+        head = begin_at(kafka_of(servers, properties), store, checkpoint)
     else:
-        head = build(_kafka(servers, properties), store)
+        head = build(kafka_of(servers, properties), store)
     print(f"built the index of {store} again: {output.plural(head.position, 'event')}")
 
 
@@ -417,7 +415,7 @@ def archive(
     """
     from tidemill.eventstore.archiving import archive as move
 
-    done = move(_kafka(servers, properties), store, folder)
+    done = move(kafka_of(servers, properties), store, folder)
     print(f"archived {output.plural(done.count, 'record')} of {store} in {folder}")
     print(f"checkpoint: {done.checkpoint} (position {done.head.position})")
 
@@ -452,7 +450,7 @@ def verify(
 
     heads = [_head(each) for each in head or ()]
     before = () if archive_folder is None else archived(archive_folder)
-    found = check(_kafka(servers, properties), store, heads=heads, before=before)
+    found = check(kafka_of(servers, properties), store, heads=heads, before=before)
     fields = {
         "head": f"{found.head.position}:{found.head.hash.hex()}",
         "events": found.head.position,

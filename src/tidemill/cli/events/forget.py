@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.events.commands import StoreName, app, opened
+from tidemill.cli.events.commands import StoreName, app, kafka_of, opened
 from tidemill.cli.options import (
     BOOTSTRAP_DEFAULT,
     Bootstrap,
@@ -37,17 +37,13 @@ KeyFileOption = Annotated[
 def _sealed(
     store: str, key_file: Path, servers: str, properties: list[str] | None
 ) -> Iterator[SealedStore]:
-    from tidemill.cli.client import Cluster
-    from tidemill.confluent.clients import Kafka
     from tidemill.eventstore.forgetting.cipher import Masters
     from tidemill.eventstore.forgetting.keyring import Keyring
     from tidemill.eventstore.forgetting.sealed import SealedStore
 
     masters = Masters.read(key_file)
     with opened(store, servers, properties) as found:
-        cluster = Cluster.at(servers, properties)
-        keyring = Keyring(Kafka(cluster.servers, cluster.properties), store, masters)
-        yield SealedStore(found, keyring, {})
+        yield SealedStore(found, Keyring(kafka_of(servers, properties), store, masters), {})
 
 
 @app.command(short_help="Forget a person for ever.")

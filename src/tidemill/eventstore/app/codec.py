@@ -232,18 +232,9 @@ class Codec:
             self._kind(type(each))
         return events
 
-    @property
-    def classes(self) -> dict[str, type]:
-        """The registered classes by their stored names, e.g. to find personal fields."""
-        return dict(self._classes)
-
     def is_event(self, value: object) -> bool:
         """Return whether the class of a value is registered."""
         return type(value) in self._kinds
-
-    def knows(self, name: str) -> bool:
-        """Return whether a stored name is known, itself or by an upcast."""
-        return name in self._classes or any(name == old for old, _ in self._upcasts)
 
     def _kind(self, owner: type) -> _Kind:
         try:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from tidemill.eventstore.app.errors import DeclarationError, MissingHandlerError
 
 State = TypeVar("State")
+Result = TypeVar("Result")
 
 
 @functools.cache
@@ -44,6 +45,12 @@ def handlers(owner: type, prefix: str) -> Mapping[type, Callable[..., Any]]:
     return found
 
 
+def taking(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Return a function that takes more arguments than the given one, and leaves out the last."""
+    count = len(inspect.signature(function).parameters)
+    return lambda *arguments: function(*arguments[:count])
+
+
 def _events_of(owner: type, name: str, method: Callable[..., Any]) -> list[type]:
     parameters = list(inspect.signature(method).parameters)[1:]
     hint = "Annotate the first parameter: def " + name + "(self, event: SomeEvent)"
@@ -64,10 +71,6 @@ def _events_of(owner: type, name: str, method: Callable[..., Any]) -> list[type]
     return classes
 
 
-def _class_of(state: object) -> type:
-    return type(state)
-
-
 def evolve(state: State, event: object) -> State:
     """Return the state behind an event.
 
@@ -82,11 +85,12 @@ def evolve(state: State, event: object) -> State:
     if apply is not None:
         changed = apply(event)
     else:
-        method = handlers(_class_of(state), "apply_").get(type(event))
+        owner: type = type(state)
+        method = handlers(owner, "apply_").get(type(event))
         if method is None:
-            owner, kind = type(state).__name__, type(event).__name__
+            kind = type(event).__name__
             raise MissingHandlerError(
-                f"{owner} has no method for {kind}",
+                f"{owner.__name__} has no method for {kind}",
                 hint=f"Add one, which can be empty: def apply_…(self, event: {kind}) -> None",
             )
         changed = method(state, event)

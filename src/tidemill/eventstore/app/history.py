@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
-
 from tidemill.eventstore.app.codec import RESERVED
 from tidemill.eventstore.app.context import Context
 from tidemill.eventstore.app.handlers import evolve
@@ -107,9 +105,3 @@ def _copied(leaves: Mapping[str, Any]) -> dict[str, Any]:
         path: value.copy() if isinstance(value, list | set) else value
         for path, value in leaves.items()
     }
-
-
-def as_json(state: object) -> bytes:
-    """Return a state as JSON, for output."""
-    found: bytes = TypeAdapter(type(state)).dump_json(state)
-    return found

@@ -32,6 +32,7 @@ UNCHANGED = RESERVED + "unchanged"
 CHECKPOINT = RESERVED + "checkpoint"
 
 
+@dataclasses.dataclass(init=False, repr=False, slots=True, unsafe_hash=True)
 class Send:
     """A reaction: run a command on another aggregate.
 
@@ -44,20 +45,14 @@ class Send:
             pydantic makes of JSON by the annotations of the method.
     """
 
-    __slots__ = ("arguments", "command", "to")
+    command: Callable[..., Any]
+    to: str
+    arguments: dict[str, Any] = dataclasses.field(hash=False)
 
     def __init__(self, command: Callable[..., Any], to: str, /, **arguments: Any) -> None:
         self.command = command
         self.to = to
         self.arguments = arguments
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Send) and (
-            (self.command, self.to, self.arguments) == (other.command, other.to, other.arguments)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.command, self.to))
 
     def __repr__(self) -> str:
         given = "".join(f", {name}={value!r}" for name, value in self.arguments.items())

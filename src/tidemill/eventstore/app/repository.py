@@ -25,12 +25,9 @@ from tidemill.eventstore.app.errors import (
 from tidemill.eventstore.app.handlers import evolve
 from tidemill.eventstore.app.snapshots import Snapshot, SnapshotPolicy
 from tidemill.eventstore.app.turns import Turns
-from tidemill.eventstore.errors import (
-    ConflictError,
-    OutcomeUnknownError,
-    VersionConflictError,
-)
+from tidemill.eventstore.errors import ConflictError, VersionConflictError
 from tidemill.eventstore.events import (
+    ANY,
     Appended,
     Condition,
     Events,
@@ -38,6 +35,7 @@ from tidemill.eventstore.events import (
     Query,
     StoredEvent,
     Version,
+    surely,
 )
 
 State = TypeVar("State")
@@ -166,11 +164,7 @@ class Repository(Generic[State]):
                 hint="Give it a SnapshotPolicy.",
             )
         stream = self.stream(aggregate_id)
-        bounds = (None, None, None)
-        replay = self._replay_from_snapshot(stream, bounds)
-        if replay is None:
-            replay = _Replay(self.aggregate())
-            self._replay(stream, replay, bounds)
+        replay = self._replayed(stream, (None, None, None))
         if replay.version == replay.snapshot_version:
             return False
         self._snapshots.keep(stream, replay.state, replay.place())
@@ -210,14 +204,18 @@ class Repository(Generic[State]):
             raise DeclarationError(f"invalid time {time}: it has no time zone")
         bounds = (version, None if time is None else int(time.timestamp() * 1000), position)
         stream = self.stream(aggregate_id)
-        replay = self._replay_from_snapshot(stream, bounds)
-        if replay is None:
-            replay = _Replay(self.aggregate())
-            self._replay(stream, replay, bounds, fresh)
-        elif fresh:
-            self._replay(stream, replay, bounds, fresh)
-        self._keep_snapshot(stream, replay)
+        replay = self._replayed(stream, bounds, fresh)
+        policy = self._snapshots
+        if policy is not None and replay.version - replay.snapshot_version >= policy.every:
+            policy.keep(stream, replay.state, replay.place())
         return Loaded(str(aggregate_id), replay.state, replay.version, replay.position)
+
+    def _replayed(self, stream: str, bounds: _Bounds, fresh: bool = False) -> _Replay[State]:
+        replay = self._replay_from_snapshot(stream, bounds)
+        if replay is None or fresh:
+            replay = replay or _Replay(self.aggregate())
+            self._replay(stream, replay, bounds, fresh)
+        return replay
 
     def _replay_from_snapshot(self, stream: str, bounds: _Bounds) -> _Replay[State] | None:
         """Return the replay behind the snapshot; None if there is none that the stream confirms."""
@@ -263,11 +261,6 @@ class Repository(Generic[State]):
         if not event.type.startswith(RESERVED):
             replay.state = evolve(replay.state, self.codec.decode(event))
         replay.behind(event)
-
-    def _keep_snapshot(self, stream: str, replay: _Replay[State]) -> None:
-        policy = self._snapshots
-        if policy is not None and replay.version - replay.snapshot_version >= policy.every:
-            policy.keep(stream, replay.state, replay.place())
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -381,9 +374,7 @@ class Repository(Generic[State]):
         ]
         if tag is not None:
             conditions = (*conditions, never_before(tag))
-        done = append_surely(
-            self.store, stream, new, expected=loaded.version, conditions=conditions
-        )
+        done = append_surely(self.store, stream, new, loaded.version, conditions)
         state = loaded.state
         for event in events:
             state = evolve(state, event)
@@ -467,21 +458,8 @@ def append_surely(
     store: Events,
     stream: str,
     events: Sequence[NewEvent],
-    *,
-    expected: Version,
+    expected: Version = ANY,
     conditions: Sequence[Condition] = (),
-    attempts: int = 3,
 ) -> Appended:
-    """Append events, and append them again with the same ids if the outcome is not known.
-
-    Raises:
-        ConflictError: the log decided against them.
-        OutcomeUnknownError: the outcome is not known after all attempts.
-    """
-    for attempt in range(attempts):
-        try:
-            return store.append(stream, events, expected=expected, conditions=conditions)
-        except OutcomeUnknownError:
-            if attempt + 1 == attempts:
-                raise
-    raise ConflictError("no attempt was allowed")
+    """Append events of one stream; see ``surely``."""
+    return surely(lambda: store.append(stream, events, expected=expected, conditions=conditions))

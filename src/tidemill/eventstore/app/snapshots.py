@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,8 +28,7 @@ CREATE TABLE IF NOT EXISTS snapshot (
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A state behind an event.
 
     Attributes:
@@ -84,15 +83,6 @@ class SnapshotFile:
 
     def put(self, stream: str, made: Snapshot) -> None:
         """Keep a snapshot instead of an older one of its stream, or of another schema version."""
-        values = (
-            stream,
-            made.schema,
-            made.version,
-            made.position,
-            made.time_ms,
-            made.event_id,
-            made.state,
-        )
         with self._lock:
             self._db.execute(
                 "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
@@ -100,7 +90,7 @@ class SnapshotFile:
                 " position = excluded.position, time_ms = excluded.time_ms,"
                 " event_id = excluded.event_id, state = excluded.state"
                 " WHERE excluded.version > version OR excluded.schema <> schema",
-                values,
+                (stream, *made),
             )
 
     def delete(self, stream: str) -> None:
@@ -166,14 +156,7 @@ class SnapshotPolicy(Generic[State]):
         assert self.encode is not None
         with contextlib.suppress(sqlite3.ProgrammingError):  # closed meanwhile
             try:
-                made = Snapshot(
-                    self.schema,
-                    last.version,
-                    last.position,
-                    last.time_ms,
-                    last.event_id,
-                    self.encode(state),
-                )
+                made = last._replace(schema=self.schema, state=self.encode(state))
                 self.file.put(stream, made)
             except sqlite3.OperationalError as error:
                 _log.warning("no snapshot of %s: %s", stream, error)

@@ -12,7 +12,6 @@ process's stream that it was refused or changed nothing. Must not know: brokers,
 from __future__ import annotations
 
 import heapq
-import inspect
 import logging
 import threading
 import time
@@ -24,7 +23,7 @@ from tidemill.errors import UnreachableError
 from tidemill.eventstore.app import process as contents
 from tidemill.eventstore.app.context import Context
 from tidemill.eventstore.app.errors import CommandRefusedError, ProcessFailedError
-from tidemill.eventstore.app.handlers import handlers
+from tidemill.eventstore.app.handlers import handlers, taking
 from tidemill.eventstore.app.process import (
     CHECKPOINT,
     CHECKPOINTS,
@@ -52,7 +51,7 @@ from tidemill.eventstore.errors import (
     IdConflictError,
     OutcomeUnknownError,
 )
-from tidemill.eventstore.events import ANY, Condition, Events, NewEvent, Query, StoredEvent
+from tidemill.eventstore.events import Condition, Events, NewEvent, Query, StoredEvent
 
 _NAMESPACE = uuid.UUID("0d5b0f76-52b5-5b60-8f5a-6a1f0d9c9d52")
 _log = logging.getLogger("tidemill.eventstore")
@@ -89,10 +88,7 @@ class ProcessWorker:
         self._processes = processes
         self._store: Events = processes.store
         self._codec = processes.codec
-        self._starts = {
-            event: (function, len(inspect.signature(function).parameters))
-            for event, function in (starts or {}).items()
-        }
+        self._starts = {event: taking(function) for event, function in (starts or {}).items()}
         self._refusals = refusals
         self._now_ms = now_ms
         self._checkpoint_every = checkpoint_every
@@ -101,8 +97,7 @@ class ProcessWorker:
         self._classes = {category: owner for owner, category in self._categories.items()}
         (owner,) = contents.classes_of([processes])
         self._reactions = {
-            event: (method, len(inspect.signature(method).parameters) - 1)
-            for event, method in handlers(owner, "on_").items()
+            event: taking(method) for event, method in handlers(owner, "on_").items()
         }
         own = (each for each in self._reactions if each is not Refused)
         types = self._codec.names(own) | {DECIDED, REFUSED}
@@ -189,8 +184,8 @@ class ProcessWorker:
         """Return the id of the process that an event belongs to, or None."""
         if own is not None:
             return own
-        start, parameters = self._starts.get(type(content), (None, 0))
-        if start is not None and (id_ := start(*(content, event)[:parameters])) is not None:
+        start = self._starts.get(type(content))
+        if start is not None and (id_ := start(content, event)) is not None:
             return id_
         return self._processes.id_of(Context.decode(event.metadata).process)
 
@@ -204,11 +199,8 @@ class ProcessWorker:
             return
         while True:
             loaded = self._processes.load(id_)
-            method, parameters = self._reactions[type(content)]
-            arguments = (content, cause)[:parameters]
-            decision, events = contents.decide(
-                method(loaded.state, *arguments), cause, self._codec, self._categories
-            )
+            reactions = self._reactions[type(content)](loaded.state, content, cause)
+            decision, events = contents.decide(reactions, cause, self._codec, self._categories)
             mark = self._mark(stream, tag, decision, cause)
             context = Context.decode(mark.metadata)
             own = [
@@ -216,13 +208,8 @@ class ProcessWorker:
                 for number, each in enumerate(events)
             ]
             try:
-                append_surely(
-                    self._store,
-                    stream,
-                    [mark, *own],
-                    expected=loaded.version,
-                    conditions=(never_before(tag),),
-                )
+                never = (never_before(tag),)
+                append_surely(self._store, stream, [mark, *own], loaded.version, never)
                 return
             except ConflictError as error:
                 if self._exists(tag, fresh=True):
@@ -279,9 +266,7 @@ class ProcessWorker:
             type=kind, data=data, id=uuid.uuid5(_NAMESPACE, f"note/{tag}"), tags=frozenset({tag})
         )
         try:
-            append_surely(
-                self._store, stream, [note], expected=ANY, conditions=(never_before(tag),)
-            )
+            append_surely(self._store, stream, [note], conditions=(never_before(tag),))
         except (ConditionFailedError, IdConflictError):
             _log.debug("the command of %s has another outcome", tag)
 
@@ -329,9 +314,7 @@ class ProcessWorker:
             # Whatever sets, cancels or is this time-out behind its decision comes before it.
             untouched = Condition((Query(tags=frozenset({tag})),), after=each.position)
             try:
-                append_surely(
-                    self._store, each.stream, [event], expected=ANY, conditions=(untouched,)
-                )
+                append_surely(self._store, each.stream, [event], conditions=(untouched,))
                 fired += 1
             except (ConditionFailedError, IdConflictError):
                 _log.debug("time-out %s was cancelled or has happened", tag)
@@ -351,7 +334,7 @@ class ProcessWorker:
     def _store_checkpoint(self) -> None:
         made = Checkpoint(self._position, tuple(self.open_timeouts))
         event = NewEvent(type=CHECKPOINT, data=CHECKPOINTS.dump_json(made))
-        append_surely(self._store, self._worker_stream, [event], expected=ANY)
+        append_surely(self._store, self._worker_stream, [event])
         self._handled = 0
 
     def _exists(self, tag: str, *, fresh: bool = False) -> bool:

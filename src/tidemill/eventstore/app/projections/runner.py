@@ -6,12 +6,10 @@ when it has caught up. Must not know: a database by name.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tidemill.eventstore.app.codec import Codec
 from tidemill.eventstore.app.errors import (
@@ -20,7 +18,7 @@ from tidemill.eventstore.app.errors import (
     ProjectionFailedError,
     ProjectionFencedError,
 )
-from tidemill.eventstore.app.handlers import handlers
+from tidemill.eventstore.app.handlers import handlers, taking
 from tidemill.eventstore.app.projections.contract import (
     POSITIONS,
     Database,
@@ -73,8 +71,7 @@ class ProjectionRunner:
         self._database = database
         self._category = category
         self._handlers = {
-            event: (method, len(inspect.signature(method).parameters) - 1)
-            for event, method in handlers(type(projection), "on_").items()
+            event: taking(method) for event, method in handlers(type(projection), "on_").items()
         }
         self._queries = (Query(types=codec.names(self._handlers)),)
         with database.transaction() as db:
@@ -286,9 +283,7 @@ class ProjectionRunner:
     def _handle(self, stored: StoredEvent, rows: GenerationRows) -> None:
         try:
             event = self._codec.decode(stored)
-            handler, parameters = self._handlers[type(event)]
-            arguments: tuple[Any, ...] = (event, stored, rows)
-            handler(self._projection, *arguments[:parameters])
+            self._handlers[type(event)](self._projection, event, stored, rows)
         except Exception as error:
             raise ProjectionFailedError(
                 f"projection {self._projection.name!r} can't handle {stored.type!r} at position "
