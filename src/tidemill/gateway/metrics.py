@@ -10,7 +10,6 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -127,8 +126,8 @@ class MetricsPage:
     def _write(self, own: tuple[Family, ...], content: str) -> bytes:
         now_ms = time.time_ns() // 1_000_000
         here = Published(WORKER, self._process, now_ms, own)
-        others = iter(self._others())
-        return "".join(text.write(merged(_first(here, others), now_ms), content)).encode()
+        published = [here, *self._others()]
+        return "".join(text.write(merged(published, now_ms), content)).encode()
 
     def _others(self) -> list[Published]:
         self._reach.check(f"read topic {TOPIC}")
@@ -137,11 +136,6 @@ class MetricsPage:
             self._is_created = True
         own = f"{WORKER}@{self._process}"
         return [each for each in read_metrics(self._kafka) if each.key != own]
-
-
-def _first(own: Published, others: Iterator[Published]) -> Iterator[Published]:
-    yield own
-    yield from others
 
 
 async def get_metrics(request: Request) -> Response:

@@ -64,12 +64,10 @@ class Pool:
             OutOfRangeError: the partition does not have the offset.
             HttpError: the partition can't be read, or too many requests wait (503).
         """
-
-        def read() -> Extract:
-            reader: ExtractReader = self._own.reader
-            return reader.read(place, offset, most, most_bytes, REQUEST_S)
-
-        return await self._run(read, f"topic {place[0]} partition {place[1]}")
+        return await self._run(
+            f"topic {place[0]} partition {place[1]}",
+            lambda reader: reader.read(place, offset, most, most_bytes, REQUEST_S),
+        )
 
     async def read_several(
         self,
@@ -87,17 +85,16 @@ class Pool:
         Raises:
             HttpError: a partition can't be read, or too many requests wait (503).
         """
+        return await self._run(
+            f"topic {next(iter(starts), ('', 0))[0]}",
+            lambda reader: reader.read_several(starts, take, most, most_bytes, timeout_s),
+        )
 
-        def read() -> tuple[dict[Place, int], set[Place]]:
-            reader: ExtractReader = self._own.reader
-            return reader.read_several(starts, take, most, most_bytes, timeout_s)
-
-        return await self._run(read, f"topic {next(iter(starts), ('', 0))[0]}")
-
-    async def _run(self, work: Callable[[], T], what: str) -> T:
+    async def _run(self, what: str, work: Callable[[ExtractReader], T]) -> T:
+        loop = asyncio.get_running_loop()
         try:
             async with self._turns.turn():
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                return await loop.run_in_executor(self._threads, lambda: work(self._own.reader))
         except KafkaException as error:
             raise from_kafka(error.args[0], what) from error
 
