@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException, Message
 from pydantic import Field
@@ -236,13 +236,11 @@ class MulticastBridge(Bridge):
         ]
 
 
-class _Encoded:
+class _Encoded(NamedTuple):
     """An envelope, and whether its value was left out."""
 
-    __slots__ = ("data", "left_out")
-
-    def __init__(self, data: bytes, left_out: bool) -> None:
-        self.data, self.left_out = data, left_out
+    data: bytes
+    left_out: bool
 
 
 def _encode(message: Message, oversize: int) -> _Encoded:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from tidemill.direct.closing import Closing
 from tidemill.direct.multicast.answers import LOOPBACK, Answers
 from tidemill.direct.multicast.sockets import Address, Sender
 from tidemill.direct.multicast.wire import session_of
@@ -59,7 +60,7 @@ class Ring:
         return found
 
 
-class RingPublisher:
+class RingPublisher(Closing):
     """Publishes messages to a group, and answers requests for its last ones.
 
     Use it as a context manager.
@@ -124,9 +125,3 @@ class RingPublisher:
                 break
             time.sleep(min(left, 0.1))
         self._sender.close()
-
-    def __enter__(self) -> RingPublisher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from tidemill.direct.closing import Closing
 from tidemill.direct.multicast.answers import Answers, Messages
 from tidemill.direct.multicast.errors import MulticastError, PacketError
 from tidemill.direct.multicast.receiver import Event, Receiver
@@ -148,7 +149,7 @@ class Sender:
                 return  # the receiver asks again
 
 
-class MulticastReceiver:
+class MulticastReceiver(Closing):
     """Receives a stream, and asks for what is missing. Use as a context manager, in one thread.
 
     Args:
@@ -253,12 +254,6 @@ class MulticastReceiver:
             self._asking.sendto(data, server)
         except OSError:
             return  # it is asked again after a pause
-
-    def __enter__(self) -> MulticastReceiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _now_ms() -> int:

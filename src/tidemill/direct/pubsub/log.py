@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
+from tidemill.direct.closing import Closing
 from tidemill.direct.pubsub.blocks import (
     DESCRIBE,
     NUMBER,
@@ -41,7 +42,7 @@ _AT_ONCE = 2
 Start = Literal["earliest", "latest", "last-values"] | Mapping[int, Position | Sequence[int]]
 
 
-class LogSubscriber:
+class LogSubscriber(Closing):
     """Subscribes to a topic that a bridge publishes with ZeroMQ. Use it in one thread.
 
     Args:
@@ -146,12 +147,6 @@ class LogSubscriber:
         """Close the sockets."""
         self._live.close()
         self._requests.close()
-
-    def __enter__(self) -> LogSubscriber:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- requests -----------------------------------------------------------------------------
 

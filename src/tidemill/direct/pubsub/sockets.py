@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
+from tidemill.direct.closing import Closing
 from tidemill.direct.pubsub.curve import Curve
 from tidemill.direct.pubsub.errors import FrameError, PubSubError
 from tidemill.direct.pubsub.nng import NngSocket
@@ -46,7 +47,26 @@ class _Socket(Protocol):
     def close(self) -> None: ...
 
 
-class Publisher:
+class _Endpoint(Closing):
+    """A side with one socket."""
+
+    _socket: _Socket
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+
+class _Sender(_Endpoint):
+    """A side that sends, and usually binds."""
+
+    @property
+    def address(self) -> str:
+        """The address as bound, with its port."""
+        return self._socket.addresses[0]
+
+
+class Publisher(_Sender):
     """Publishes messages to all subscribers. Use it as a context manager, in one thread.
 
     A message goes to the subscribers that are connected. With ZeroMQ, one whose queue is full keeps
@@ -91,16 +111,10 @@ class Publisher:
         self._published = Published(max_channels)
         self.id = secrets.randbits(64)
         self.published = self.dropped = 0
-        self._socket: _Socket
         if _is_zeromq(library):
             self._socket = ZeroMqSocket("XPUB", [address], self._options, bind=True)
         else:
             self._socket = NngSocket("Pub0", [address], self._options)
-
-    @property
-    def address(self) -> str:
-        """The address as bound, with its port."""
-        return self._socket.addresses[0]
 
     def publish(self, channel: bytes, payload: bytes) -> bool:
         """Publish a message; return False if it was dropped because a queue is full.
@@ -151,18 +165,8 @@ class Publisher:
                 return False
         return True
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
-    def __enter__(self) -> Publisher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Subscriber:
+class Subscriber(_Endpoint):
     """Receives messages of publishers, and reports what was lost. Use it in one thread.
 
     Args:
@@ -205,7 +209,6 @@ class Subscriber:
         self._max_message_bytes = max_message_bytes
         self.malformed = self.oversize = 0
         listed = _listed(addresses)
-        self._socket: _Socket
         if _is_zeromq(library):
             self._socket = ZeroMqSocket("SUB", listed, options, bind=False, prefixes=channels)
         else:
@@ -239,18 +242,8 @@ class Subscriber:
         while True:
             yield from self.poll(1.0)
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Pusher:
+class Pusher(_Sender):
     """Hands each message to one of several pullers, in turn. ZeroMQ only; use it in one thread.
 
     The message is one frame with the payload. What a puller has in its queue is gone if it ends.
@@ -288,11 +281,6 @@ class Pusher:
         self._socket = ZeroMqSocket("PUSH", [address], self._options, bind=bind)
         self.pushed = self.dropped = 0
 
-    @property
-    def address(self) -> str:
-        """The address as bound, with its port."""
-        return self._socket.addresses[0]
-
     def push(self, payload: bytes) -> bool:
         """Hand on a message; return False if it was dropped because no puller has room.
 
@@ -307,18 +295,8 @@ class Pusher:
         self.dropped += 1
         return False
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
-    def __enter__(self) -> Pusher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Puller:
+class Puller(_Endpoint):
     """Receives its share of the messages of pushers. ZeroMQ only; use it in one thread.
 
     Args:
@@ -372,16 +350,6 @@ class Puller:
                 self.malformed += 1
         self.pulled += len(found)
         return found
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-    def __enter__(self) -> Puller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _is_zeromq(library: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import IntEnum
 
 from tidemill.direct.statsd.errors import StatsdError
@@ -51,16 +51,9 @@ class Expiry:
     set: int = 0
 
     @property
-    def counts(self) -> tuple[int, int, int, int, int, int]:
-        """The intervals in the order of the kinds."""
-        return (
-            self.counter,
-            self.gauge,
-            self.timer,
-            self.histogram,
-            self.distribution,
-            self.set,
-        )
+    def counts(self) -> tuple[int, ...]:
+        """The intervals in the order of the kinds, which is that of the C code."""
+        return astuple(self)
 
 
 @dataclass(frozen=True, slots=True)
