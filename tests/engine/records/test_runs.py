@@ -413,7 +413,7 @@ def test_a_new_segment_takes_what_single_appends_give_it(world: World) -> None:
 def test_batches_that_are_written_but_not_recorded_are_not_written_again(world: World) -> None:
     log, other = world.add(), world.add()
     world.append([(0, batch(producer=(9, 0, 0)))])
-    log.producers.get(9).batches = ()  # type: ignore[union-attr, assignment]
+    log.producers.get(9).batches = ()  # type: ignore[union-attr]
     log.head.copies = ()  # type: ignore[assignment]
     end = log.segments[-1].size
     results = world.append([(0, batch()), (0, batch()), (1, batch())])
