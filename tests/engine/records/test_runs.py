@@ -47,12 +47,13 @@ class Quiet:
         self.uncommitted: set[TopicPartition] = set()
         self.refusals: list[str] = []
         self.awaited: list[tuple[TopicPartition, int]] = []
+        self.noted: list[TopicPartition] = []
 
     def writable(self, topic: str, partition: int) -> PartitionLog:
         raise AssertionError("targets of these tests know their logs")
 
     def written(self, log: PartitionLog) -> None:
-        pass
+        self.noted.append(log.tp)
 
     def call_when_each_is_durable(self, awaited: Sequence[Awaited]) -> None:
         self.awaited += [(log.tp, offset) for log, offset, _ in awaited]
@@ -393,10 +394,12 @@ def test_a_fault_of_the_broker_is_not_taken_for_an_error_of_the_client(
 
     monkeypatch.setattr(append.Appender, "prepare", prepare)
     log.segments[-1].close_index()
+    other = world.add()
     with pytest.raises(RuntimeError, match="a fault"):
-        world.append([(0, batch())])
+        world.append([(0, batch()), (1, batch())])
     assert world.quiet.refusals == []
-    assert log.log_end_offset == 1
+    assert [log.log_end_offset, other.log_end_offset] == [1, 1]
+    assert other.tp in world.quiet.noted  # its batch is synced without a request that waits for it
 
 
 def test_a_new_segment_takes_what_single_appends_give_it(world: World) -> None:

@@ -63,19 +63,25 @@ class RunAppender:
             count, of_target, size = self._admitted(run[: ends[requests - 1]], now_ms)
         results: list[WriteResult] = [NOT_APPENDED] * count
         pending = PendingWrites(results) if durability is Durability.SYNCED else None
-        counts = append_run(run, of_target, results, now_ms)
         awaited: list[Awaited] = []
-        for (target, places), appended in zip(of_target.items(), counts, strict=True):
-            log = target.log
-            assert log is not None
-            end = log.head.end_offset if appended else 0
-            if appended < len(places):
-                rest = places[appended:]
-                end = max(end, self._append_rest(target, log, run, rest, results, now_ms))
-            if pending is None or log.high_watermark >= end:
-                self._appender.written(log)
-            else:
-                awaited.append((log, end, partial(pending.count, places)))
+        try:
+            counts = append_run(run, of_target, results, now_ms)
+            for (target, places), appended in zip(of_target.items(), counts, strict=True):
+                log = target.log
+                assert log is not None
+                end = log.head.end_offset if appended else 0
+                if appended < len(places):
+                    rest = places[appended:]
+                    end = max(end, self._append_rest(target, log, run, rest, results, now_ms))
+                if pending is None or log.high_watermark >= end:
+                    self._appender.written(log)
+                else:
+                    awaited.append((log, end, partial(pending.count, places)))
+        except BaseException:  # a fault: nobody is answered, but what was appended is synced
+            for target in of_target:
+                if target.log is not None:
+                    self._appender.written(target.log)
+            raise
         if pending is not None and awaited:
             pending.remaining = len(awaited)
             self._flusher.call_when_each_is_durable(awaited)
