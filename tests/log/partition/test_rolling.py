@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
@@ -80,3 +82,25 @@ def test_a_segment_that_could_not_be_opened_leaves_no_file(partition: OnePartiti
     partition.reopen()
     log = partition.log(internal_segment_bytes="500")
     assert (log.failure, log.log_end_offset) == (None, 9)
+
+
+def test_jitter_varies_the_age_of_segments_and_survives_restarts() -> None:
+    found = []
+    for interrupted in (False, True):
+        partition = OnePartition()
+        configs = {"segment_ms": "10000", "segment_jitter_ms": "9000"}
+        log = partition.log(**configs)
+        for number in range(60):
+            if interrupted and number % 7 == 0:
+                partition.log(segment_ms="10000")  # without jitter, until the next change
+                log = partition.log(**configs)
+            if interrupted and number % 11 == 0:
+                partition.reopen()
+                log = partition.log(**configs)
+            log.append(batch_of(at=NOW + 1000 * number), now_ms=NOW)
+        found.append(base_offsets(log))
+        partition.store.close()
+    assert found[0] == found[1]
+    ages = [after - before for before, after in pairwise(found[0])]
+    assert len(set(ages)) > 2
+    assert 1 <= min(ages) < max(ages) <= 11
