@@ -77,7 +77,7 @@ class RunAppender:
                     self._appender.written(log)
                 else:
                     awaited.append((log, end, partial(pending.count, places)))
-        except BaseException:  # a fault: nobody is answered, but what was appended is synced
+        except BaseException:  # a fault: no client is answered, but what was appended is synced
             for target in of_target:
                 if target.log is not None:
                     self._appender.written(target.log)
