@@ -13,30 +13,20 @@ _FIELD = re.compile(r"[A-Za-z0-9._*?-]{1,249}:[A-Za-z0-9_$-]{1,100}(\.[A-Za-z0-9
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
-def _mask(text: str) -> str:
-    """Check the fields that are masked.
+def _each(pattern: re.Pattern[str], what: str, expected: str) -> AfterValidator:
+    """Return a check of each word of a text with commas."""
 
-    Raises:
-        ValueError: one of them is malformed.
-    """
-    for each in _words(text):
-        if not _FIELD.fullmatch(each):
-            raise ValueError(
-                f"invalid field {each!r}: expected TOPIC:FIELD, e.g. users:card.number"
-            )
-    return text
+    def check(text: str) -> str:
+        for each in _words(text):
+            if not pattern.fullmatch(each):
+                raise ValueError(f"invalid {what} {each!r}: expected {expected}")
+        return text
+
+    return AfterValidator(check)
 
 
-def _modules(text: str) -> str:
-    """Check the names of modules.
-
-    Raises:
-        ValueError: one of them is not a name.
-    """
-    for each in _words(text):
-        if not _MODULE.fullmatch(each):
-            raise ValueError(f"invalid module {each!r}: expected a name like package.module")
-    return text
+_FIELDS = _each(_FIELD, "field", "TOPIC:FIELD, e.g. users:card.number")
+_MODULES = _each(_MODULE, "module", "a name like package.module")
 
 
 class ConsoleSettings(Section):
@@ -51,7 +41,7 @@ class ConsoleSettings(Section):
     export: bool = Field(
         True, description="Whether records can be exported to a file from the console."
     )
-    mask: Annotated[str, AfterValidator(_mask)] = Field(
+    mask: Annotated[str, _FIELDS] = Field(
         "",
         description="Fields of values that the console hides, with commas: TOPIC:FIELD, where the "
         "topic can have * and ?, and the field is a path like card.number, $key or $value. Exports "
@@ -60,7 +50,7 @@ class ConsoleSettings(Section):
     session_minutes: int = Field(
         720, ge=1, le=43_200, description="How long a login lasts, in minutes since the last use."
     )
-    pages: Annotated[str, AfterValidator(_modules)] = Field(
+    pages: Annotated[str, _MODULES] = Field(
         "",
         description="Python modules with more pages, with commas. They run in the gateway.",
     )
