@@ -19,7 +19,7 @@ from tidemill.errors import SettingsError, TidemillError, UnreachableError
 from tidemill.gateway.cluster.history import SAMPLES, History
 from tidemill.gateway.cluster.requests import Cluster, _Round, parse_assignment
 from tidemill.gateway.cluster.state import GroupState, Snapshot, TopicState
-from tidemill.gateway.cluster.watch import FRESH_S, Watch
+from tidemill.gateway.cluster.watch import FRESH_S, Watch, fresh_for_s
 from tidemill.gateway.console.render import points
 from tidemill.gateway.console.topics import DETAIL, MOST_READERS, _readers
 from tidemill.gateway.errors import from_error
@@ -101,6 +101,14 @@ async def test_what_was_changed_while_a_snapshot_is_made_is_in_the_next_one() ->
     may_end.set()
     assert [list((await each).topics) for each in (first, second)] == [[], ["new"]]
     await watch.close()
+
+
+@pytest.mark.parametrize(
+    ("took_s", "rare"), [(0.001, 1), (0.019, 1), (0.03, 2), (0.1, 2), (2.0, 8), (30.0, 100)]
+)
+def test_a_snapshot_that_takes_longer_is_asked_for_less_often(took_s: float, rare: int) -> None:
+    assert fresh_for_s(took_s) >= rare * FRESH_S
+    assert took_s / fresh_for_s(took_s) <= 1 / 20
 
 
 async def test_after_a_failure_no_old_snapshot_is_shown_until_the_brokers_answer_again() -> None:
