@@ -159,6 +159,7 @@ CALLS: dict[str, tuple[Call, Question]] = {
         lambda d: d.records.find_now("a", [(0, Position.LATEST, None)]),
         (Op.DESCRIBE, T),
     ),
+    "records.is_awaited": (lambda d: d.records.is_awaited("a", 0), (Op.DESCRIBE, T)),
     "records.delete_before": (lambda d: d.records.delete_before("a", 0, None), (Op.DELETE, T)),
     "records.end_of_epoch": (lambda d: d.records.end_of_epoch("a", 0, 0), (Op.DESCRIBE, T)),
     "records.producers": (lambda d: d.records.producers("a", 0), (Op.READ, T)),

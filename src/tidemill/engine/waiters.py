@@ -44,6 +44,10 @@ class Waiters:
                 self._for_stable.setdefault(tp, {})[future] = seen
         return future
 
+    def has(self, tp: TopicPartition) -> bool:
+        """Return whether a read waits for the partition."""
+        return tp in self._for_all or tp in self._for_stable
+
     def unregister(self, future: _Future, partitions: Sequence[TopicPartition]) -> None:
         """Forget a future that ``register`` returned."""
         for tp in partitions:

@@ -67,6 +67,20 @@ def test_a_tombstone_takes_a_fact_away(state: State) -> None:
     assert not state.view(3000).queues
 
 
+def test_facts_of_before_are_not_shown_until_the_broker_publishes_again(state: State) -> None:
+    state.add("queue/old", 1000)
+    state.view(1000)
+    inner = state._state
+    assert inner._has_round
+    inner._is_complete = True  # as the thread notes when it has read to the end
+    state.take("node", None)
+    state.add("queue/new", 900_000)
+    assert inner.latest is None
+    assert not inner._has_round
+    assert list(state.view(900_000).queues) == ["new"]
+    assert inner._has_round
+
+
 def test_a_restart_of_the_broker_takes_everything_of_before_away(state: State) -> None:
     state.add("queue/old", 1000)
     state.view(1000)

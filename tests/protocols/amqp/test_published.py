@@ -10,9 +10,11 @@ import pytest
 
 from tests.protocols.amqp.client import Broker, Client
 from tidemill.clock import ManualClock
+from tidemill.engine.api import PartitionRead, ReadQuery
 from tidemill.engine.errors import AuthorizationError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.records import decode_records
+from tidemill.log.partition.partition import PartitionLog
 from tidemill.protocols.amqp import management, published
 from tidemill.protocols.amqp.channels.publishing import MOST_ANSWERS
 from tidemill.protocols.amqp.published import TOPIC, StatePublisher
@@ -29,9 +31,15 @@ async def create(broker: Broker) -> None:
     assert not isinstance(found, Exception), found
 
 
+def log_of(broker: Broker) -> PartitionLog:
+    """Return the log of the topic."""
+    (log,) = (log for tp, log in broker.engine._store.partitions.items() if tp.topic == TOPIC)
+    return log
+
+
 def records(broker: Broker, start: int | None = None) -> list[tuple[str, Any]]:
     """Return the keys and values of the topic."""
-    (log,) = (log for tp, log in broker.engine._store.partitions.items() if tp.topic == TOPIC)
+    log = log_of(broker)
     piece = log.read(start or log.log_start_offset, 1 << 24, limit_offset=log.log_end_offset)
     if piece is None:
         return []
@@ -122,6 +130,63 @@ async def test_what_is_old_is_published_again_and_what_is_before_it_deleted(
     (log,) = (log for tp, log in broker.engine._store.partitions.items() if tp.topic == TOPIC)
     assert log.log_start_offset > 0
     assert "queue/q" in dict(records(broker, log.log_start_offset))
+
+
+async def test_nothing_is_published_while_no_client_follows_the_topic(
+    broker: Broker, publisher: StatePublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "LOOK_S", 0.001)
+    monkeypatch.setattr(published, "PERIOD_S", 0.001)
+    clock = cast(ManualClock, broker.engine.clock)
+
+    async def follow() -> dict[str, Any]:
+        """Read as the gateway does, until there is a ``node``; return what was read."""
+        start = position = log_of(broker).log_end_offset
+        while "node" not in dict(records(broker, start)):
+            part = PartitionRead(TOPIC, 0, position, 1 << 20)
+            await broker.engine.records.read(ReadQuery([part], 5000, 1, 1 << 20))
+            position = log_of(broker).log_end_offset
+        return dict(records(broker, start))
+
+    async def end() -> None:
+        """Wait until ``node`` is deleted."""
+        clock.advance(int(published.UNREAD_S * 1000))
+        while not records(broker) or records(broker)[-1] != ("node", None):
+            await asyncio.sleep(0.001)
+
+    running = asyncio.create_task(publisher.run())
+    try:
+        await end()
+        client = await broker.client_with_queue()
+        assert records(broker) == [("node", None)]
+        assert {"queue/q", "node"} <= (await follow()).keys()
+        await end()
+        written = log_of(broker).log_end_offset
+        for name in ("r", "s"):
+            await client.ask(1, "queue.declare", queue=name)
+        await asyncio.sleep(0.02)  # many rounds, if there were any
+        assert log_of(broker).log_end_offset == written
+        found = await follow()
+        assert {"queue/r", "queue/s"} <= found.keys()
+        assert found["node"]["i"] == found["queue/r"]["i"]
+    finally:
+        running.cancel()
+
+
+async def test_a_topic_that_is_made_while_no_client_follows_it_gets_a_round(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "LOOK_S", 0.001)
+    monkeypatch.setattr(published, "PERIOD_S", 0.001)
+    running = asyncio.create_task(broker.server.publisher().run())
+    try:
+        await broker.client_with_queue()
+        await create(broker)
+        while "node" not in dict(records(broker)):
+            await asyncio.sleep(0.001)
+        assert "queue/q" in dict(records(broker))
+    finally:
+        running.cancel()
 
 
 async def test_with_many_facts_rounds_are_rare(broker: Broker, publisher: StatePublisher) -> None:

@@ -16,6 +16,7 @@ from tidemill.engine.records.partitions import Partitions, check_leader_epoch
 from tidemill.engine.records.slices import Slices
 from tidemill.engine.waiters import Waiters
 from tidemill.log.errors import OffsetOutOfRangeError
+from tidemill.log.names import TopicPartition
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.state.errors import PolicyViolationError
 
@@ -108,6 +109,10 @@ class Positions:
             else:
                 found.append(None)
         return found
+
+    def is_awaited(self, topic: str, partition: int) -> bool:
+        """Return whether a read waits for more records of a partition now."""
+        return self._waiters.has(TopicPartition(topic, partition))
 
     async def _synced(self, log: PartitionLog) -> None:
         if log.high_watermark < log.log_end_offset:

@@ -166,6 +166,7 @@ class Records(Part):
 
     find_now = Row(Positions.find_now, Check(Operation.DESCRIBE, TOPIC, "topic"))
     find_offset = Row(Positions.find, Check(Operation.DESCRIBE, TOPIC, "topic"))
+    is_awaited = Row(Positions.is_awaited, Check(Operation.DESCRIBE, TOPIC, "topic"))
     delete_before = Row(Positions.delete_before, Check(Operation.DELETE, TOPIC, "topic"))
     end_of_epoch = Row(Positions.end_of_epoch, Check(Operation.DESCRIBE, TOPIC, "topic"))
     producers = Row(Positions.producers, Check(Operation.READ, TOPIC, "topic"))

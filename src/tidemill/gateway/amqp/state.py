@@ -227,6 +227,9 @@ class AmqpState:
 
     def _take(self, message: Message) -> None:
         key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
+        if value is None and key == "node":  # the broker publishes again now that it is followed
+            self._has_round = self._is_complete = False
+            return
         if value is None:
             self._entries.pop(key, None)
             return
