@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -115,8 +114,7 @@ class TidemillAggregateRecorder(TidemillRecorder, AggregateRecorder):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: dict[str, _Known] = {}
 
     def insert_events(
         self, stored_events: Sequence[StoredEvent], **kwargs: Any
@@ -138,7 +136,7 @@ class TidemillAggregateRecorder(TidemillRecorder, AggregateRecorder):
                 positions = self._commit(appends, more.conditions)
             except (VersionConflictError, ConditionFailedError):
                 for each in stored_events:
-                    self._forget(_stream(each.originator_id))
+                    self._known.pop(_stream(each.originator_id), None)
                 continue
             self._remember(stored_events)
             return list(positions)[: len(stored_events)]
@@ -193,8 +191,7 @@ class TidemillAggregateRecorder(TidemillRecorder, AggregateRecorder):
 
     def _end(self, stream: str) -> _Known | None:
         """Return the end of a stream as this process knows it; None if it is empty."""
-        with self._lock:
-            found = self._known.get(stream)
+        found = self._known.get(stream)
         count = self.store.version(stream)
         if found is not None and found.events >= count:
             return found
@@ -207,21 +204,14 @@ class TidemillAggregateRecorder(TidemillRecorder, AggregateRecorder):
         return known
 
     def _keep(self, stream: str, known: _Known) -> None:
-        with self._lock:
-            self._known[stream] = known
-            self._known.move_to_end(stream)
-            if len(self._known) > _KNOWN_STREAMS:
-                self._known.popitem(last=False)
-
-    def _forget(self, stream: str) -> None:
-        with self._lock:
-            self._known.pop(stream, None)
+        if len(self._known) >= _KNOWN_STREAMS:
+            self._known.clear()
+        self._known[stream] = known
 
     def _remember(self, stored: Sequence[StoredEvent]) -> None:
         for each in stored:
             stream, version = _stream(each.originator_id), each.originator_version
-            with self._lock:
-                known = self._known.get(stream)
+            known = self._known.get(stream)
             if known is None:
                 self._end(stream)
             elif known.last < version:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -199,16 +199,12 @@ class IndexFile:
 
     def is_forgotten(self, key: str, offset: int) -> bool:
         """Return whether a key was deleted by a record up to an offset."""
-        with self.connection() as connection:
-            row = connection.execute("SELECT read FROM forgotten WHERE key = ?", (key,)).fetchone()
+        row = self._row("SELECT read FROM forgotten WHERE key = ?", key)
         return bool(row) and row[0] <= offset
 
     def truncated(self, stream: str) -> int:
         """Return the version below which the events of a stream are not read."""
-        with self.connection() as connection:
-            row = connection.execute(
-                "SELECT truncated FROM streams WHERE name = ?", (stream,)
-            ).fetchone()
+        row = self._row("SELECT truncated FROM streams WHERE name = ?", stream)
         return int(row[0]) if row else 0
 
     def streams(self, category: str | None, after: str, limit: int) -> list[str]:
@@ -224,6 +220,11 @@ class IndexFile:
             )
             return [row[0] for row in rows]
 
+    def _row(self, sql: str, *values: Any) -> Any:
+        """Return the first row of a query; None if it has none."""
+        with self.connection() as connection:
+            return connection.execute(sql, values).fetchone()
+
     def _stream_id(self, connection: sqlite3.Connection, stream: str) -> int:
         """Return the number of a stream; -1 if it has no events."""
         number = self._stream_ids.get(stream)
@@ -233,6 +234,7 @@ class IndexFile:
                 return -1
             number = int(row[0])
             remember(self._stream_ids, stream, number)
+            remember(self._stream_names, number, stream)
         return number
 
     # Reading.
@@ -248,7 +250,7 @@ class IndexFile:
                 f"AND version <= ? AND position <= ? ORDER BY version {_way(backwards)} LIMIT ?",
                 (number, after, to, at, limit),
             )
-            events, is_cut = self._events(connection, rows, lambda _: stream)
+            events, is_cut = self._events(connection, rows)
         is_last = not is_cut and len(events) < limit
         return Chunk(events, None if is_last else events[-1].version)
 
@@ -269,7 +271,7 @@ class IndexFile:
                     f"ORDER BY position {_way(backwards)}",
                     (orjson.dumps(positions).decode(),),
                 )
-            events, is_cut = self._events(connection, rows, self._stream_name(connection))
+            events, is_cut = self._events(connection, rows)
         if is_cut or (positions is None and len(events) >= limit):
             return Chunk(events, events[-1].position)
         return Chunk(events, positions[-1] if positions and len(positions) >= limit else None)
@@ -341,14 +343,11 @@ class IndexFile:
         return found
 
     def _events(
-        self,
-        connection: sqlite3.Connection,
-        rows: Iterator[Any],
-        stream_name: Callable[[int], str],
+        self, connection: sqlite3.Connection, rows: Iterator[Any]
     ) -> tuple[list[StoredEvent], bool]:
         """Return rows as events, and whether there are more: the data have too many bytes."""
         events: list[StoredEvent] = []
-        types = self._types
+        types, streams = self._types, self._stream_names
         size = 0
         for row in rows:
             kind, data, event_id, metadata, tags, schema, stream, version, position, at = row
@@ -357,13 +356,13 @@ class IndexFile:
                 return events, True
             events.append(
                 StoredEvent(
-                    types.get(kind) or self._type_name(connection, kind),
+                    types.get(kind) or _name(connection, "names", types, kind),
                     data or b"",
                     _uuid(event_id),
                     metadata or b"",
                     frozenset(orjson.loads(tags)) if tags else _NO_TAGS,
                     schema,
-                    stream_name(stream),
+                    streams.get(stream) or _name(connection, "streams", streams, stream),
                     version,
                     position,
                     at,
@@ -371,23 +370,11 @@ class IndexFile:
             )
         return events, False
 
-    def _type_name(self, connection: sqlite3.Connection, number: int) -> str:
-        (name,) = connection.execute("SELECT name FROM names WHERE id = ?", (number,)).fetchone()
-        return remember(self._types, number, str(name))
 
-    def _stream_name(self, connection: sqlite3.Connection) -> Callable[[int], str]:
-        known = self._stream_names
-
-        def name_of(number: int) -> str:
-            name = known.get(number)
-            if name is None:
-                (name,) = connection.execute(
-                    "SELECT name FROM streams WHERE id = ?", (number,)
-                ).fetchone()
-                remember(known, number, name)
-            return str(name)
-
-        return name_of
+def _name(connection: sqlite3.Connection, table: str, known: dict[int, str], number: int) -> str:
+    """Return the name with a number, which is not among the known ones."""
+    (name,) = connection.execute(f"SELECT name FROM {table} WHERE id = ?", (number,)).fetchone()
+    return remember(known, number, str(name))
 
 
 def _uuid(value: bytes) -> uuid.UUID:
