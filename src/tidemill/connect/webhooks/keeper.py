@@ -109,7 +109,7 @@ class Keeper:
         for name, wanted in self._commands.items():
             kind, _, number = name.partition("/")
             if kind == "redeliver" and name not in self.finished:
-                run.redeliver(Job(number, wanted))
+                run.redeliver(Job(self._kafka, self.webhook, number, wanted))
 
     # --- runs ---------------------------------------------------------------------------------
 

@@ -46,8 +46,12 @@ class Job:
         sent: records so far.
     """
 
-    def __init__(self, number: str, wanted: Mapping[str, Any]) -> None:
+    def __init__(
+        self, kafka: Kafka, webhook: Webhook, number: str, wanted: Mapping[str, Any]
+    ) -> None:
         self.id = number
+        self._kafka = kafka
+        self._webhook = webhook
         self.floor = self.sent = 0
         self._wanted = wanted
         self._topic_id = ""
@@ -57,15 +61,7 @@ class Job:
         self._stopping = asyncio.Event()
         self._ranges: dict[int, Range] | None = None  # what is left to read, by partition
 
-    def start(
-        self,
-        kafka: Kafka,
-        webhook: Webhook,
-        topic_id: str,
-        done: set[tuple[int, int]],
-        take: Take,
-        floor: int,
-    ) -> None:
+    def start(self, topic_id: str, done: set[tuple[int, int]], take: Take, floor: int) -> None:
         """Begin to read, if it was not started.
 
         Args:
@@ -76,7 +72,7 @@ class Job:
         if self._reading is None:
             self.floor = floor
             self._topic_id = topic_id
-            self._reading = asyncio.create_task(self._run(kafka, webhook, done, take))
+            self._reading = asyncio.create_task(self._run(done, take))
 
     async def stop(self) -> None:
         """Read no more. A later run starts the job again, without what is finished."""
@@ -100,21 +96,19 @@ class Job:
         """Return what is shown of it."""
         return {"id": self.id, "sent": self.sent, "wanted": dict(self._wanted)}
 
-    async def _run(
-        self, kafka: Kafka, webhook: Webhook, done: set[tuple[int, int]], take: Take
-    ) -> None:
+    async def _run(self, done: set[tuple[int, int]], take: Take) -> None:
         """Read until all is read: a job that ends early would count as done."""
         while not self._stopping.is_set():
             try:
                 if self._ranges is None:
-                    self._ranges = await asyncio.to_thread(self._find, kafka, webhook)
+                    self._ranges = await asyncio.to_thread(self._find)
                 for number in [*self._ranges]:
-                    await self._read(kafka, webhook, number, done, take)
+                    await self._read(number, done, take)
                 return
             except FAILURES as error:
                 log.warning(
                     "webhook.redelivery_failed",
-                    webhook=webhook.name,
+                    webhook=self._webhook.name,
                     job=self.id,
                     error=str(error),
                     retry_after_s=RETRY_S,
@@ -122,8 +116,9 @@ class Job:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), RETRY_S)
 
-    def _find(self, kafka: Kafka, webhook: Webhook) -> dict[int, Range]:
+    def _find(self) -> dict[int, Range]:
         """Return by partition the first offset, the one behind the last, and which are wanted."""
+        kafka, webhook = self._kafka, self._webhook
         if self._wanted.get("failed"):
             return {
                 number: (min(found), max(found) + 1, found)
@@ -137,17 +132,10 @@ class Job:
                 ranges[number] = (int(first or 0), last, None)
         return ranges
 
-    async def _read(
-        self,
-        kafka: Kafka,
-        webhook: Webhook,
-        number: int,
-        done: set[tuple[int, int]],
-        take: Take,
-    ) -> None:
+    async def _read(self, number: int, done: set[tuple[int, int]], take: Take) -> None:
         assert self._ranges is not None
-        (first, end, offsets), place = self._ranges[number], (webhook.topic, number)
-        follower = Follower.of(kafka, _CLIENT, [place], starts={place: first})
+        (first, end, offsets), place = self._ranges[number], (self._webhook.topic, number)
+        follower = Follower.of(self._kafka, _CLIENT, [place], starts={place: first})
         try:
             while follower.behind({place: end}) and not self._stopping.is_set():
                 for message in await asyncio.to_thread(lambda: [*follower.poll(0.1)]):

@@ -348,9 +348,7 @@ class Run:
     def _start_job(self, job: Job) -> None:
         done = self._restored.redelivered.get(job.id)
         floor = self._outbox.end if done is None else self._restored.start
-        job.start(
-            self._kafka, self._webhook, self._topic_id, done or set(), self._take_again, floor
-        )
+        job.start(self._topic_id, done or set(), self._take_again, floor)
 
     def finished_jobs(self) -> list[Job]:
         """Return the jobs that have ended. ``forget`` each when its command is deleted."""
