@@ -42,6 +42,22 @@ async def test_a_value_is_read_again_when_it_has_expired() -> None:
     assert [await brief.get(), await brief.get()] == [1, 2]
 
 
+@pytest.mark.parametrize(("longer_s", "seen"), [(60.0, [1, 1]), (-2.0, [1, 2])])
+async def test_a_value_is_kept_longer_for_the_time_that_it_took(
+    longer_s: float, seen: list[int]
+) -> None:
+    took: list[float] = []
+
+    def longer(took_s: float) -> float:
+        took.append(took_s)
+        return longer_s
+
+    kept = Kept(-1.0, Reads(), longer)
+    assert [await kept.get(), await kept.get()] == seen
+    assert len(took) == seen[-1]
+    assert 0 <= min(took) <= max(took) < 60
+
+
 async def test_an_error_is_not_kept() -> None:
     kept = Kept(60.0, Reads(failures=1))
     with pytest.raises(UnreachableError):

@@ -18,11 +18,15 @@ class Kept(Generic[T]):
     Args:
         seconds: How long it is kept.
         read: Returns it. It runs in a thread, one at a time.
+        longer: How long it is kept at least, in seconds, for the seconds that the read took.
     """
 
-    def __init__(self, seconds: float, read: Callable[[], T]) -> None:
-        self._seconds = seconds
+    def __init__(
+        self, seconds: float, read: Callable[[], T], longer: Callable[[float], float] | None = None
+    ) -> None:
+        self._seconds = self._least_s = seconds
         self._read = read
+        self._longer = longer
         self._lock = asyncio.Lock()
         self._kept: tuple[float, T] | None = None
 
@@ -32,7 +36,10 @@ class Kept(Generic[T]):
             kept = self._kept
             if kept is not None and time.monotonic() - kept[0] <= self._seconds:
                 return kept[1]
+            began = time.monotonic()
             found = await asyncio.to_thread(self._read)
+            if self._longer is not None:
+                self._seconds = max(self._least_s, self._longer(time.monotonic() - began))
             self.keep(found)
             return found
 

@@ -15,6 +15,7 @@ from functools import partial
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import StateConflictError
 from tidemill.gateway.cluster.asking import requests_to
+from tidemill.gateway.cluster.watch import fresh_for_s
 from tidemill.gateway.kept import Kept
 from tidemill.kafka_client.admin.open_writes import OpenWrite, abort_write, open_writes
 from tidemill.kafka_client.admin.partitions import LATEST, offsets
@@ -30,7 +31,8 @@ from tidemill.kafka_client.admin.transactions import (
 from tidemill.kafka_client.errors import RefusedError
 
 KEPT_S = 4.0
-"""How long a look is shown again."""
+"""How long a look is shown again; longer, like a snapshot, if it takes long: it asks about all
+partitions, twice."""
 OPEN_KEPT_S = 20.0
 """How long a list of what is open is shown again."""
 HANGS_MS = 60_000
@@ -64,7 +66,7 @@ class Transactions:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._look = Kept(KEPT_S, self._look_again)
+        self._look = Kept(KEPT_S, self._look_again, fresh_for_s)
         self._open = Kept(OPEN_KEPT_S, partial(_only_open, kafka))
 
     async def open(self) -> Sequence[Description]:
