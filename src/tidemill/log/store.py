@@ -184,7 +184,7 @@ class LogStore:
         """
         failure = self._env.offline.get(tp)
         if failure is not None:
-            raise failure
+            raise failure.with_traceback(None)
         return self._partitions[tp]
 
     # --- opening ---------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import traceback
 
 import pytest
 
@@ -12,6 +13,8 @@ from tests.support.logs import TP, write
 from tests.support.written import offset_of
 from tidemill.engine.api import (
     Durability,
+    Isolation,
+    PartitionWrite,
     ProducerIdentity,
     TransactionVersion,
 )
@@ -23,7 +26,9 @@ from tidemill.log.errors import (
     InvalidProducerEpochError,
     InvalidRecordError,
     OutOfOrderSequenceError,
+    StorageError,
 )
+from tidemill.log.names import TopicPartition
 from tidemill.state.errors import ConcurrentTransactionsError, CoordinatorNotAvailableError
 
 
@@ -169,3 +174,20 @@ async def test_a_write_is_not_acknowledged_before_its_partition_is_durably_in_th
     bench.disk.sync()
     (result,) = await waiting
     assert offset_of(result) == 0
+
+
+async def test_an_offline_partition_keeps_no_requests_that_it_has_refused() -> None:
+    bench = Bench()
+    failure, damage = StorageError("broken"), StorageError("damaged")
+    write(bench.log, [(b"k", b"v")], bench.clock.now_ms())
+    bench.log.go_offline(failure)
+    damaged = TopicPartition("damaged", 0)
+    bench.store.environment.offline[damaged] = damage
+    depths = set()
+    for sequence in range(3):
+        assert bench.error(sequence) is StorageError
+        other = PartitionWrite(*damaged, bench.batch(sequence).records)
+        assert bench.appender.append([other], Durability.WRITTEN) == [damage]
+        assert (await bench.read(0, 100, Isolation.READ_UNCOMMITTED)).error is failure
+        depths.add(tuple(len(list(traceback.walk_tb(e.__traceback__))) for e in (failure, damage)))
+    assert len(depths) == 1

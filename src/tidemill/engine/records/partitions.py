@@ -62,7 +62,7 @@ class Partitions:
             return log
         damage = self.store.offline.get(tp)
         if damage is not None:
-            raise damage
+            raise damage.with_traceback(None)
         raise UnknownTopicOrPartitionError(f"there is no partition {tp}")
 
     def readable(self, topic: str, partition: int, leader_epoch: int | None) -> PartitionLog:
@@ -73,7 +73,7 @@ class Partitions:
             TidemillError: as ``log`` and ``check_leader_epoch``.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         log = self.log(topic, partition)
         if leader_epoch is not None:
             check_leader_epoch(log, leader_epoch)
@@ -87,8 +87,10 @@ class Partitions:
             InvalidTopicError: the topic is internal.
             TidemillError: as ``log``.
         """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
         if self.is_stopping:
-            raise self._failure or BrokerStoppingError("the broker is stopping")
+            raise BrokerStoppingError("the broker is stopping")
         log = self.log(topic, partition)
         if is_internal(topic):
             raise InvalidTopicError(f"topic {topic!r} is internal: clients can't write to it")

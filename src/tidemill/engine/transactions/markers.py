@@ -153,7 +153,7 @@ class Markers:
         if log is None:
             damage = self._store.offline.get(tp)
             if damage is not None:
-                raise damage
+                raise damage.with_traceback(None)
             return None
         # The log is returned even if an earlier call wrote the marker: it might not be durable yet.
         if log.append_marker(marker, now_ms=self._clock.now_ms()) is not None:

@@ -105,7 +105,7 @@ class Appender:
         """Append batches; see ``PartitionLog.append``."""
         chain = self._chain
         if chain.failure is not None:
-            raise chain.failure
+            raise chain.failure.with_traceback(None)
         checked = self._checked(records, now_ms, from_client)
         append_time = -1
         if from_client and self._head.config.message_timestamp_type == LOG_APPEND_TIME:
@@ -157,7 +157,7 @@ class Appender:
         """Append a transaction marker; see ``PartitionLog.append_marker``."""
         chain = self._chain
         if chain.failure is not None:
-            raise chain.failure
+            raise chain.failure.with_traceback(None)
         if not self._producers.has_open_transactions:
             return None
         states = self._producers.states
@@ -207,7 +207,7 @@ class Appender:
         """
         chain = self._chain
         if chain.failure is not None:
-            raise chain.failure
+            raise chain.failure.with_traceback(None)
         if chain.head.is_offline:
             self.lose(None)  # there was no memory for that
         chain.active.open_table()

@@ -35,7 +35,9 @@ class SegmentChain:
         folder: path of the folder with the segments' files.
         segments: oldest first; the last one is active. There is always at least one.
         removed: whether the folder was renamed, to be deleted or set aside.
-        failure: the reason why the partition is offline, or None.
+        failure: the reason why the partition is offline, or None. It is raised for each request,
+            ``with_traceback(None)``: otherwise it would keep the frames, and so the buffers, of all
+            requests that it has refused.
         closed_bytes: bytes of the segments that were closed since the partition was opened, less
             what the active one had then; ``PartitionLog.appended_bytes`` adds the active one.
         sparse: whether batches can be missing between others, because compaction has removed them.

@@ -207,7 +207,7 @@ class PartitionLog:
         """
         chain = self.chain
         if chain.failure is not None:
-            raise chain.failure
+            raise chain.failure.with_traceback(None)
         head = self.head
         if not head.start_offset <= offset <= head.end_offset:
             raise OffsetOutOfRangeError(

@@ -104,7 +104,7 @@ def search(chain: SegmentChain, find: Callable[[Sequence[Segment]], Steps[Found]
     """Search the segments. Search again if some were deleted or compacted between two steps."""
     while True:
         if chain.failure is not None:
-            raise chain.failure
+            raise chain.failure.with_traceback(None)
         segments = tuple(chain.segments)
         try:
             return (yield from find(segments))

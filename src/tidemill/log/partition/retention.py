@@ -31,7 +31,7 @@ class Retention:
         """Raise the log's start to ``offset``; see ``PartitionLog.delete_records_before``."""
         chain = self._chain
         if chain.failure is not None:
-            raise chain.failure
+            raise chain.failure.with_traceback(None)
         if not 0 <= offset <= self._chain.head.high_watermark:
             raise OffsetOutOfRangeError(
                 f"can't delete records of {chain.tp} before offset {offset}: "
