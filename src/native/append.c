@@ -46,6 +46,12 @@ static void start(Append *on)
     on->latest = -1;
 }
 
+/* Return whether the log has offsets for a batch behind the others: the end of the log is one, too. */
+static int has_offsets(const Append *on, int64_t records)
+{
+    return records >= 1 && records <= INT64_MAX - on->end;
+}
+
 static void add(Append *on, const Batch *batch)
 {
     on->batches[on->count++] = *batch;
@@ -118,7 +124,12 @@ PyObject *tm_py_make_room(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!LLLL:make_room", &on.appender, tm_head_type, &on.head, &size,
                           &records, &latest, &now_ms))
         return NULL;
-    on.end = on.head->end_offset + records;
+    on.end = on.head->end_offset;
+    if (!has_offsets(&on, records)) {
+        PyErr_SetString(PyExc_ValueError, "the log has no offsets left");
+        return NULL;
+    }
+    on.end += records;
     on.total = size;
     on.latest = latest;
     on.now_ms = now_ms;
@@ -252,14 +263,14 @@ static int read_given(Append *on, PyObject *given)
         long long size, records, latest;
         PyObject *one = PyList_GetItem(given, i);
         if (!PyTuple_Check(one) || !PyArg_ParseTuple(one, "LLL", &size, &records, &latest)) return -1;
-        if (size < HEADER_SIZE || records < 1 || size > on->buffers[0].len - on->total) break;
+        if (size < HEADER_SIZE || !has_offsets(on, records) || size > on->buffers[0].len - on->total) break;
         batch.size = size;
         batch.records = records;
         batch.latest = latest;
         add(on, &batch);
     }
     if (on->count && on->count == PyList_Size(given) && on->total == on->buffers[0].len) return 0;
-    PyErr_SetString(PyExc_ValueError, "the sizes are not those of the batches");
+    PyErr_SetString(PyExc_ValueError, "the sizes are not those of the batches, or the log has no offsets left");
     return -1;
 }
 
@@ -322,7 +333,7 @@ static int read_batch(Append *on, PyObject *write)
     batch.latest = PyLong_AsLongLong(PyTuple_GetItem(facts, 1));
     int64_t producer = PyLong_AsLongLong(PyTuple_GetItem(facts, 4));
     if (PyErr_Occurred()) return -1;
-    int found = batch.size < HEADER_SIZE || batch.records < 1 ? 0
+    int found = batch.size < HEADER_SIZE || !has_offsets(on, batch.records) ? 0
                 : producer < 0                                ? 1
                                                               : is_next(on, &batch, producer);
     if (found <= 0) return found;

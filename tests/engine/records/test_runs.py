@@ -451,3 +451,16 @@ def test_a_run_without_memory_is_appended_once(world: World, at: int) -> None:
     else:
         assert {type(each) for each in [*results, *again]} == {StorageError}
         assert stored == list(range(log.log_end_offset))
+
+
+def test_offsets_end_where_the_format_ends(world: World) -> None:
+    log = world.add()
+    world.append([(0, batch())])
+    log.head.end_offset = 2**63 - 4
+    with pytest.raises(ValueError, match="no offsets left"):
+        world.append([(0, batch()) for _ in range(5)])
+    assert log.log_end_offset == 2**63 - 1
+    with pytest.raises(ValueError, match="no offsets left"):
+        log.append(memoryview(bytearray(batch())), now_ms=NOW)
+    stored = [header.base_offset for _, header in log.segments[-1].batches()]
+    assert stored == [2**63 - 4, 2**63 - 3, 2**63 - 2]
