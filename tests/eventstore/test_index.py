@@ -11,11 +11,13 @@ import pytest
 
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
+from tidemill.eventstore import index
 from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError, NewerFoldError
 from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.index import About, IndexFile
 from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.indexing import Indexing
+from tidemill.eventstore.state import Head
 from tidemill.eventstore.store import Store, rebuild
 
 
@@ -49,6 +51,29 @@ def test_stores_share_an_index_and_another_one_writes_it_when_the_writer_ends(
         second.append("s", new_event(), expected=1)
         poll_until(lambda: indexed(tmp_path, topic) == 2, 30, "the second store writes the index")
         assert [each.version for each in second.read("s")] == [1, 2]
+
+
+def test_an_index_that_another_process_is_creating_is_opened_when_that_lets_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite refuses the switch to a write-ahead log immediately: its busy time-out is no help."""
+    path = tmp_path / "new.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM t").fetchall()
+        other.execute("INSERT INTO t VALUES (1)")
+        pauses: list[float] = []
+
+        def let_go(pause_s: float) -> None:
+            pauses.append(pause_s)
+            other.execute("ROLLBACK")
+            other.execute("DROP TABLE t")
+
+        monkeypatch.setattr(index.time, "sleep", let_go)
+        with closing(IndexFile(path, About("c", "t", "i"))) as opened:
+            assert opened.indexed().head == Head()
+    assert len(pauses) == 1
 
 
 def test_a_store_that_is_opened_again_reads_only_what_the_index_lacks(
