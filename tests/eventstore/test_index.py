@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
-from tidemill.eventstore import index
 from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError, NewerFoldError
 from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.index import About, IndexFile
@@ -70,7 +69,7 @@ def test_an_index_that_another_process_is_creating_is_opened_when_that_lets_go(
             other.execute("ROLLBACK")
             other.execute("DROP TABLE t")
 
-        monkeypatch.setattr(index.time, "sleep", let_go)
+        monkeypatch.setattr("tidemill.eventstore.index.time.sleep", let_go)
         with closing(IndexFile(path, About("c", "t", "i"))) as opened:
             assert opened.indexed().head == Head()
     assert len(pauses) == 1
