@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
+from tidemill.eventstore.app.projections.sqlite import SQLite
+from tidemill.eventstore.app.snapshots import SnapshotFile
 from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError, NewerFoldError
 from tidemill.eventstore.events import NewEvent
 from tidemill.eventstore.index import About, IndexFile
 from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.indexing import Indexing
-from tidemill.eventstore.state import Head
 from tidemill.eventstore.store import Store, rebuild
 
 
@@ -52,26 +54,25 @@ def test_stores_share_an_index_and_another_one_writes_it_when_the_writer_ends(
         assert [each.version for each in second.read("s")] == [1, 2]
 
 
-def test_an_index_that_another_process_is_creating_is_opened_when_that_lets_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "opened", [lambda path: IndexFile(path, About("c", "t", "i")), SnapshotFile, SQLite]
+)
+def test_a_file_that_another_process_is_creating_is_opened_when_that_lets_go(
+    opened: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite refuses the switch to a write-ahead log immediately: its busy time-out is no help."""
     path = tmp_path / "new.sqlite"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         other.execute("CREATE TABLE t (x)")
-        other.execute("BEGIN")
-        other.execute("SELECT * FROM t").fetchall()
-        other.execute("INSERT INTO t VALUES (1)")
         pauses: list[float] = []
 
         def let_go(pause_s: float) -> None:
             pauses.append(pause_s)
             other.execute("ROLLBACK")
-            other.execute("DROP TABLE t")
 
-        monkeypatch.setattr("tidemill.eventstore.index.time.sleep", let_go)
-        with closing(IndexFile(path, About("c", "t", "i"))) as opened:
-            assert opened.indexed().head == Head()
+        monkeypatch.setattr("tidemill.eventstore.write_ahead.time.sleep", let_go)
+        opened(path).close()
     assert len(pauses) == 1
 
 

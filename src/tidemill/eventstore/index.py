@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from tidemill.eventstore.events import Query, StoredEvent
 from tidemill.eventstore.fold import Place
 from tidemill.eventstore.index_files import Lock, make_private, users_path
 from tidemill.eventstore.state import Chunk, Head, Wanted
+from tidemill.eventstore.write_ahead import write_ahead
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,7 +33,6 @@ FORMAT = 1
 CHUNK_BYTES = 4_194_304
 """A chunk of events ends when their data have so many bytes."""
 _BUSY_S = 30.0
-_RETRY_S = 0.01
 _IDS = 500
 """Ids that one statement looks for."""
 _NAMES = 100_000
@@ -121,7 +120,7 @@ class IndexFile:
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
-        _write_ahead(connection)
+        write_ahead(connection, _BUSY_S)
         # What the system loses when the power fails is read from the log again.
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection
@@ -371,23 +370,6 @@ class IndexFile:
                 )
             )
         return events, False
-
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Use a write-ahead log.
-
-    While another process reads or creates a new file, SQLite refuses the switch without waiting
-    (https://sqlite.org/c3ref/busy_handler.html): two that wait for each other would wait for ever.
-    """
-    deadline = time.monotonic() + _BUSY_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-        time.sleep(_RETRY_S)
 
 
 def _name(connection: sqlite3.Connection, table: str, known: dict[int, str], number: int) -> str:

@@ -17,7 +17,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from tidemill.eventstore.write_ahead import write_ahead
+
 State = TypeVar("State")
+_BUSY_S = 10.0
 _log = logging.getLogger("tidemill.eventstore")
 
 _TABLE = """
@@ -61,12 +64,12 @@ class SnapshotFile:
         self._lock = threading.Lock()
         self._db = sqlite3.connect(
             str(path) if path is not None else ":memory:",
-            timeout=10,
+            timeout=_BUSY_S,
             isolation_level=None,
             check_same_thread=False,
         )
         # It is derived: losing the last snapshots in a power cut costs a replay.
-        self._db.execute("PRAGMA journal_mode = WAL")
+        write_ahead(self._db, _BUSY_S)
         self._db.execute("PRAGMA synchronous = OFF")
         self._db.execute("PRAGMA secure_delete = ON")
         self._db.execute(_TABLE)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tidemill.eventstore.write_ahead import write_ahead
+
 
 class SQLite:
     """A SQLite file (``Database``). Its tables can be read by other processes meanwhile.
@@ -19,7 +21,7 @@ class SQLite:
 
     def __init__(self, path: Path | str, *, timeout_s: float = 30) -> None:
         self._db = sqlite3.connect(str(path), timeout=timeout_s, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode = WAL")
+        write_ahead(self._db, timeout_s)
         self._db.execute("PRAGMA synchronous = NORMAL")
 
     @contextmanager
