@@ -151,8 +151,10 @@ class Keeper:
 
     async def _rest_after(self, error: Exception) -> None:
         pause = self._runs.fail(error)
-        say = log.error if pause is None else log.warning
-        say("webhook.failed", webhook=self.webhook.name, **self._runs.said())
+        if pause is None:
+            log.error("webhook.failed", webhook=self.webhook.name, **self._runs.said())
+        else:
+            log.warning("webhook.failed", webhook=self.webhook.name, **self._runs.said())
         await self._wait_for_order(pause)
 
     async def _wait_for_order(self, timeout_s: float | None = None) -> None:
