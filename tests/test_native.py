@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +142,20 @@ def test_no_format_depends_on_the_headers_that_it_was_compiled_with(source: Path
         r'(?:PyArg_Parse\w*|Py_BuildValue|PyObject_Call\w*)\([^;]*?"([^"]*)"', source.read_text()
     )
     assert [each for each in calls if "#" in each] == []
+
+
+def test_a_none_that_is_returned_is_counted_whichever_headers_the_extension_is_compiled_with(
+    tmp_path: Path, build: ModuleType
+) -> None:
+    """The headers of Python 3.12 and 3.13 don't count it, because it is immortal there. Python 3.11
+    can load what they compile, and would end with a fatal error."""
+    source = tmp_path / "none.c"
+    source.write_text('#include "native.h"\nPyObject *none(void) { Py_RETURN_NONE; }\n')
+    headers = (f"-I{sysconfig.get_path('include')}", f"-I{ROOT / 'src' / 'native'}")
+    limited = f"-DPy_LIMITED_API={build.STABLE_ABI}"
+    command = [*build._compiler(), "-E", "-P", limited, *headers, str(source)]
+    expanded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Py_NewRef" in expanded[expanded.index("none(void)") :]
 
 
 def test_only_the_loader_looks_for_the_extension() -> None:

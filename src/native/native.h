@@ -8,6 +8,11 @@
 #include <Python.h>
 #include <stdint.h>
 
+/* The headers of Python 3.12 and 3.13 don't count this reference, because None is immortal there. What
+ * they compile can be used by 3.11, where it is not. */
+#undef Py_RETURN_NONE
+#define Py_RETURN_NONE return Py_NewRef(Py_None)
+
 /* Read a number of up to eight bytes. */
 static inline uint64_t tm_big_endian(const uint8_t *at, int bytes)
 {
