@@ -1,12 +1,13 @@
 /* Appends batches to logs: stamps them, writes those of one log together, and records them.
  *
- * `append` takes batches that Python has decided about. `append_run` takes those that clients have sent
- * together, for many logs. It appends what has no producer, or continues the sequences of one, and stops
- * at any other batch, which tidemill.log.partition.append decides about. Both end in `put`.
+ * `append` takes batches that Python has decided about. `append_run` takes those that clients have
+ * sent together, for many logs. It appends what has no producer, or continues the sequences of one,
+ * and stops at any other batch, which tidemill.log.partition.append decides about. Both end in `put`.
  *
- * What a write needs of Python, it calls at the appender of the log: `prepare` opens an index, `roll` starts
- * a segment, `write` writes to a file that is closed or not one of the system, and what is long. Shorter
- * writes are done here. `lose` lets the partition go offline. Python's lock is held meanwhile, so no thread can close the file.
+ * What needs Python is called at the appender of the log: `prepare` opens an index, `roll` starts a
+ * segment, `write` writes what is long, or goes to a file that is closed or not one of the system, and
+ * `lose` lets the partition go offline. Shorter writes are done here. Python's lock is held meanwhile,
+ * so no thread can close the file.
  */
 #define _GNU_SOURCE
 #include "head.h"
@@ -78,8 +79,8 @@ static int find_segment(Append *on)
            (!on->segment->size || !tm_is_none(on->segment->first_timestamp));
 }
 
-/* Return whether the batches go into the segment, as LogSegment.shouldRoll of Kafka decides it. An empty
- * segment takes any first batch. */
+/* Return whether the batches go into the segment, as LogSegment.shouldRoll of Kafka decides it. An
+ * empty segment takes any first batch. */
 static int fits_segment(const Append *on)
 {
     const tm_head *head = on->head;
@@ -222,7 +223,8 @@ static int record(const Append *on, const struct iovec *parts)
     return tm_keep(head, parts, on->views, on->total);
 }
 
-/* Let the partition go offline with the present error: of what is written, perhaps only a part is recorded. */
+/* Let the partition go offline with the present error: of what is written, perhaps only a part is
+ * recorded. */
 static void lose(const Append *on)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL;
@@ -236,7 +238,8 @@ static void lose(const Append *on)
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "batches could not be recorded");
 }
 
-/* Append the batches. Return 0, or -1 with an error: then nothing is appended, or the partition is offline. */
+/* Append the batches. Return 0, or -1 with an error: then nothing is appended, or the partition is
+ * offline. */
 static int put(Append *on)
 {
     struct iovec parts[MOST_BATCHES];
@@ -263,14 +266,16 @@ static int read_given(Append *on, PyObject *given)
         long long size, records, latest;
         PyObject *one = PyList_GetItem(given, i);
         if (!PyTuple_Check(one) || !PyArg_ParseTuple(one, "LLL", &size, &records, &latest)) return -1;
-        if (size < HEADER_SIZE || !has_offsets(on, records) || size > on->buffers[0].len - on->total) break;
+        if (size < HEADER_SIZE || size > on->buffers[0].len - on->total || !has_offsets(on, records))
+            break;
         batch.size = size;
         batch.records = records;
         batch.latest = latest;
         add(on, &batch);
     }
     if (on->count && on->count == PyList_Size(given) && on->total == on->buffers[0].len) return 0;
-    PyErr_SetString(PyExc_ValueError, "the sizes are not those of the batches, or the log has no offsets left");
+    PyErr_SetString(PyExc_ValueError,
+                    "the sizes are not those of the batches, or the log has no offsets left");
     return -1;
 }
 
@@ -333,12 +338,10 @@ static int read_batch(Append *on, PyObject *write)
     batch.latest = PyLong_AsLongLong(PyTuple_GetItem(facts, 1));
     int64_t producer = PyLong_AsLongLong(PyTuple_GetItem(facts, 4));
     if (PyErr_Occurred()) return -1;
-    int found = batch.size < HEADER_SIZE || !has_offsets(on, batch.records) ? 0
-                : producer < 0                                ? 1
-                                                              : is_next(on, &batch, producer);
-    if (found <= 0) return found;
-    add(on, &batch);
-    return 1;
+    if (batch.size < HEADER_SIZE || !has_offsets(on, batch.records)) return 0;
+    int taken = producer < 0 ? 1 : is_next(on, &batch, producer);
+    if (taken > 0) add(on, &batch);
+    return taken;
 }
 
 /* Read the batches from a place on that are written together; return 0, or -1 with an error. */
@@ -365,7 +368,8 @@ static int read_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t a
     return 0;
 }
 
-/* Set the results of the batches; if an error occurs, it is the result of the batch. Return 0, or -1 with an error. */
+/* Set the results of the batches: their offsets, or the error that is set. Return 0, or -1 with another
+ * error. */
 static int set_results(const Append *on, PyObject *places, Py_ssize_t at, PyObject *results)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL;

@@ -2,8 +2,9 @@
  *
  * Each other file in this folder implements functions for one purpose and declares them in native.h.
  * All of them take bytes from outside, so every length is checked before it is used, in slices that
- * the caller bounds, and a fault is reported with its position. Only append.c, journal.c
- * and sync.c write to files or sync them, and only send.c writes to a socket and statsd.c reads from one; Python has opened them.
+ * the caller bounds, and a fault is reported with its position. Only append.c, journal.c and sync.c
+ * write to files or sync them, only send.c writes to a socket, and only statsd.c reads from one. Python
+ * has opened them.
  */
 #include "native.h"
 

@@ -80,14 +80,6 @@ def test_a_worker_publishes_nothing_until_something_reads(
             producer.produce(metrics.TOPIC, killed, f"bridges@{gethostname()}:1")
             assert producer.flush(60) == 0
             assert [each.process for each in read_metrics(kafka)] == [found.process]
-            (found,) = read_metrics(kafka)
-            assert found.supervised == "bridges"
-            # A process that was killed, and published last before this one began.
-            killed = encode(Registry(), "bridges", f"{gethostname()}:1", 1, "bridges")
-            producer = kafka.producer("tests")
-            producer.produce(metrics.TOPIC, killed, f"bridges@{gethostname()}:1")
-            assert producer.flush(60) == 0
-            assert [each.process for each in read_metrics(kafka)] == [found.process]
         assert kafka.topic_configs("tests", metrics.TOPIC)["cleanup.policy"] == "compact,delete"
 
 
