@@ -1,7 +1,8 @@
 """A receiver of webhooks that does as little as possible, in a process of its own.
 
 ``python -m bench.http.receiver PORT`` answers each POST with 204. On the path ``/count`` it answers
-with the number of posts so far and the times (monotonic, in seconds) of the last thousand.
+with the number of posts so far and when the last one came, and on ``/times`` with the times and the
+start of the last thousand. Times are monotonic, in seconds.
 """
 
 from __future__ import annotations
@@ -34,9 +35,15 @@ class Receiver(asyncio.Protocol):
         self._data += data
         while (end := self._data.find(b"\r\n\r\n")) >= 0:
             head = self._data[:end].lower()
-            if head.startswith(b"get /count"):
+            if head.startswith(b"get "):
                 self._data = self._data[end + 4 :]
-                body = json.dumps([Receiver.count, list(Receiver.times)]).encode()
+                times = Receiver.times
+                asked = (
+                    list(times)
+                    if head.startswith(b"get /times")
+                    else (Receiver.count, times[-1][0] if times else 0.0)
+                )
+                body = json.dumps(asked).encode()
                 self._transport.write(
                     b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
                 )

@@ -22,7 +22,7 @@ from tidemill.connect.webhooks.marks import Offsets
 from tidemill.connect.webhooks.sender import Answer
 from tidemill.connect.webhooks.topics import LETTER_BYTES, attempts_topic
 
-_POLL_S = 0.005
+_POLL_S = 0.01
 _CLIENT = "tidemill-webhooks"
 _LARGEST = 2**63 - 1
 
