@@ -14,6 +14,7 @@ import pytest
 from tidemill import telemetry
 from tidemill.cli.client import Cluster
 from tidemill.cli.gateway.commands import gateway
+from tidemill.cli.options import Brokers
 from tidemill.gateway import run as run_module
 from tidemill.gateway.server import Address
 
@@ -34,8 +35,8 @@ def test_a_person_reads_sentences_and_a_program_json(
     # stderr goes to a file, as with 2>gateway.log: the sentences are on the terminal all the same.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal)
     monkeypatch.setattr(telemetry, "configure", lambda *_, **__: None)
-    monkeypatch.setattr(Cluster, "at", lambda servers, _: Cluster(servers))  # asks no broker
-    gateway("127.0.0.1:1")
+    monkeypatch.setattr(Cluster, "at", lambda brokers: Cluster(brokers.servers))  # asks no broker
+    gateway(Brokers("127.0.0.1:1"))
     printed = capsys.readouterr().out
     if on_terminal:
         assert printed.splitlines() == [

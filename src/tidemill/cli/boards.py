@@ -15,6 +15,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
+from tidemill.cli.options import Brokers
 from tidemill.settings.section import Section
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ class Boards:
 
     # --- reading ------------------------------------------------------------------------------
 
-    def kafka(self, servers: str, properties: list[str] | None) -> Kafka:
+    def kafka(self, brokers: Brokers) -> Kafka:
         """Return the cluster for ``-b`` and ``-X``, after a check that it is reachable."""
-        return Cluster.at(servers, properties).kafka
+        return Cluster.at(brokers).kafka
 
     def read(self, kafka: Kafka) -> Board:
         """Return all definitions, commands and statuses."""
@@ -73,9 +74,7 @@ class Boards:
 
         return Board.read(kafka, self.topic)
 
-    def find(
-        self, name: str, servers: str, properties: list[str] | None, *, to_change: bool = False
-    ) -> tuple[Kafka, Board]:
+    def find(self, name: str, brokers: Brokers, *, to_change: bool = False) -> tuple[Kafka, Board]:
         """Return the cluster and the board, after a check that a definition exists.
 
         Args:
@@ -85,7 +84,7 @@ class Boards:
             NotFoundError: it does not exist.
             DeclaredError: a settings file declares it.
         """
-        kafka = self.kafka(servers, properties)
+        kafka = self.kafka(brokers)
         board = self.read(kafka)
         self.require(board, name)
         if to_change:
@@ -109,11 +108,9 @@ class Boards:
 
         check_not_declared(board, self.noun, name)
 
-    def emit_list(
-        self, servers: str, properties: list[str] | None, columns: output.Columns, *, as_json: bool
-    ) -> None:
+    def emit_list(self, brokers: Brokers, columns: output.Columns, *, as_json: bool) -> None:
         """Print all definitions, with what their workers last published."""
-        board = self.read(self.kafka(servers, properties))
+        board = self.read(self.kafka(brokers))
         found = [self.described(board, name) for name in sorted(board.definitions)]
         if as_json:
             output.emit_json(found)
@@ -200,7 +197,7 @@ class Boards:
 
         orders.order(kafka, self.topic, name, command, **payload)
 
-    def pause(self, name: str, servers: str, properties: list[str] | None, *, paused: bool) -> None:
+    def pause(self, name: str, brokers: Brokers, *, paused: bool) -> None:
         """Store the command to pause or to continue, and say so.
 
         Raises:
@@ -209,15 +206,14 @@ class Boards:
         """
         from tidemill.connect.base import orders
 
-        kafka, board = self.find(name, servers, properties)
+        kafka, board = self.find(name, brokers)
         orders.pause(kafka, self.topic, self.noun, name, board, paused=paused)
         print(f"{'paused' if paused else 'resumed'} {self.noun} {name}")
 
     def delete(
         self,
         name: str,
-        servers: str,
-        properties: list[str] | None,
+        brokers: Brokers,
         question: str,
         topics: Sequence[str] = (),
         *,
@@ -237,7 +233,7 @@ class Boards:
             NotFoundError: it does not exist.
             DeclaredError: a settings file declares it.
         """
-        kafka, board = self.find(name, servers, properties, to_change=True)
+        kafka, board = self.find(name, brokers, to_change=True)
         if dry_run:
             print(f"would delete {self.noun} {name}")
             for topic in topics:
@@ -264,8 +260,7 @@ class Boards:
         names: Sequence[str] | None,
         every: bool,
         declared: Path | None,
-        servers: str,
-        properties: list[str] | None,
+        brokers: Brokers,
     ) -> Kafka:
         """Check the arguments of ``run``, store what a file declares, and return the cluster.
 
@@ -287,7 +282,7 @@ class Boards:
         if declared is not None and not every:
             raise output.UsageError("--declared is for --all")
         entries: Any = [] if declared is None else entries_in(declared, kind)
-        kafka = self.kafka(servers, properties)
+        kafka = self.kafka(brokers)
         board = self.read(kafka) if names else None
         for name in names or ():
             assert board is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemill.cli import output
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, pairs
+from tidemill.cli.options import BOOTSTRAP_DEFAULT, Brokers, pairs
 from tidemill.cli.output import UsageError
 from tidemill.errors import (
     TidemillError,
@@ -96,7 +96,7 @@ class Cluster:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, servers: str, properties: list[str] | None = None) -> Cluster:
+    def at(cls, brokers: Brokers) -> Cluster:
         """Return the cluster for the flags ``-b`` and ``-X``, after a check that it is reachable.
 
         Raises:
@@ -104,9 +104,9 @@ class Cluster:
                 broker rejects the login.
             UsageError: a flag is malformed.
         """
-        given = pairs(properties, "--property")
+        given = pairs(brokers.properties, "--property")
         _check_files(given)
-        cluster = cls(given.get("bootstrap.servers", servers), given)
+        cluster = cls(given.get("bootstrap.servers", brokers.servers), given)
         cluster.check_reachable()
         cluster.check_tls()
         cluster.check_login()

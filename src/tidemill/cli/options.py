@@ -5,32 +5,36 @@ This module must not know a command or a client library. It is imported before e
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.models import CommandFunctionType
 
 from tidemill.cli.output import UsageError
 
-
-def command_group(text: str) -> typer.Typer:
-    """Return a group of commands, with ``text`` as its help. Without a command it shows that."""
-    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
-
-
 BOOTSTRAP_DEFAULT = "localhost:9092"
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-servers",
-        "-b",
-        metavar="HOST:PORT",
-        envvar="TIDEMILL_BOOTSTRAP_SERVERS",
-        help="Address of a broker, or several with commas.",
-    ),
-]
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The flags ``-b`` and ``-X``: where a command finds its brokers.
+
+    Attributes:
+        servers: addresses, with commas.
+        properties: librdkafka properties, as KEY=VALUE.
+    """
+
+    servers: str = BOOTSTRAP_DEFAULT
+    properties: Sequence[str] = ()
+
+
+LOCAL = Brokers()
 CLIENT_CONFIG_VARIABLE = "TIDEMILL_CLIENT_CONFIG"
 
 
@@ -58,7 +62,18 @@ def _with_client_config(given: list[str] | None) -> list[str]:
     return [line for line in found if line.partition("=")[0] not in keys] + given
 
 
-Property = Annotated[
+_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_SERVERS = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="TIDEMILL_BOOTSTRAP_SERVERS",
+        help="Address of a broker, or several with commas.",
+    ),
+]
+_PROPERTIES = Annotated[
     list[str] | None,
     typer.Option(
         "--property",
@@ -68,6 +83,50 @@ Property = Annotated[
         callback=_with_client_config,
     ),
 ]
+_FLAGS = (
+    inspect.Parameter("servers", _PLACE, default=BOOTSTRAP_DEFAULT, annotation=_SERVERS),
+    inspect.Parameter("properties", _PLACE, default=None, annotation=_PROPERTIES),
+)
+
+
+def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the flags of ``Brokers`` in the place of its parameter ``brokers``."""
+    signature = inspect.signature(command, eval_str=True)
+    if "brokers" not in signature.parameters:
+        return command
+
+    @functools.wraps(command)
+    def called(*, servers: str, properties: list[str], **given: Any) -> Any:
+        return command(**given, brokers=Brokers(servers, properties))
+
+    places = [
+        (each,) if each.name != "brokers" else _FLAGS for each in signature.parameters.values()
+    ]
+    found = [flag for place in places for flag in place]
+    called.__dict__["__signature__"] = signature.replace(parameters=found)  # Typer reads it
+    return called
+
+
+class CommandGroup(typer.Typer):
+    """Commands. The flags ``-b`` and ``-X`` are those of each with a parameter ``brokers``."""
+
+    def command(
+        self, name: str | None = None, **attributes: Any
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        register = super().command(name, **attributes)
+
+        def add(command: CommandFunctionType) -> CommandFunctionType:
+            register(_with_flags(command))
+            return command
+
+        return add
+
+
+def command_group(text: str) -> CommandGroup:
+    """Return a group of commands, with ``text`` as its help. Without a command it shows that."""
+    return CommandGroup(help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[

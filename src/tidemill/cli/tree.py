@@ -14,6 +14,8 @@ from typing import Any
 import typer
 import typer.main
 
+from tidemill.cli.options import CommandGroup
+
 PLACES: dict[str, tuple[str, str | None]] = {
     "dev": ("server.serve:dev", None),
     "serve": ("server.serve:serve", None),
@@ -80,7 +82,7 @@ class Commands(MutableMapping[str, Any]):
 def _made(name: str, place: str, line: str | None) -> Any:
     module, _, attribute = place.partition(":")
     found = getattr(importlib.import_module(f"tidemill.cli.{module}"), attribute)
-    parent = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    parent = CommandGroup(rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name, short_help=line)
     else:

@@ -27,6 +27,7 @@ from tests.support.effort import chosen_seed, rounds
 from tests.support.processes import poll_until
 from tidemill.cli.client import Cluster
 from tidemill.cli.group.shares import share_starts
+from tidemill.cli.options import Brokers
 from tidemill.errors import TidemillError
 
 pytestmark = [pytest.mark.crash, pytest.mark.disk, pytest.mark.separate, pytest.mark.timeout(1700)]
@@ -64,7 +65,7 @@ def prepare(bootstrap: str) -> None:
 def is_finished(bootstrap: str) -> bool:
     """Return whether the group has finished all records."""
     try:
-        starts = share_starts(Cluster.at(bootstrap, None), GROUP)
+        starts = share_starts(Cluster.at(Brokers(bootstrap)), GROUP)
     except TidemillError:
         return False
     return len(starts) == PARTITIONS and all(each.lag == 0 for each in starts.values())

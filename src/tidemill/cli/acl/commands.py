@@ -26,15 +26,7 @@ from tidemill.cli.acl.text import (
 )
 from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.state.security.rules import Reason, Rules
 from tidemill.state.security.types import WILDCARD, Rule
 
@@ -75,14 +67,13 @@ def create(
     deny: Deny = False,
     host: Host = WILDCARD,
     literal: Literal = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Allow a user operations on a resource, or deny them."""
     from tidemill.cli.acl.requests import create_rules
 
     rules = _rules(user, operations, resource, host, deny=deny, literal=literal)
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         create_rules(requests, rules)
     for rule in rules:
         print(f"created: {rule_text(rule)}")
@@ -96,8 +87,7 @@ def grant(
     read: Read = None,
     write: Write = None,
     groups: GroupNames = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Create the least rules of a pipeline, source, gateway, bridge, webhook, alerts, or of topics.
 
@@ -108,7 +98,7 @@ def grant(
     rules = rules_for(user, purpose, of, read or [], write or [], groups or [])
     if not rules:
         raise output.UsageError("say what: --for, --read, --write or --group")
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         create_rules(requests, rules)
     for rule in rules:
         print(f"created: {rule_text(rule)}")
@@ -119,13 +109,12 @@ def list_(
     user: OnlyPrincipal = None,
     resource: OnlyResource = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """List rules."""
     from tidemill.cli.acl.requests import list_rules
 
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         rules = [each for each in list_rules(requests) if _is_wanted(each, user, resource)]
     if as_json:
         output.emit_json([rule_dict(rule) for rule in rules])
@@ -156,8 +145,7 @@ def delete(
     everything: Annotated[bool, typer.Option("--all", help="Delete all rules.")] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete the rules that name a user or a resource."""
     from tidemill.cli.acl.requests import delete_rules, list_rules
@@ -168,7 +156,7 @@ def delete(
             hint="Show them with: tidemill acl list",
         )
     wanted = None if operations is None else parse_operations(operations)
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         rules = [
             each
             for each in list_rules(requests)
@@ -192,8 +180,7 @@ def explain(
         str, typer.Option("--from", metavar="ADDRESS", help="The address of the client.")
     ] = "127.0.0.1",
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Say whether a user may do something, and which rule decides.
 
@@ -204,7 +191,7 @@ def explain(
     principal = parse_principal(user)
     kind, _, name = parse_resource(resource, literal=True)
     (asked,) = parse_operations(operation)[:1]
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         rules = Rules(list_rules(requests))
         configs = requests.broker_configs(["super.users", "allow.everyone.if.no.acl.found"])
     found = rules.decide(

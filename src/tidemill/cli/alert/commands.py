@@ -15,16 +15,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    Config,
-    Json,
-    Property,
-    Set,
-    command_group,
-    pairs,
-)
+from tidemill.cli.options import LOCAL, Brokers, Config, Json, Set, command_group, pairs
 from tidemill.cli.stopping import until_signal
 from tidemill.connect.alerts.topics import TEST
 from tidemill.errors import TidemillError
@@ -54,13 +45,12 @@ def list_alerts(
         bool, typer.Option("--all", help="Also those that were resolved in the last day.")
     ] = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """List the alerts that are pending or fire, with silences and acknowledgements."""
     from tidemill.connect.alerts.desk import labels_text
 
-    desk = _desk(servers, properties)
+    desk = _desk(brokers)
     shown = [each for each in desk.alerts() if all_ or each["state"] != "resolved"]
     silences, worker = desk.silences(), desk.worker()
     if as_json:
@@ -110,11 +100,10 @@ def show(
         str, typer.Argument(metavar="NAME|ID", help="Name of a rule, or id of an alert.")
     ],
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Show an alert with its texts and what receivers know of it, or all alerts of a rule."""
-    desk = _desk(servers, properties)
+    desk = _desk(brokers)
     rule = (desk.worker() or {}).get("rules", {}).get(name)
     alerts = [each for each in desk.alerts() if each["alert"] == name]
     if rule is None and not alerts:
@@ -133,18 +122,12 @@ def show(
 
 
 @app.command(short_help="Acknowledge an alert: it is not repeated.")
-def ack(
-    name: AlertId,
-    comment: Comment = "",
-    by: By = "",
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def ack(name: AlertId, comment: Comment = "", by: By = "", brokers: Brokers = LOCAL) -> None:
     """Acknowledge an alert: its notices are not repeated, until it has ended and fires again.
 
     Its end is sent all the same, and so are other alerts of its group.
     """
-    desk = _desk(servers, properties)
+    desk = _desk(brokers)
     with _known():
         id_, alert = desk.ack(name, by or _user(), comment)
     print(f"acknowledged {alert.rule} {id_}")
@@ -165,15 +148,14 @@ def silence(
     comment: Comment = "",
     by: By = "",
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Hold back the notices of alerts that match all matchers, for some time.
 
     What still fires when the silence ends is sent then. If an alert ends that a receiver knows to
     fire, it gets that notice in any case. The rule is the label alertname.
     """
-    desk = _desk(servers, properties)
+    desk = _desk(brokers)
     with _known():
         id_, made, firing = desk.silence(matchers, duration, by or _user(), comment)
     if as_json:
@@ -185,11 +167,10 @@ def silence(
 @app.command(short_help="End a silence.")
 def unsilence(
     name: Annotated[str, typer.Argument(metavar="ID", help="Id of the silence.")],
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """End a silence. What still fires is sent now."""
-    desk = _desk(servers, properties)
+    desk = _desk(brokers)
     with _known():
         desk.unsilence(name)
     print(f"ended silence {name}")
@@ -198,8 +179,7 @@ def unsilence(
 @app.command("test", short_help="Send a test notice to a receiver.")
 def send_test(
     receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="Name of the receiver.")],
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Send a test notice to a receiver, from the worker, which has the secrets.
 
@@ -208,8 +188,8 @@ def send_test(
     from tidemill.connect.alerts.model import OrderedTest
     from tidemill.connect.alerts.store import read_alerts, write_orders
 
-    kafka = Cluster.at(servers, properties).kafka
-    worker = _desk(servers, properties).worker() or {"state": "no worker"}
+    kafka = Cluster.at(brokers).kafka
+    worker = _desk(brokers).worker() or {"state": "no worker"}
     known = worker.get("receivers", {})
     if known and receiver not in known:
         raise output.NotFoundError(
@@ -241,12 +221,7 @@ def send_test(
 
 
 @app.command(short_help="Evaluate alerts in this process.")
-def run(
-    config: Config = None,
-    settings: Set = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def run(config: Config = None, settings: Set = None, brokers: Brokers = LOCAL) -> None:
     """Evaluate the alerts of a settings file in this process, until Ctrl-C or SIGTERM.
 
     'tidemill dev' and 'tidemill serve' start it by themselves. It also runs in front of Apache
@@ -268,7 +243,7 @@ def run(
         raise SettingsError(
             "the settings file has no [[alert]]", hint="See docs/guide-alerts.md, or use --config."
         )
-    kafka = Cluster.at(servers, properties).kafka
+    kafka = Cluster.at(brokers).kafka
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
     worker = Worker(kafka, Config(loaded.section(AlertsSection), rules, receivers, known_series()))
     until_signal(worker.run)
@@ -277,10 +252,10 @@ def run(
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _desk(servers: str, properties: list[str] | None) -> Desk:
+def _desk(brokers: Brokers) -> Desk:
     from tidemill.connect.alerts.desk import Desk
 
-    return Desk(Cluster.at(servers, properties).kafka)
+    return Desk(Cluster.at(brokers).kafka)
 
 
 @contextlib.contextmanager

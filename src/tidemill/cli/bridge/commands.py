@@ -16,15 +16,7 @@ from tidemill.cli.boards import (
     Replace,
     error_of,
 )
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.cli.stopping import until_signal
 from tidemill.connect.direct.topics import BRIDGES
 
@@ -45,8 +37,7 @@ def create(
     file: DefinitionFile,
     replace: Replace = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Create a bridge from a TOML file. A running worker starts it immediately.
 
@@ -57,29 +48,20 @@ def create(
 
     definition = read_file(file)
     check_options(definition)
-    kafka = _BOARDS.kafka(servers, properties)
+    kafka = _BOARDS.kafka(brokers)
     _BOARDS.create(kafka, definition, replace=replace, dry_run=dry_run)
 
 
 @app.command("list", short_help="List the bridges with their state and counts.")
-def list_bridges(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_bridges(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List the bridges with their state and counts, as their workers last published them."""
-    _BOARDS.emit_list(servers, properties, _COLUMNS, as_json=as_json)
+    _BOARDS.emit_list(brokers, _COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a bridge: its state, and what was received and lost.")
-def describe(
-    name: Name,
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def describe(name: Name, as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """Show a bridge: its state, what was received, lost and refused, and what its kind adds."""
-    _, board = _BOARDS.find(name, servers, properties)
+    _, board = _BOARDS.find(name, brokers)
     found = _BOARDS.described(board, name)
     if as_json:
         output.emit_json(found)
@@ -107,28 +89,22 @@ def _detail_fields(name: str, value: Any) -> list[tuple[str, object]]:
 
 
 @app.command(short_help="Stop a bridge for now.")
-def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def pause(name: Name, brokers: Brokers = LOCAL) -> None:
     """Stop a bridge for now. What arrives from outside in the meantime is not received."""
-    _BOARDS.pause(name, servers, properties, paused=True)
+    _BOARDS.pause(name, brokers, paused=True)
 
 
 @app.command(short_help="Continue a bridge that was paused or has failed.")
-def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def resume(name: Name, brokers: Brokers = LOCAL) -> None:
     """Continue a bridge that was paused or has failed."""
-    _BOARDS.pause(name, servers, properties, paused=False)
+    _BOARDS.pause(name, brokers, paused=False)
 
 
 @app.command(short_help="Delete a bridge. Its topic stays.")
-def delete(
-    name: Name,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def delete(name: Name, yes: Yes = False, dry_run: DryRun = False, brokers: Brokers = LOCAL) -> None:
     """Delete a bridge. The worker ends it, and its topic stays."""
     question = f"Delete bridge {name}?"
-    if _BOARDS.delete(name, servers, properties, question, yes=yes, dry_run=dry_run):
+    if _BOARDS.delete(name, brokers, question, yes=yes, dry_run=dry_run):
         print(f"deleted bridge {name}")
 
 
@@ -137,8 +113,7 @@ def run(
     names: Names = None,
     every: Every = False,
     declared: Declared = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Run bridges in this process, until Ctrl-C or SIGTERM.
 
@@ -149,7 +124,5 @@ def run(
     from tidemill.connect.direct.manager import manager
 
     # Options are checked when a bridge starts: an invalid one must not keep the others from it.
-    kafka = _BOARDS.begin_run(
-        Definition, Definition.decode, names, every, declared, servers, properties
-    )
+    kafka = _BOARDS.begin_run(Definition, Definition.decode, names, every, declared, brokers)
     until_signal(manager(kafka, None if every else names).run)

@@ -14,14 +14,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, command_group
 from tidemill.cli.stopping import until_signal
 from tidemill.errors import TidemillError
 
@@ -56,15 +49,13 @@ Target = Annotated[
 ]
 
 
-def kafka_of(servers: str, properties: list[str] | None) -> Kafka:
+def kafka_of(brokers: Brokers) -> Kafka:
     """Return the cluster that options name."""
-    return Cluster.at(servers, properties).kafka
+    return Cluster.at(brokers).kafka
 
 
 @contextmanager
-def opened(
-    name: str, servers: str, properties: list[str] | None, *, create: bool = False
-) -> Iterator[Store]:
+def opened(name: str, brokers: Brokers, *, create: bool = False) -> Iterator[Store]:
     """Open a store for a command.
 
     Raises:
@@ -72,7 +63,7 @@ def opened(
     """
     from tidemill.eventstore.store import Store
 
-    kafka = kafka_of(servers, properties)
+    kafka = kafka_of(brokers)
     if not create and not kafka.partitions("tidemill-cli", name):
         raise output.NotFoundError(
             f"store {name} does not exist", hint="The first append of a program creates it."
@@ -94,14 +85,13 @@ def streams(
     store: StoreName,
     category: Category = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """List the streams of a store with their numbers of events and the times of the last."""
     from datetime import UTC, datetime
 
     last: dict[str, StoredEvent] = {}
-    with opened(store, servers, properties) as found:
+    with opened(store, brokers) as found:
         for name in found.streams(category):
             for event in found.read(name, backwards=True, limit=1):
                 last[name] = event
@@ -135,8 +125,7 @@ def read(
         bool, typer.Option("--backwards", help="Print the last event first.")
     ] = False,
     count: Count = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Print events as JSON lines: of a stream, by its versions, or of all, by positions."""
     if stream is not None and (types or tags or category):
@@ -144,7 +133,7 @@ def read(
             "--type, --tag and --category can't be used with a stream",
             hint="Leave the stream out, or the options.",
         )
-    with opened(store, servers, properties) as found:
+    with opened(store, brokers) as found:
         if stream is not None:
             events = found.read(stream, after=after, to=to, backwards=backwards, limit=count)
         else:
@@ -201,8 +190,7 @@ def append(
         str | None,
         typer.Option("--id", metavar="UUID", help="Id, which makes a repetition harmless."),
     ] = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Append an event to a stream, and print its version and position. It creates the store."""
     from tidemill.eventstore.events import NewEvent
@@ -214,7 +202,7 @@ def append(
         raise output.UsageError(f"invalid --id {event_id!r}: use a UUID") from None
     content = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
     event = NewEvent(event_type, content, id_, metadata.encode(), frozenset(tags or ()), schema)
-    with opened(store, servers, properties, create=True) as found:
+    with opened(store, brokers, create=True) as found:
         done = found.append(stream, [event], expected=version)
     word = "was there already" if done.repeated else "appended"
     version, position = done.versions[stream], done.positions[0]
@@ -245,11 +233,10 @@ def subscribe(
     tags: Tags = None,
     category: Category = None,
     count: Count = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Print events behind a position as JSON lines, and those that come, until Ctrl-C."""
-    with opened(store, servers, properties) as found:
+    with opened(store, brokers) as found:
         begin = found.position() if after is None else after
 
         def follow(stop: threading.Event) -> None:
@@ -289,8 +276,7 @@ def publish(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop when all present events are copied.")
     ] = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Copy accepted events to a topic, one record each, exactly once, until Ctrl-C or SIGTERM.
 
@@ -302,10 +288,10 @@ def publish(
     from tidemill.eventstore.publishing import Publisher
     from tidemill.metrics.registry import Registry
 
-    kafka = kafka_of(servers, properties)
+    kafka = kafka_of(brokers)
     if to == store:
         raise output.UsageError("--to must be another topic than the store's")
-    with opened(store, servers, properties) as found:
+    with opened(store, brokers) as found:
         publisher = Publisher(found, kafka, to, partitions, after)
         registry = Registry()
         add_publisher(registry, publisher)
@@ -327,8 +313,7 @@ def export(
         Path | None, typer.Argument(metavar="FILE", help="The new file; default: stdout.")
     ] = None,
     after: After = 0,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Write all events to a file, as JSON lines in the order of their positions.
 
@@ -337,7 +322,7 @@ def export(
     from tidemill.eventstore.event_json import to_line
 
     number = 0
-    with opened(store, servers, properties) as found:
+    with opened(store, brokers) as found:
         out: Any = sys.stdout.buffer if file is None else file.open("xb")
         for number, event in enumerate(found.read_all(after=after, fresh=True), 1):  # noqa: B007
             out.write(to_line(event, exact=True))
@@ -352,8 +337,7 @@ def import_(
     store: StoreName,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of 'events export'.")],
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Append the events of a file with their ids and versions. It creates the store.
 
@@ -369,7 +353,7 @@ def import_(
             found = {each.stream for each in events}
             print(f"would import {output.plural(len(found), 'stream')} to {store}")
             return
-        with opened(store, servers, properties, create=True) as target:
+        with opened(store, brokers, create=True) as target:
             done = import_events(target, events)
     print(f"imported {output.plural(done.stored, 'event')}, {done.known} were there already")
 
@@ -383,8 +367,7 @@ def rebuild(
             "--checkpoint", metavar="FILE", help="Begin with this file of an archive instead."
         ),
     ] = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete the index of a store on this machine, and build it again from the log.
 
@@ -395,9 +378,9 @@ def rebuild(
     if checkpoint is not None:
         from tidemill.eventstore.archiving import begin_at
 
-        head = begin_at(kafka_of(servers, properties), store, checkpoint)
+        head = begin_at(kafka_of(brokers), store, checkpoint)
     else:
-        head = build(kafka_of(servers, properties), store)
+        head = build(kafka_of(brokers), store)
     print(f"built the index of {store} again: {output.plural(head.position, 'event')}")
 
 
@@ -405,8 +388,7 @@ def rebuild(
 def archive(
     store: StoreName,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The archive.")],
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Move what is in the log of a store to files, with a checkpoint to begin from.
 
@@ -415,7 +397,7 @@ def archive(
     """
     from tidemill.eventstore.archiving import archive as move
 
-    done = move(kafka_of(servers, properties), store, folder)
+    done = move(kafka_of(brokers), store, folder)
     print(f"archived {output.plural(done.count, 'record')} of {store} in {folder}")
     print(f"checkpoint: {done.checkpoint} (position {done.head.position})")
 
@@ -436,8 +418,7 @@ def verify(
         typer.Option("--archive", metavar="FOLDER", help="Read what was archived before the log."),
     ] = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Fold the whole log of a store again, and compare what the writers of commits have seen.
 
@@ -450,7 +431,7 @@ def verify(
 
     heads = [_head(each) for each in head or ()]
     before = () if archive_folder is None else archived(archive_folder)
-    found = check(kafka_of(servers, properties), store, heads=heads, before=before)
+    found = check(kafka_of(brokers), store, heads=heads, before=before)
     fields = {
         "head": f"{found.head.position}:{found.head.hash.hex()}",
         "events": found.head.position,

@@ -10,14 +10,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.events.commands import StoreName, app, kafka_of, opened
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, Json, Yes, command_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,16 +27,14 @@ KeyFileOption = Annotated[
 
 
 @contextmanager
-def _sealed(
-    store: str, key_file: Path, servers: str, properties: list[str] | None
-) -> Iterator[SealedStore]:
+def _sealed(store: str, key_file: Path, brokers: Brokers) -> Iterator[SealedStore]:
     from tidemill.eventstore.forgetting.cipher import Masters
     from tidemill.eventstore.forgetting.keyring import Keyring
     from tidemill.eventstore.forgetting.sealed import SealedStore
 
     masters = Masters.read(key_file)
-    with opened(store, servers, properties) as found:
-        yield SealedStore(found, Keyring(kafka_of(servers, properties), store, masters), {})
+    with opened(store, brokers) as found:
+        yield SealedStore(found, Keyring(kafka_of(brokers), store, masters), {})
 
 
 @app.command(short_help="Forget a person for ever.")
@@ -53,14 +44,13 @@ def forget(
     key_file: KeyFileOption,
     yes: Yes = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete the keys of a person: sealed content can't be read any more, also in copies.
 
     Your program clears its snapshots and projections: see on_forget in the guide.
     """
-    with _sealed(store, key_file, servers, properties) as sealed:
+    with _sealed(store, key_file, brokers) as sealed:
         count = len(sealed.keyring.ids_of(subject))
         if not count:
             raise output.NotFoundError(
@@ -96,12 +86,7 @@ def init(path: KeyFile) -> None:
 
 
 @keys_app.command("rotate", short_help="Add a master key, and wrap all keys with it.")
-def rotate(
-    store: StoreName,
-    path: KeyFile,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def rotate(store: StoreName, path: KeyFile, brokers: Brokers = LOCAL) -> None:
     """Add a master key to the file, and wrap all keys of the store with it.
 
     The old master key is needed until the topic of keys is compacted, and by other stores.
@@ -109,5 +94,5 @@ def rotate(
     from tidemill.eventstore.forgetting.cipher import Masters
 
     name = Masters.add(path)
-    with _sealed(store, path, servers, properties) as sealed:
+    with _sealed(store, path, brokers) as sealed:
         print(f"master key {name} wraps {output.plural(sealed.rotate(), 'key')} of {store}")

@@ -13,11 +13,11 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Config, Property, Set
+from tidemill.cli.options import LOCAL, Brokers, Config, Set, pairs
 
 
 def gateway(
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    brokers: Brokers = LOCAL,
     host: Annotated[
         str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")
     ] = None,
@@ -26,7 +26,6 @@ def gateway(
     ] = None,
     config: Config = None,
     settings: Set = None,
-    properties: Property = None,
 ) -> None:
     """Serve topics over HTTP, of any Kafka-compatible broker, until Ctrl-C or SIGTERM.
 
@@ -34,7 +33,6 @@ def gateway(
     tidemill.toml apply; --set changes one of them. Its documentation is at /docs.
     """
     from tidemill import telemetry
-    from tidemill.cli.options import pairs
     from tidemill.cli.server.settings_file import load
     from tidemill.gateway.console.settings import ConsoleSettings
     from tidemill.gateway.hooks.settings import DeclaredHooks, HookEntry, HooksSection
@@ -49,7 +47,7 @@ def gateway(
     flags.update({key: each for key, each in given.items() if each[1] is not None})
     loaded = load(config, flags=flags).settings
     hooks = DeclaredHooks(loaded.section(HooksSection), loaded.entries(HookEntry))
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     telemetry.configure("info", "auto", color=output.colored(sys.stderr))
 
     def ready(addresses: Mapping[str, Address]) -> None:

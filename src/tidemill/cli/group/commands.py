@@ -32,15 +32,7 @@ from tidemill.cli.group.shares import (
     list_share_groups,
     share_starts,
 )
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.errors import TidemillError
 from tidemill.kafka_client.admin.share_groups import ShareStart
 
@@ -50,13 +42,9 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group
 
 
 @app.command("list")
-def list_groups(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_groups(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List groups."""
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     groups = cluster.ask("groups", lambda: _listed(cluster))
     shared = {group.group_id: group for group in list_share_groups(cluster)}
     groups = [group for group in groups if group.group_id not in shared]
@@ -105,18 +93,13 @@ def _listed(cluster: Cluster) -> Sequence[Any]:
 
 
 @app.command(short_help="Show a group: its lag and its members.")
-def describe(
-    group: GroupName,
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def describe(group: GroupName, as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """Show a group: its members, and for each partition the lag in records and in time.
 
     The lag in time is the age of the first record that the group has not read. Of a share group:
     where it starts in each partition, and how many records it has not finished.
     """
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     description = find_group(cluster, group)
     if isinstance(description, ShareGroup):
         _show_share_group(cluster, description, as_json=as_json)
@@ -304,14 +287,13 @@ def delete(
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete groups, or with --topic only their offsets of topics.
 
     A group that reads such a topic again begins where a new one does.
     """
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     deleted = list(dict.fromkeys(groups))
     for group in deleted:
         description = find_group(cluster, group)

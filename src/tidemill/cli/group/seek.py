@@ -16,15 +16,7 @@ from tidemill.cli.group.requests import (
     refuse_if_alive,
 )
 from tidemill.cli.group.shares import ShareGroup, find_group, known_starts, move_starts
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    OnlyPartition,
-    Property,
-    Yes,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, OnlyPartition, Yes
 from tidemill.cli.positions import parse, resolve, within
 from tidemill.positions import FORMS
 
@@ -52,8 +44,7 @@ def seek(
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Move a group's committed offsets, to replay or to skip. It must have no live members.
 
@@ -64,7 +55,7 @@ def seek(
     position = parse(to, "--to") if to is not None else None
     if partition and len(topic or ()) != 1:
         raise output.UsageError("--partition needs one --topic")
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     description = find_group(cluster, group)
     refuse_if_alive(description)
     shared = isinstance(description, ShareGroup)

@@ -13,15 +13,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.cli.pipeline.rebuild import rebuild
 from tidemill.cli.pipeline.run import DEFAULT_DATA_DIR, DataDir, run, state_folder
 from tidemill.cli.pipeline.status import as_dict, emit, fields_of, with_lag_now
@@ -40,16 +32,12 @@ app.command(short_help="Write a query's sink again from the beginning, then swit
 
 
 @app.command("list", short_help="List the pipelines that have run, with a line per query.")
-def list_pipelines(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_pipelines(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List the pipelines that have run against these brokers, with a line per query.
 
     ROWS and LATE are counted since the start of the last run.
     """
-    statuses = _statuses(servers, properties, None)
+    statuses = _statuses(brokers, None)
     if as_json:
         output.emit_json([as_dict(status) for status in statuses])
     else:
@@ -59,17 +47,12 @@ def list_pipelines(
 
 
 @app.command(short_help="Show a pipeline's queries: lag, speed, state, last error.")
-def describe(
-    name: Name,
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def describe(name: Name, as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """Show a pipeline's queries: sources, sink, watermark, lag, speed, state and last error.
 
     Rows and late rows are counted since the start of the last run.
     """
-    statuses = _statuses(servers, properties, name)
+    statuses = _statuses(brokers, name)
     if not statuses:
         raise _not_found(name)
     if as_json:
@@ -96,8 +79,7 @@ def reset(
     data_dir: DataDir = DEFAULT_DATA_DIR,
     yes: Yes = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete checkpoints: the next run starts where the streams declare, and writes again.
 
@@ -120,23 +102,23 @@ def reset(
         for each in chosen:
             Checkpoint(state, name, each).remove()
             print(f"reset {name}/{each}")
-        _forget(servers, properties, [f"{name}/{each}" for each in chosen])
+        _forget(brokers, [f"{name}/{each}" for each in chosen])
 
 
-def _statuses(servers: str, properties: list[str] | None, name: str | None) -> list[QueryStatus]:
+def _statuses(brokers: Brokers, name: str | None) -> list[QueryStatus]:
     from tidemill.spark.pipelines.status_topic import read_statuses
 
-    cluster = Cluster.at(servers, properties)
-    kafka = {"bootstrap.servers": servers, **cluster.properties}
+    cluster = Cluster.at(brokers)
+    kafka = {"bootstrap.servers": cluster.servers, **cluster.properties}
     return with_lag_now(read_statuses(kafka, name), cluster)
 
 
-def _forget(servers: str, properties: list[str] | None, keys: Sequence[str]) -> None:
+def _forget(brokers: Brokers, keys: Sequence[str]) -> None:
     from tidemill.spark.pipelines.status_topic import delete_statuses
 
     try:
-        cluster = Cluster.at(servers, properties)
-        delete_statuses({"bootstrap.servers": servers, **cluster.properties}, keys)
+        cluster = Cluster.at(brokers)
+        delete_statuses({"bootstrap.servers": cluster.servers, **cluster.properties}, keys)
     except TidemillError as error:
         output.note(f"The old statuses stay in 'pipeline list': {error}.")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
+from tidemill.cli.options import LOCAL, Brokers, Json
 from tidemill.cli.pipeline.run import (
     DEFAULT_DATA_DIR,
     DataDir,
@@ -38,8 +38,7 @@ def rebuild(
     source_format: Source = SourceFormat.TIDEMILL,
     spark_log: SparkLog = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Write the sink of a query again from the beginning of its topics, beside the old one.
 
@@ -56,9 +55,7 @@ def rebuild(
 
     pipeline = load_pipeline(file, name)
     check(pipeline)
-    options = run_options(
-        context, pipeline, master, data_dir, source_format, spark_log, servers, properties
-    )
+    options = run_options(context, pipeline, master, data_dir, source_format, spark_log, brokers)
     with running(options) as (stop, view):
         found = Rebuild(pipeline, query, options, view.show, view.warn).run(stop)
     report(list(found.statuses), as_json=as_json)

@@ -16,7 +16,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
+from tidemill.cli.options import LOCAL, Brokers, Json
 from tidemill.cli.pipeline.status import as_dict, emit, troubles
 from tidemill.cli.positions import parse
 from tidemill.cli.stopping import SIGNALS, event_of_signals
@@ -107,8 +107,7 @@ def run(
     source_format: Source = SourceFormat.TIDEMILL,
     spark_log: SparkLog = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Run a pipeline until Ctrl-C, or until it has caught up.
 
@@ -126,9 +125,7 @@ def run(
     check(pipeline)
     starting = _starting(start_at)
     options = replace(
-        run_options(
-            context, pipeline, master, data_dir, source_format, spark_log, servers, properties
-        ),
+        run_options(context, pipeline, master, data_dir, source_format, spark_log, brokers),
         until_caught_up=until_caught_up,
         starting=starting,
     )
@@ -146,8 +143,7 @@ def run_options(
     data_dir: Path,
     source_format: SourceFormat,
     spark_log: Path | None,
-    servers: str,
-    properties: list[str] | None,
+    brokers: Brokers,
 ) -> RunOptions:
     """Return the settings that ``run`` and ``rebuild`` have in common."""
     from tidemill.spark.pipelines.runner import RunOptions
@@ -156,11 +152,11 @@ def run_options(
     # The brokers that a pipeline declares count, unless the command line or the environment names
     # others.
     if pipeline.bootstrap_servers and not _is_given(context, "servers"):
-        servers = pipeline.bootstrap_servers
-    cluster = Cluster.at(servers, properties)
+        brokers = replace(brokers, servers=pipeline.bootstrap_servers)
+    cluster = Cluster.at(brokers)
     state = state_folder(data_dir)
     return RunOptions(
-        bootstrap_servers=servers,
+        bootstrap_servers=cluster.servers,
         state=state,
         master=master,
         kafka=cluster.properties,

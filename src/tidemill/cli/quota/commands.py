@@ -10,14 +10,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, Json, Yes, command_group
 from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code
 
 app = command_group("Set, list and delete quotas: bytes, processor time, partitions, connections.")
@@ -72,8 +65,7 @@ def set_(
         float | None,
         typer.Option("--connections", metavar="N", help="New connections per second, with --ip."),
     ] = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Set quotas of a user, of clients with an id, or of an address."""
     given = {
@@ -88,20 +80,16 @@ def set_(
         options = ", ".join(f"--{name}" for name in given)
         raise output.UsageError("say which quota", hint=f"Use {options}.")
     entity = _entity(user, client_id, ip)
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         _alter(requests, entity, {name: (value, False) for name, value in values.items()})
     for name, value in values.items():
         print(f"set {name} of {_entity_text(entity)} to {value:g}")
 
 
 @app.command("list")
-def list_(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List quotas."""
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         found = _described(requests)
     if as_json:
         output.emit_json([{"entity": entity, "quotas": values} for entity, values in found])
@@ -122,12 +110,11 @@ def delete(
     client_id: ClientId = None,
     ip: Ip = None,
     yes: Yes = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete all quotas of a user, of clients with an id, or of an address."""
     entity = _entity(user, client_id, ip)
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         found = next((values for known, values in _described(requests) if known == entity), None)
         if found is None:
             raise output.NotFoundError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property
+from tidemill.cli.options import LOCAL, Brokers, Json
 from tidemill.cli.source.run import BOARDS
 from tidemill.errors import TidemillError
 
@@ -26,8 +26,7 @@ def check(
         str, typer.Argument(metavar="FILE|NAME", help="A definition's file, or a source's name.")
     ],
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Say what the database of a source lacks, and the statement that gives it.
 
@@ -36,7 +35,7 @@ def check(
     """
     from tidemill.connect.cdc.registry import source_class
 
-    definition = _definition(what, servers, properties)
+    definition = _definition(what, brokers)
     source = source_class(definition.kind)(definition.capture())
     try:
         found = source.check()
@@ -63,10 +62,10 @@ def check(
         )
 
 
-def _definition(what: str, servers: str, properties: list[str] | None) -> Definition:
+def _definition(what: str, brokers: Brokers) -> Definition:
     from tidemill.connect.cdc.definition import Definition, read_file
 
     if Path(what).is_file() or what.endswith(".toml"):
         return read_file(Path(what))
-    _, board = BOARDS.find(what, servers, properties)
+    _, board = BOARDS.find(what, brokers)
     return Definition.decode(board.definitions[what])

@@ -10,15 +10,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.boards import DefinitionFile, Replace
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.cli.source.check import check
 from tidemill.cli.source.run import BOARDS, run
 from tidemill.cli.source.view import COLUMNS, fields_of, wait_with_progress
@@ -40,8 +32,7 @@ def create(
         typer.Option("--no-snapshot", help="Do not read the tables: only changes from now on."),
     ] = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Create a source from a TOML file. A running worker starts it immediately.
 
@@ -58,7 +49,7 @@ def create(
     if no_snapshot:
         definition = definition.model_copy(update={"snapshot": "never"})
     source_class(definition.kind)
-    kafka = BOARDS.kafka(servers, properties)
+    kafka = BOARDS.kafka(brokers)
     if not BOARDS.create(kafka, definition, replace=replace, dry_run=dry_run):
         return
     if not definition.managed:
@@ -72,13 +63,9 @@ def create(
 
 
 @app.command("list", short_help="List the sources with their state and lag.")
-def list_sources(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_sources(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List the sources with their state and lag, as their workers last published them."""
-    BOARDS.emit_list(servers, properties, COLUMNS, as_json=as_json)
+    BOARDS.emit_list(brokers, COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a source: state, lag, snapshots, last error.")
@@ -88,11 +75,10 @@ def describe(
         bool, typer.Option("--wait", help="Show the progress of snapshots until they have ended.")
     ] = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Show a source: state, tables, position, lag in bytes and time, snapshots, last error."""
-    kafka, board = BOARDS.find(name, servers, properties)
+    kafka, board = BOARDS.find(name, brokers)
     if watch:
         board = wait_with_progress(kafka, name)
     found = BOARDS.described(board, name)
@@ -103,16 +89,16 @@ def describe(
 
 
 @app.command(short_help="Stop capturing for now. Nothing is lost.")
-def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def pause(name: Name, brokers: Brokers = LOCAL) -> None:
     """Stop capturing for now. Nothing is lost, but the database keeps its log until 'resume'."""
-    _pause(servers, properties, name, paused=True)
+    _pause(brokers, name, paused=True)
     print(f"paused source {name}")
 
 
 @app.command(short_help="Continue a source that was paused.")
-def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def resume(name: Name, brokers: Brokers = LOCAL) -> None:
     """Continue a source that was paused, where it stopped."""
-    _pause(servers, properties, name, paused=False)
+    _pause(brokers, name, paused=False)
     print(f"resumed source {name}")
 
 
@@ -135,11 +121,10 @@ def restart(
             "its key from the topic of its table, and continue behind it.",
         ),
     ] = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Start the worker of a source again, e.g. after it failed or was fenced."""
-    kafka, board = BOARDS.find(name, servers, properties)
+    kafka, board = BOARDS.find(name, brokers)
     payload: dict[str, Any] = {"resnapshot": resnapshot}
     if dead_letter:
         row = board.statuses.get(name, {}).get("bad_row")
@@ -159,15 +144,14 @@ def snapshot(
     tables: Annotated[
         list[str], typer.Argument(metavar="TABLE", help="Tables to read: [schema.]table.")
     ],
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Read tables again, while changes continue to be captured.
 
     Rows that did not change are written again with op "r". See the progress with
     'tidemill source describe NAME --wait'.
     """
-    kafka, board = BOARDS.find(name, servers, properties)
+    kafka, board = BOARDS.find(name, brokers)
     known = board.statuses.get(name, {}).get("tables", {})
     tables = [_captured(name, table, known) for table in tables]
 
@@ -206,8 +190,7 @@ def delete(
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete a source, and what it has created in the database (triggers, slot, publication).
 
@@ -216,7 +199,7 @@ def delete(
     from tidemill.connect.base import orders
     from tidemill.connect.cdc.topics import dead_letter_topic, state_topic, transactional_id
 
-    kafka, board = BOARDS.find(name, servers, properties, to_change=True)
+    kafka, board = BOARDS.find(name, brokers, to_change=True)
     captured = sorted(board.statuses.get(name, {}).get("tables", {}).values())
     if dry_run:
         print(f"would delete source {name}")
@@ -237,14 +220,14 @@ def delete(
     else:
         writer.command(name, "delete", topics=topics)
         writer.flush()
-        _wait_until_deleted(servers, properties, name)
+        _wait_until_deleted(brokers, name)
     print(f"deleted source {name}")
     for topic in captured if topics else []:
         print(f"deleted topic {topic}")
 
 
-def _wait_until_deleted(servers: str, properties: list[str] | None, name: str) -> None:
-    kafka = BOARDS.kafka(servers, properties)
+def _wait_until_deleted(brokers: Brokers, name: str) -> None:
+    kafka = BOARDS.kafka(brokers)
     deadline = time.monotonic() + WAIT_S
     while name in (board := BOARDS.read(kafka)).definitions:
         status = board.statuses.get(name, {})
@@ -258,8 +241,8 @@ def _wait_until_deleted(servers: str, properties: list[str] | None, name: str) -
         time.sleep(0.2)
 
 
-def _pause(servers: str, properties: list[str] | None, name: str, *, paused: bool) -> None:
-    kafka, _ = BOARDS.find(name, servers, properties, to_change=True)
+def _pause(brokers: Brokers, name: str, *, paused: bool) -> None:
+    kafka, _ = BOARDS.find(name, brokers, to_change=True)
     BOARDS.order(kafka, name, "pause", paused=paused)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from tidemill.cli.boards import Boards, Declared, Every, Names
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Property
+from tidemill.cli.options import LOCAL, Brokers
 from tidemill.cli.stopping import until_signal
 from tidemill.connect.cdc.topics import SOURCES
 
@@ -16,8 +16,7 @@ def run(
     names: Names = None,
     every: Every = False,
     declared: Declared = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Run sources in this process, until Ctrl-C or SIGTERM.
 
@@ -28,9 +27,7 @@ def run(
     from tidemill.connect.cdc.definition import Definition
     from tidemill.connect.cdc.manager import Manager
 
-    kafka = BOARDS.begin_run(
-        Definition, Definition.decode, names, every, declared, servers, properties
-    )
+    kafka = BOARDS.begin_run(Definition, Definition.decode, names, every, declared, brokers)
     # A batch is thousands of small objects without cycles: collections would only look at them.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, Yes
+from tidemill.cli.options import LOCAL, Brokers, Json, Yes
 from tidemill.errors import TidemillError
 from tidemill.sql.plain import plain
 
@@ -77,8 +77,7 @@ def sql(
         str | None,
         typer.Argument(metavar="STATEMENT", help="A statement; without it, a shell or stdin."),
     ] = None,
-    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
-    property_: Property = None,
+    brokers: Brokers = LOCAL,
     columns: _Columns = None,
     timeout: _Timeout = None,
     memory: _Memory = "1GB",
@@ -102,7 +101,7 @@ def sql(
     from tidemill.extras import require_extra
 
     require_extra("sql")
-    cluster = Cluster.at(bootstrap, property_)
+    cluster = Cluster.at(brokers)
     declared = dict(_declared(each) for each in columns or ())
     connection = topics_sql.connect(
         cluster.servers,

@@ -10,15 +10,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import MAX_PARTITIONS, REQUEST_SECONDS, Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    TopicName,
-    pairs,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, TopicName, pairs
 from tidemill.cli.topic.configs import ALL_CONFIGS, topic_configs
 from tidemill.confluent.configs import config_source
 from tidemill.log.errors import InvalidConfigError
@@ -69,8 +61,7 @@ def alter(
     partitions: MorePartitions = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Change a topic's configs or add partitions."""
     changes = _Changes(pairs(set_, "--set"), unset or [], partitions)
@@ -78,7 +69,7 @@ def alter(
         raise output.UsageError(
             "nothing to change", hint="Use --set KEY=VALUE, --unset KEY or --partitions N."
         )
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     before = len(cluster.describe_topic(name).partitions)
     if partitions and partitions <= before:
         raise InvalidPartitionsError(

@@ -16,11 +16,10 @@ from tidemill.cli.client import (
     is_internal,
 )
 from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
+    LOCAL,
+    Brokers,
     DryRun,
     Json,
-    Property,
     TopicName,
     TopicNames,
     Yes,
@@ -79,14 +78,13 @@ def create(
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Create topics."""
     from confluent_kafka.admin import NewTopic
 
     configs = pairs(config, "--set")
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     new = [
         NewTopic(n, partitions or -1, replication_factor or -1, config=configs)
         for n in dict.fromkeys(names)
@@ -123,11 +121,10 @@ def list_topics(
         bool, typer.Option("--internal", help="Show the broker's internal topics too.")
     ] = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """List topics."""
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     topics = {
         name: count for name, count in cluster.topics().items() if internal or not is_internal(name)
     }
@@ -158,11 +155,10 @@ def describe(
         bool, typer.Option("--all", help="Show configs with their default value too.")
     ] = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Show a topic: its partitions with offsets and sizes, and its configs."""
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     topic = cluster.describe_topic(name)
     offsets = cluster.offsets([(name, p.id) for p in topic.partitions])
     sizes = partition_sizes(cluster, name)
@@ -249,11 +245,10 @@ def delete(
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete topics and all their records."""
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     counts = {}
     failures: list[TidemillError] = []
     for name in names:

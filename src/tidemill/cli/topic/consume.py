@@ -20,7 +20,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.client import Cluster, TopicPartitionKey
 from tidemill.cli.group.lag import held_back, note_held_back
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, OnlyPartition, Property, TopicName
+from tidemill.cli.options import LOCAL, Brokers, OnlyPartition, TopicName
 from tidemill.cli.positions import parse
 from tidemill.cli.topic.readers import GroupReader, PartitionReader
 from tidemill.errors import TidemillError
@@ -74,13 +74,12 @@ def consume(
     partition: OnlyPartition = None,
     until_end: UntilEnd = False,
     output_format: Format = OutputFormat.JSON,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Print records and follow the topic, until Ctrl-C, --count or --until-end."""
     start = parse(from_, "--from") if from_ else None
     _check_group_options(group, partition, start)
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     printer = _Printer(output_format, count)
     reader: PartitionReader | GroupReader
     if group:

@@ -14,7 +14,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import REQUEST_SECONDS, Cluster, error_text
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, TopicName, pair_list
+from tidemill.cli.options import LOCAL, Brokers, Json, TopicName, pair_list
 from tidemill.cli.outage import Outage
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 from tidemill.record_json import InputRecord, from_line
@@ -104,8 +104,7 @@ def produce(
     acks: Acks = AcksChoice.ALL,
     compression: Codec = Compression.NONE,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Produce records from stdin.
 
@@ -115,7 +114,7 @@ def produce(
     if key_separator is not None and (key is not None or input_format is InputFormat.JSON):
         raise output.UsageError("--key-separator can't be used with --key or --format json")
     headers = [(name, value.encode()) for name, value in pair_list(header, "--header")]
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     outage = Outage(cluster)
     producer = cluster.producer(
         outage.on_error,

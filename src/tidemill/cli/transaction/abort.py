@@ -10,7 +10,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster, TopicPartitionKey
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, DryRun, Json, Property, Yes
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes
 from tidemill.cli.transaction.requests import describe_id, fence
 from tidemill.kafka_client.admin.open_writes import OpenWrite, abort_write, open_writes
 from tidemill.kafka_client.admin.transactions import Description
@@ -36,8 +36,7 @@ def abort(
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Abort the open transaction of an ID, and fence its producer.
 
@@ -46,7 +45,7 @@ def abort(
     """
     place = (topic, partition, producer_id)
     if transactional_id is not None and place == (None, None, None):
-        cluster = Cluster.at(servers, properties)
+        cluster = Cluster.at(brokers)
         _abort_id(cluster, transactional_id, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     if transactional_id is not None or topic is None or partition is None or producer_id is None:
@@ -54,7 +53,7 @@ def abort(
             "use either an ID, or --topic, --partition and --producer-id of a hanging transaction",
             hint="Find open ones with: tidemill transaction list; tidemill transaction find",
         )
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     _abort_hanging(
         cluster, (topic, partition), producer_id, yes=yes, dry_run=dry_run, as_json=as_json
     )

@@ -12,7 +12,7 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, Property, command_group
+from tidemill.cli.options import LOCAL, Brokers, Json, command_group
 from tidemill.cli.transaction.abort import abort, partition_dicts
 from tidemill.cli.transaction.find import find
 from tidemill.cli.transaction.requests import describe_id, list_ids
@@ -86,8 +86,7 @@ def list_all(
     open_longer_than: OpenLongerThan = None,
     id_pattern: IdPattern = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """List transactional ids, with the state of the last transaction of each."""
     longer = None
@@ -99,7 +98,7 @@ def list_all(
         "open_longer_than_ms": longer,
         "id_pattern": id_pattern,
     }
-    rows = _rows(Cluster.at(servers, properties), filters)
+    rows = _rows(Cluster.at(brokers), filters)
     if as_json:
         output.emit_json(rows)
     else:
@@ -144,11 +143,10 @@ def describe(
         str, typer.Argument(metavar="ID", help="Transactional id of the producer.")
     ],
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Show a transactional id: its producer, and its open transaction."""
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         found = describe_id(requests, transactional_id)
     if as_json:
         output.emit_json(_description_dict(found))

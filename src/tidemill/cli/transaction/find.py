@@ -11,7 +11,7 @@ from tidemill.cli import output
 from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster, TopicPartitionKey, is_internal
 from tidemill.cli.group.lag import stable_offsets
-from tidemill.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, OnlyPartition, Property
+from tidemill.cli.options import LOCAL, Brokers, Json, OnlyPartition
 from tidemill.kafka_client.admin.open_writes import open_writes
 
 
@@ -22,8 +22,7 @@ def find(
     ] = None,
     partition: OnlyPartition = None,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Find the open transactions that hold readers of topics back.
 
@@ -33,7 +32,7 @@ def find(
     """
     if partition and len(topics or ()) != 1:
         raise output.UsageError("--partition needs one TOPIC")
-    cluster = Cluster.at(servers, properties)
+    cluster = Cluster.at(brokers)
     with requests_to(cluster) as requests:
         found = open_writes(requests, _partitions(cluster, topics, partition))
     keys = sorted({each.key for each in found})

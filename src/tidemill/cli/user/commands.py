@@ -21,17 +21,7 @@ from tidemill.cli.acl.presets import (
 from tidemill.cli.acl.text import rule_text
 from tidemill.cli.broker_requests import requests_to
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    Config,
-    DataDir,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, Config, DataDir, DryRun, Json, Yes, command_group
 from tidemill.state.security.scram import DEFAULT_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS
 from tidemill.state.security.types import ScramMechanism
 
@@ -83,8 +73,7 @@ def create(
     data_dir: DataDir = None,
     admin: Admin = False,
     config: Config = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Create a user, or change its password.
 
@@ -113,7 +102,7 @@ def create(
         from tidemill.cli.acl.requests import create_rules
         from tidemill.cli.user.requests import set_password
 
-        with requests_to(Cluster.at(servers, properties)) as requests:
+        with requests_to(Cluster.at(brokers)) as requests:
             set_password(requests, name, password, kinds, iterations)
             if rules:
                 create_rules(requests, rules)
@@ -127,13 +116,12 @@ def set_password_(
     name: Name,
     password_file: PasswordFile = None,
     iterations: Iterations = DEFAULT_ITERATIONS,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Change the password of a user that exists, for all its mechanisms."""
     from tidemill.cli.user.requests import list_users, set_password
 
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         found = list_users(requests).get(name)
         if found is None:
             raise output.NotFoundError(
@@ -145,15 +133,11 @@ def set_password_(
 
 
 @app.command("list")
-def list_(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List users with their mechanisms."""
     from tidemill.cli.user.requests import list_users
 
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         found = list_users(requests)
     if as_json:
         output.emit_json(
@@ -179,17 +163,11 @@ def list_(
 
 
 @app.command()
-def delete(
-    name: Name,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def delete(name: Name, yes: Yes = False, dry_run: DryRun = False, brokers: Brokers = LOCAL) -> None:
     """Delete a user, and end its connections. Rules that name it stay: see acl delete --user."""
     from tidemill.cli.user.requests import delete_user, list_users
 
-    with requests_to(Cluster.at(servers, properties)) as requests:
+    with requests_to(Cluster.at(brokers)) as requests:
         if dry_run:
             if name not in list_users(requests):
                 raise output.NotFoundError(f"there is no user {name!r}")

@@ -9,15 +9,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.boards import Boards, Declared, Every, Names, error_of
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.cli.stopping import until_signal
 from tidemill.sql.views.topics import VIEWS
 
@@ -30,24 +22,15 @@ _COLUMNS: output.Columns = {**output.titled("name", "state", "read", "file"), "E
 
 
 @app.command("list", short_help="List the views with their state.")
-def list_views(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_views(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List the views with their state, as their worker last published it."""
-    _BOARDS.emit_list(servers, properties, _COLUMNS, as_json=as_json)
+    _BOARDS.emit_list(brokers, _COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a view: its query, its state and its file.")
-def describe(
-    name: Name,
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def describe(name: Name, as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """Show a view: its query, its state, and the file with the copy of its rows."""
-    _, board = _BOARDS.find(name, servers, properties)
+    _, board = _BOARDS.find(name, brokers)
     found = _BOARDS.described(board, name)
     if as_json:
         output.emit_json(found)
@@ -58,28 +41,22 @@ def describe(
 
 
 @app.command(short_help="Stop keeping a view current for now.")
-def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def pause(name: Name, brokers: Brokers = LOCAL) -> None:
     """Stop keeping a view current for now. Its rows stay as they are."""
-    _BOARDS.pause(name, servers, properties, paused=True)
+    _BOARDS.pause(name, brokers, paused=True)
 
 
 @app.command(short_help="Continue a view that was paused or has failed.")
-def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def resume(name: Name, brokers: Brokers = LOCAL) -> None:
     """Continue a view that was paused or has failed."""
-    _BOARDS.pause(name, servers, properties, paused=False)
+    _BOARDS.pause(name, brokers, paused=False)
 
 
 @app.command(short_help="Delete a view and its files.")
-def delete(
-    name: Name,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def delete(name: Name, yes: Yes = False, dry_run: DryRun = False, brokers: Brokers = LOCAL) -> None:
     """Delete a view. Its worker ends it and deletes its files; so does one that starts later."""
     question = f"Delete view {name}?"
-    if _BOARDS.delete(name, servers, properties, question, yes=yes, dry_run=dry_run):
+    if _BOARDS.delete(name, brokers, question, yes=yes, dry_run=dry_run):
         print(f"deleted view {name}")
 
 
@@ -91,8 +68,7 @@ def run(
     names: Names = None,
     every: Every = False,
     declared: Declared = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Keep views current in this process, until Ctrl-C or SIGTERM.
 
@@ -106,7 +82,5 @@ def run(
     from tidemill.sql.views.definition import Definition
     from tidemill.sql.views.manager import manager
 
-    kafka = _BOARDS.begin_run(
-        Definition, Definition.decode, names, every, declared, servers, properties
-    )
+    kafka = _BOARDS.begin_run(Definition, Definition.decode, names, every, declared, brokers)
     until_signal(manager(kafka, folder, None if every else names).run)

@@ -19,15 +19,7 @@ from tidemill.cli.boards import (
     Names,
     Replace,
 )
-from tidemill.cli.options import (
-    BOOTSTRAP_DEFAULT,
-    Bootstrap,
-    DryRun,
-    Json,
-    Property,
-    Yes,
-    command_group,
-)
+from tidemill.cli.options import LOCAL, Brokers, DryRun, Json, Yes, command_group
 from tidemill.cli.stopping import until_signal
 from tidemill.cli.webhook.view import COLUMNS, emit_attempts, fields_of
 from tidemill.connect.webhooks.topics import (
@@ -55,8 +47,7 @@ def create(
     file: DefinitionFile,
     replace: Replace = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Create a webhook from a TOML file. A running worker delivers it immediately.
 
@@ -67,7 +58,7 @@ def create(
     from tidemill.connect.webhooks.intake import commit_start
 
     webhook = read_file(file)
-    kafka = BOARDS.kafka(servers, properties)
+    kafka = BOARDS.kafka(brokers)
     BOARDS.create(
         kafka,
         webhook,
@@ -78,13 +69,9 @@ def create(
 
 
 @app.command("list", short_help="List the webhooks with their state and lag.")
-def list_webhooks(
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def list_webhooks(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """List the webhooks with their state and lag, as their workers last published them."""
-    BOARDS.emit_list(servers, properties, COLUMNS, as_json=as_json)
+    BOARDS.emit_list(brokers, COLUMNS, as_json=as_json)
 
 
 @app.command(short_help="Show a webhook: state, lag, what waits, last attempts.")
@@ -94,11 +81,10 @@ def describe(
         int, typer.Option("--attempts", metavar="N", min=0, help="Show the last N attempts.")
     ] = 5,
     as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Show a webhook: state, lag, what waits behind keys that fail, and the last attempts."""
-    kafka, board = BOARDS.find(name, servers, properties)
+    kafka, board = BOARDS.find(name, brokers)
     found = BOARDS.described(board, name)
     last = _last_attempts(kafka, name, attempts) if attempts else []
     if as_json:
@@ -111,12 +97,7 @@ def describe(
 
 
 @app.command("test", short_help="Send a test event, and show the answer.")
-def send_test(
-    name: Name,
-    as_json: Json = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
-) -> None:
+def send_test(name: Name, as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     """Send an event of the type webhook.test, and show the answer.
 
     The worker sends it, since it has the secrets, whatever state the webhook is in. The exit code
@@ -124,7 +105,7 @@ def send_test(
     """
     import uuid
 
-    kafka, _ = BOARDS.find(name, servers, properties)
+    kafka, _ = BOARDS.find(name, brokers)
     number = uuid.uuid4().hex
     BOARDS.order(kafka, name, f"test/{number}")
     deadline = time.monotonic() + WAIT_S
@@ -156,15 +137,15 @@ def _test_result(kafka: Kafka, name: str, number: str) -> dict[str, Any] | None:
 
 
 @app.command(short_help="Stop delivering for now. Nothing is lost.")
-def pause(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def pause(name: Name, brokers: Brokers = LOCAL) -> None:
     """Stop delivering for now. Nothing is lost as long as the topic keeps its records."""
-    BOARDS.pause(name, servers, properties, paused=True)
+    BOARDS.pause(name, brokers, paused=True)
 
 
 @app.command(short_help="Continue a webhook that was paused, disabled or has failed.")
-def resume(name: Name, servers: Bootstrap = BOOTSTRAP_DEFAULT, properties: Property = None) -> None:
+def resume(name: Name, brokers: Brokers = LOCAL) -> None:
     """Continue a webhook that was paused, disabled or has failed, where it stopped."""
-    BOARDS.pause(name, servers, properties, paused=False)
+    BOARDS.pause(name, brokers, paused=False)
 
 
 @app.command(short_help="Deliver records again: one, a range, or all that failed.")
@@ -187,8 +168,7 @@ def redeliver(
         int | None,
         typer.Option("--to", metavar="N", min=0, help="With --from: up to before this offset."),
     ] = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Deliver records again, with the ids that they had, so that receivers can tell.
 
@@ -209,7 +189,7 @@ def redeliver(
         start = offset if first is None else first
         end = to if offset is None else offset + 1
         wanted = {"partition": partition, "from": start, "to": end}
-    kafka, _ = BOARDS.find(name, servers, properties)
+    kafka, _ = BOARDS.find(name, brokers)
     BOARDS.order(kafka, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
     print(f"ordered a redelivery of webhook {name}")
 
@@ -231,8 +211,7 @@ def rotate_secret(
         bool,
         typer.Option("--drop-old", help="Stop signing with the old secrets. Needs no new one."),
     ] = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Sign with a new secret, and with the old one too, until receivers know the new one.
 
@@ -242,7 +221,7 @@ def rotate_secret(
 
     if (reference is None) == (file is None) and not (drop_old and file is None):
         raise output.UsageError("use --to REFERENCE, --file PATH or --drop-old")
-    kafka, board = BOARDS.find(name, servers, properties, to_change=True)
+    kafka, board = BOARDS.find(name, brokers, to_change=True)
     webhook = Webhook.decode(board.definitions[name])
     if file is not None:
         reference = f"${{file:{_new_secret_file(file)}}}"
@@ -278,8 +257,7 @@ def delete(
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Delete a webhook, its position and the topic with its attempts.
 
@@ -287,7 +265,7 @@ def delete(
     """
     topics = [attempts_topic(name), *([dead_letters_topic(name)] if letters else [])]
     question = f"Delete webhook {name} and its position?"
-    kafka = BOARDS.delete(name, servers, properties, question, topics, yes=yes, dry_run=dry_run)
+    kafka = BOARDS.delete(name, brokers, question, topics, yes=yes, dry_run=dry_run)
     if kafka is None:
         return
     _delete_group(kafka, name)
@@ -320,8 +298,7 @@ def run(
     names: Names = None,
     every: Every = False,
     declared: Declared = None,
-    servers: Bootstrap = BOOTSTRAP_DEFAULT,
-    properties: Property = None,
+    brokers: Brokers = LOCAL,
 ) -> None:
     """Deliver webhooks in this process, until Ctrl-C or SIGTERM.
 
@@ -332,7 +309,7 @@ def run(
     from tidemill.connect.webhooks.definition import Webhook
     from tidemill.connect.webhooks.manager import manager
 
-    kafka = BOARDS.begin_run(Webhook, Webhook.decode, names, every, declared, servers, properties)
+    kafka = BOARDS.begin_run(Webhook, Webhook.decode, names, every, declared, brokers)
     # What waits is many small objects without cycles: collections would only look at them.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
