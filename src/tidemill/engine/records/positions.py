@@ -53,16 +53,16 @@ class Positions:
         Raises:
             TidemillError: as ``Partitions.log`` and ``check_leader_epoch``.
         """
+        (known,) = self.find_now(topic, [(partition, at, leader_epoch)], isolation)
+        if known is not None:
+            return OffsetAt(known[0], None, known[1])
         log = self._partitions.log(topic, partition)
         if leader_epoch is not None:
             check_leader_epoch(log, leader_epoch)
-        if at is Position.EARLIEST:
-            return OffsetAt(log.log_start_offset, None, log.leader_epoch)
         # A client must see what it wrote without waiting for the disk: sync that first.
         await self._synced(log)
-        committed = isolation is Isolation.READ_COMMITTED
-        limit = log.last_stable_offset if committed else log.high_watermark
-        if at is Position.LATEST:
+        limit = _limit(log, isolation is Isolation.READ_COMMITTED)
+        if at is _LATEST:
             return OffsetAt(limit, None, log.leader_epoch)
         # The search decodes a batch, and clients ask for thousands of partitions.
         found = await self._slices.run(
@@ -105,7 +105,7 @@ class Positions:
             elif at is _EARLIEST:
                 found.append((head.start_offset, epoch))
             elif at is _LATEST and head.high_watermark == head.end_offset:
-                found.append((log.last_stable_offset if committed else head.end_offset, epoch))
+                found.append((_limit(log, committed), epoch))
             else:
                 found.append(None)
         return found
@@ -179,3 +179,8 @@ class Positions:
             )
             for each in self._partitions.log(topic, partition).producers
         ]
+
+
+def _limit(log: PartitionLog, committed: bool) -> int:
+    """Return the offset below which records count."""
+    return log.last_stable_offset if committed else log.high_watermark
