@@ -144,6 +144,25 @@ class Follower:
         """Return the partitions that were not read to these ends."""
         return [place for place, read in self.positions.items() if read < ends.get(place, 0)]
 
+    def to_end(self, ends: Mapping[Partition, int]) -> Iterator[Message]:
+        """Yield the records until all partitions were read to these ends.
+
+        Raises:
+            UnreachableError: for ``READ_S`` no record has come.
+            KafkaException: a partition can't be read.
+        """
+        deadline = time.monotonic() + READ_S
+        while behind := self.behind(ends):
+            if time.monotonic() > deadline:
+                raise UnreachableError(
+                    f"topic {behind[0][0]} can't be read to its end within {READ_S:g} s",
+                    hint="A transaction that is still open holds readers back: tidemill "
+                    "transaction find",
+                )
+            for message in self.poll(0.05):
+                deadline = time.monotonic() + READ_S
+                yield message
+
     def close(self) -> None:
         """Close the client."""
         self._consumer.close()
@@ -382,21 +401,11 @@ def messages_to_end(
         return
     isolation = "read_committed" if committed else "read_uncommitted"
     follower = Follower.of(kafka, client, ends, isolation, starts, fetch_wait_max_ms=50)
-    deadline = time.monotonic() + READ_S
     with contextlib.closing(follower):
-        while follower.behind(ends):
-            if time.monotonic() > deadline:
-                raise UnreachableError(
-                    f"topic {topic} can't be read to its end within {READ_S:g} s",
-                    hint="A transaction that is still open holds readers back: tidemill "
-                    "transaction find",
-                )
-            try:
-                for message in follower.poll(0.05):
-                    deadline = time.monotonic() + READ_S
-                    yield message
-            except KafkaException as error:
-                raise kafka.translate(error.args[0], f"read topic {topic}") from error
+        try:
+            yield from follower.to_end(ends)
+        except KafkaException as error:
+            raise kafka.translate(error.args[0], f"read topic {topic}") from error
 
 
 def end_offsets(kafka: Kafka, client: str, topic: str) -> dict[Partition, int]:

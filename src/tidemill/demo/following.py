@@ -137,7 +137,7 @@ class Following:
         read = (*topics.SENT, *captured)
         ends = _by_topic(topics.end_offsets(parts.address, read))
         self._wait_for_the_pipeline(ends)
-        parts.follower.read_up_to(topics.end_offsets(parts.address, topics.TOPICS), timeout_s=60)
+        parts.follower.read_up_to(topics.end_offsets(parts.address, topics.TOPICS))
         running = self._running()
         self._listener(running)
         self._listener(Checking(sum(running.results.counts.values())))

@@ -6,8 +6,7 @@ no thread.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -75,19 +74,18 @@ class ResultsFollower:
 
     def poll(self, timeout_s: float) -> None:
         """Read the new records. Wait up to ``timeout_s`` for the first one."""
+        self._take(self._follower.poll(timeout_s))
+
+    def read_up_to(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Read until each partition has been read to its end. Other topics are ignored."""
+        self._take(self._follower.to_end(ends))
+
+    def _take(self, messages: Iterable[Message]) -> None:
         try:
-            for message in self._follower.poll(timeout_s):
+            for message in messages:
                 self._add(message, str(message.topic()))
         except KafkaException as error:
             raise ResultsError(f"the results can't be read: {error.args[0].str()}") from error
-
-    def read_up_to(self, ends: Mapping[tuple[str, int], int], timeout_s: float) -> None:
-        """Poll until each partition has been read to its end. Other topics are ignored."""
-        deadline = time.monotonic() + timeout_s
-        while behind := self._follower.behind(ends):
-            if time.monotonic() > deadline:
-                raise ResultsError(f"{behind} were not read to their ends within {timeout_s:g} s")
-            self.poll(0.1)
 
     def _add(self, message: Message, topic: str) -> None:
         key, value = message.key(), message.value()

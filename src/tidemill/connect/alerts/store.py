@@ -7,10 +7,10 @@ write silences and acknowledgements without it. Must not know: what the records 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Message
 
 from tidemill.confluent.clients import Kafka, flush_while_reachable
 from tidemill.confluent.reading import Follower, end_offsets, read_table
@@ -80,6 +80,11 @@ def read_alerts(kafka: Kafka) -> dict[str, Stored]:
     return {each[0]: each[1] for each in found if each is not None and each[1] is not None}
 
 
+def _decoded(messages: Iterable[Message]) -> Iterator[Record]:
+    found = (decode(message.key() or b"", message.value()) for message in messages)
+    return (each for each in found if each is not None)
+
+
 def create_topic(kafka: Kafka) -> None:
     """Create the topic if it is missing."""
     kafka.create_topics(_CLIENT, {ALERTS: (1, ALERTS_CONFIG)})
@@ -120,25 +125,24 @@ class AlertTopic:
         """Yield all records that the topic has now.
 
         Raises:
+            TidemillError: the topic can't be read.
             UnreachableError: no broker answers.
         """
         ends = end_offsets(self._kafka, _CLIENT, ALERTS)
-        while self._follower.behind(ends):
-            yield from self._poll(0.1)
+        try:
+            yield from _decoded(self._follower.to_end(ends))
+        except KafkaException as error:
+            raise self._kafka.translate(error.args[0], f"read topic {ALERTS}") from error
 
     def orders(self, timeout_s: float) -> list[Record]:
         """Return what commands and pages have written. Wait for the first record only."""
         with contextlib.suppress(KafkaException):  # writing says that a broker is away
             return [
-                each for each in self._poll(timeout_s) if each[0].partition("/")[0] in _OF_OTHERS
+                each
+                for each in _decoded(self._follower.poll(timeout_s))
+                if each[0].partition("/")[0] in _OF_OTHERS
             ]
         return []
-
-    def _poll(self, timeout_s: float) -> Iterator[Record]:
-        for message in self._follower.poll(timeout_s):
-            found = decode(message.key() or b"", message.value())
-            if found is not None:
-                yield found
 
     def write(self, changes: Mapping[str, Stored | None]) -> None:
         """Write records, all of them or none.

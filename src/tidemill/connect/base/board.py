@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 from confluent_kafka import KafkaException
 
-from tidemill.confluent.clients import REQUEST_S, Kafka, flush_while_reachable
+from tidemill.confluent.clients import Kafka, flush_while_reachable
 from tidemill.confluent.reading import Follower, end_offsets, read_table
 from tidemill.errors import UnreachableError
 
@@ -111,14 +111,15 @@ class BoardFollower:
         """Take over all records that the topic has now.
 
         Raises:
+            TidemillError: the topic can't be read.
             UnreachableError: no broker answers.
         """
         ends = end_offsets(self._kafka, _client(self._topic), self._topic)
-        deadline = time.monotonic() + REQUEST_S
-        while self._follower.behind(ends):
-            if time.monotonic() > deadline:
-                raise UnreachableError(f"topic {self._topic} can't be read to its end")
-            self.poll(0.1)
+        try:
+            for message in self._follower.to_end(ends):
+                self.board.apply(message.key() or b"", message.value())
+        except KafkaException as error:
+            raise self._kafka.translate(error.args[0], f"read topic {self._topic}") from error
 
     def close(self) -> None:
         """Close the client."""
