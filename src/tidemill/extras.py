@@ -1,15 +1,17 @@
 """Names the optional packages of tidemill (its extras), finds what is missing, and says what to do.
 
-It looks packages up and imports none of them. Must not know: any floor.
+It looks packages up, and imports only what ``load`` is asked for. Must not know: any floor.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tidemill.errors import TidemillError
 
@@ -71,6 +73,26 @@ class Package:
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra, for a hint."""
     return f"pip install 'tidemill[{extra}]' (in a checkout: pip install '.[{extra}]')"
+
+
+def not_installed(extra: str) -> tuple[str, str]:
+    """Return the message and the hint of an error: the main package of an extra is missing."""
+    name = next(iter(EXTRAS[extra]))
+    return f"the package {name} is not installed", f"Install it: {how_to_install(extra)}."
+
+
+def load(extra: str, error: type[TidemillError]) -> Any:
+    """Import the main package of an extra, and return it.
+
+    Raises:
+        TidemillError: of the type ``error``: it is not installed. The hint says how to install it.
+    """
+    module = next(iter(EXTRAS[extra].values()))
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        message, hint = not_installed(extra)
+        raise error(message, hint=hint) from None
 
 
 def extra_of(module: str | None) -> str | None:

@@ -14,7 +14,7 @@ from tidemill.connect.cdc.contract import Capture
 from tidemill.demo.database.tables import DatabaseError, Dialect, Tables
 from tidemill.demo.topics import SOURCE
 from tidemill.errors import TidemillError
-from tidemill.extras import how_to_install
+from tidemill.extras import load
 
 SCHEMA = "tidemill_demo"
 _DIALECT = Dialect(parameter="%s", whole="INTEGER", time="TIMESTAMPTZ", schema=SCHEMA)
@@ -118,14 +118,7 @@ class PostgresDatabase:
 
 
 def _driver() -> Any:
-    try:
-        import psycopg
-    except ImportError:
-        raise DatabaseError(
-            "the package psycopg is not installed",
-            hint=f"Install it: {how_to_install('postgres')}.",
-        ) from None
-    return psycopg
+    return load("postgres", DatabaseError)
 
 
 def _translated(error: Exception) -> DatabaseError:

@@ -15,7 +15,7 @@ from tidemill.connect.base.secrets import Secret
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.errors import DefinitionError, SetupError
 from tidemill.connect.cdc.postgres.types import SESSION
-from tidemill.extras import how_to_install
+from tidemill.extras import load
 
 _LONGEST_NAME = 63
 _CONNINFO = (
@@ -56,14 +56,7 @@ class Settings:
 
 def driver() -> Any:
     """Import the package psycopg, which is an optional dependency."""
-    try:
-        import psycopg
-    except ImportError:
-        raise SetupError(
-            "the package psycopg is not installed",
-            hint=f"Install it: {how_to_install('postgres')}.",
-        ) from None
-    return psycopg
+    return load("postgres", SetupError)
 
 
 def settings_of(capture: Capture) -> Settings:

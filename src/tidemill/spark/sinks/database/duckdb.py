@@ -16,7 +16,7 @@ from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tidemill.extras import how_to_install
+from tidemill.extras import load, not_installed
 from tidemill.spark.errors import MissingPackageError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns
 from tidemill.spark.sinks.database.rows import Layout
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 BUSY_S = 30.0
 """Seconds to wait while another process has the file open."""
 _PAUSE_S = 0.05
-_MISSING = ("the package duckdb is not installed", f"Install it: {how_to_install('duckdb')}.")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class DuckDBSink(FileTableSink):
     def check(self, context: QueryContext) -> Iterable[Mistake]:
         yield from super().check(context)
         if find_spec("duckdb") is None:
-            yield Mistake(*_MISSING)
+            yield Mistake(*not_installed("duckdb"))
 
     def upsert_table(self) -> UpsertTable[Any]:
         return DuckDBTable(self.path, self.table, self.key_columns, as_columns(self.order_by))
@@ -154,12 +153,7 @@ class DuckDBTable(UpsertTable["duckdb.DuckDBPyConnection"]):
 
 def _module() -> Any:
     """Import the package, which is an optional dependency."""
-    try:
-        import duckdb
-    except ImportError:
-        message, hint = _MISSING
-        raise MissingPackageError(message, hint=hint) from None
-    return duckdb
+    return load("duckdb", MissingPackageError)
 
 
 def _same(one: str, other: str) -> str:

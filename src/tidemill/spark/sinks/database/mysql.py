@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tidemill.extras import how_to_install
+from tidemill.extras import load
 from tidemill.spark.errors import MissingPackageError, OptionError, SinkError
 from tidemill.spark.sinks.base import DELETED, Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.database.rows import VERSION, Column, Layout
@@ -321,14 +321,7 @@ def _parsed(url: str) -> dict[str, Any]:
 
 def _module() -> Any:
     """Import the package, which is an optional dependency."""
-    try:
-        import pymysql
-    except ImportError:
-        raise MissingPackageError(
-            "the package PyMySQL is not installed",
-            hint=f"Install it: {how_to_install('mariadb')}.",
-        ) from None
-    return pymysql
+    return load("mariadb", MissingPackageError)
 
 
 def _text(error: BaseException) -> Exception:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from tidemill.extras import how_to_install
+from tidemill.extras import load
 from tidemill.spark.errors import MissingPackageError, OptionError, SchemaError
 
 LONGEST_NAME = 63
@@ -28,14 +28,7 @@ _HOW = (
 
 def driver() -> Any:
     """Import the package psycopg, which is an optional dependency."""
-    try:
-        import psycopg
-    except ImportError:
-        raise MissingPackageError(
-            "the package psycopg is not installed",
-            hint=f"Install it: {how_to_install('postgres')}.",
-        ) from None
-    return psycopg
+    return load("postgres", MissingPackageError)
 
 
 def check(dsn: str, table: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidemill.duration import microseconds
-from tidemill.extras import how_to_install
+from tidemill.extras import load
 from tidemill.spark.errors import MissingPackageError, OptionError, SinkError
 from tidemill.spark.sinks.base import Mistake, QueryContext, as_columns, mistakes_of
 from tidemill.spark.sinks.documents.store import Document, DocumentSink, DocumentStore, text_of
@@ -223,14 +223,7 @@ def _check(url: str) -> None:
 
 def _module() -> Any:
     """Import the package, which is an optional dependency."""
-    try:
-        import redis
-    except ImportError:
-        raise MissingPackageError(
-            "the package redis is not installed",
-            hint=f"Install it: {how_to_install('redis')}.",
-        ) from None
-    return redis
+    return load("redis", MissingPackageError)
 
 
 def _hint(driver: Any, error: BaseException) -> str:

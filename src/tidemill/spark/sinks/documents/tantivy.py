@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tidemill.extras import how_to_install
+from tidemill.extras import load
 from tidemill.spark.errors import MissingPackageError, RowError, SchemaError, SinkError
 from tidemill.spark.sinks.base import Columns, Mistake, QueryContext, as_columns
 from tidemill.spark.sinks.database.rows import Column, Layout
@@ -333,11 +333,4 @@ def _difference(found: dict[str, str], wanted: dict[str, str]) -> str:
 
 def _module() -> Any:
     """Import the package, which is an optional dependency."""
-    try:
-        import tantivy
-    except ImportError:
-        raise MissingPackageError(
-            "the package tantivy is not installed",
-            hint=f"Install it: {how_to_install('search')}.",
-        ) from None
-    return tantivy
+    return load("search", MissingPackageError)
