@@ -123,6 +123,23 @@ def test_a_file_system_is_synced_as_a_whole_on_linux_only(
     assert not system.sync_file_system(file)
 
 
+def test_a_file_is_replaced_durably_and_never_seen_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    path.write_text("old")
+    seen: list[tuple[str, str]] = []
+
+    def sync(fd: int) -> None:
+        is_folder = Path(f"/dev/fd/{fd}").resolve() == tmp_path.resolve()
+        seen.append(("folder" if is_folder else "file", path.read_text()))
+
+    monkeypatch.setattr(system, "fullsync", sync)
+    system.replace_file(path, "new")
+    assert seen == [("file", "old"), ("folder", "new")]
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_buffers_are_written_one_after_the_other_without_pwritev(file: int, mac: list[int]) -> None:
     assert system.write_at(file, [b"abc", bytearray(b"de"), memoryview(b"f")], 2) == 6
     assert os.pread(file, 100, 0) == b"\0\0abcdef"

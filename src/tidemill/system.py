@@ -18,6 +18,7 @@ import socket
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -85,6 +86,26 @@ def fullsync(fd: int) -> None:
         else:
             return
     os.fsync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which files a folder has."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fullsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file durably. After a crash it has the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        fullsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_file_system(fd: int) -> bool:

@@ -122,7 +122,7 @@ def test_a_file_that_is_missing_between_two_is_found(
         list(archived(tmp_path))
 
 
-@pytest.mark.parametrize("step", ["_checkpoint", "_write", "_sync_folder", "_delete"])
+@pytest.mark.parametrize("step", ["_checkpoint", "_write", "sync_folder", "_delete"])
 def test_a_failure_at_any_step_loses_nothing_and_it_can_be_repeated(
     kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

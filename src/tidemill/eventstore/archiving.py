@@ -27,6 +27,7 @@ from tidemill.eventstore.index_files import index_path, remove
 from tidemill.eventstore.log import Log, Record
 from tidemill.eventstore.state import Head
 from tidemill.eventstore.store import Store
+from tidemill.system import sync_folder
 
 _CLIENT = "tidemill-archive"
 _MAGIC = b"TMA1"
@@ -87,7 +88,7 @@ def archive(
             count = _write(records, log.scan(first), head.offset)
         if sum(1 for _ in read(records)) != count:
             raise ArchiveError(f"{records} has other records than were written")
-        _sync_folder(folder)
+        sync_folder(folder)
     except OSError as error:
         raise ArchiveError(f"the archive in {folder} can't be written: {error}") from error
     _delete(kafka, topic, head.offset)
@@ -218,14 +219,6 @@ def _checkpoint(index: Path, folder: Path) -> tuple[Head, Path]:
         os.fsync(file.fileno())
     unfinished.replace(path)
     return head, path
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _delete(kafka: Kafka, topic: str, offset: int) -> None:

@@ -9,13 +9,13 @@ know: what is read, Spark's classes. Source: Spark's ``OffsetSeqLog`` and ``Comm
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.spark.errors import PipelineError
+from tidemill.system import replace_file
 
 KEPT = 100
 """Batches whose files are kept, as by Spark."""
@@ -119,20 +119,11 @@ class BatchLog:
 
     def _write(self, kind: str, name: str, text: str) -> None:
         folder = self.folder / kind
-        path, temporary = folder / name, folder / f".{name}.tmp"
+        path = folder / name
         try:
             # Hadoop would check the file against a checksum of what was there before.
             (folder / f".{name}.crc").unlink(missing_ok=True)
-            with temporary.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            replace_file(path, text)
         except OSError as error:
             raise PipelineError(f"{path} can't be written: {error.strerror}") from error
 

@@ -29,6 +29,7 @@ from typing import Any, Self
 from tidemill.spark.base.plan_difference import difference
 from tidemill.spark.errors import PipelineError, PipelineRunningError
 from tidemill.spark.pipelines.earlier_fingerprints import converted
+from tidemill.system import replace_file
 
 _IDENTITY = "identity.json"
 _EARLIER = "earlier.json"
@@ -266,12 +267,7 @@ class Checkpoint:
         path = self.folder / name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            with temporary.open("w") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            replace_file(path, json.dumps(content))
         except OSError as error:
             raise PipelineError(f"{path} can't be written: {error.strerror}") from error
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.spark.errors import SinkError
+from tidemill.system import replace_file
 
 _FINGERPRINT_LETTERS = 16
 _LOCAL = re.compile(r"^file:(?://)?(?=/[^/])")
@@ -93,23 +93,9 @@ class StartedBatch:
         if identity is None:
             return
         try:
-            temporary = self._path.with_suffix(".tmp")
-            with temporary.open("w") as file:
-                json.dump(identity.to_json(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
-            _sync_folder(self._path.parent)
+            replace_file(self._path, json.dumps(identity.to_json()))
         except OSError as error:
             raise SinkError(f"can't write {self._path}: {error.strerror}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def local_path(address: str) -> str:
