@@ -223,8 +223,8 @@ static int record(const Append *on, const struct iovec *parts)
     return tm_keep(head, parts, on->views, on->total);
 }
 
-/* Let the partition go offline with the present error: of what is written, perhaps only a part is
- * recorded. */
+/* Let the partition go offline with the present error, and its file end where it did before: of what is
+ * written, perhaps only a part is recorded. */
 static void lose(const Append *on)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL;
@@ -247,9 +247,16 @@ static int put(Append *on)
         parts[i] = (struct iovec){on->buffers[i].buf, (size_t)on->buffers[i].len};
     if (find_place(on) < 0) return -1;
     stamp(on);
-    PyObject *segment = Py_NewRef((PyObject *)on->segment), *table = Py_NewRef((PyObject *)on->table);
+    tm_segment *segment = (tm_segment *)Py_NewRef((PyObject *)on->segment);
+    PyObject *table = Py_NewRef((PyObject *)on->table);
+    const int64_t end = on->head->end_offset, size = segment->size, segment_end = segment->end_offset;
     int failed = write_batches(on, parts);
-    if (!failed && (failed = record(on, parts)) < 0) lose(on);
+    if (!failed && (failed = record(on, parts)) < 0) {
+        on->head->end_offset = end;
+        segment->size = size;
+        segment->end_offset = segment_end;
+        lose(on);
+    }
     Py_DECREF(segment);
     Py_DECREF(table);
     return failed;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
@@ -15,6 +17,7 @@ from tidemill.log.errors import (
 )
 from tidemill.log.format.batch import iter_headers, parse_header
 from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.steps import run_steps
 
 
@@ -202,4 +205,61 @@ def test_a_write_that_cannot_be_undone_takes_the_partition_offline(partition: On
     partition.store = open_store("/data", partition.clock, partition.fs)
     log = partition.log()
     assert [record.offset for record in read_records(log)] == [0]
-    assert partition.store.reports[0].removed_bytes == 30
+    assert partition.store.reports == []  # the stop has cut off the 30 bytes
+
+
+def fail_behind_a_whole_batch(partition: OnePartition, *, zeros: bool) -> PartitionLog:
+    """Let the write of two batches end in the second one, and the truncation behind it fail.
+
+    Args:
+        zeros: whether the file can be overwritten then.
+    """
+    log = partition.log()
+    log.append(batch_of(), now_ms=NOW)
+    log.flush()
+    fs, one = partition.fs, batch_of()
+    fs.capacity = fs.used() + len(one) + 30
+    fs.fail("truncate", path=".log", times=-1)
+    write = fs.write_into
+
+    def write_once(*args: Any) -> int:
+        written = write(*args)
+        fs.fail("write", path=".log", times=-1)
+        return written
+
+    with pytest.MonkeyPatch.context() as patched:
+        if not zeros:
+            patched.setattr(fs, "write_into", write_once)
+        with pytest.raises(StorageError, match="could not be undone"):
+            log.append(one + batch_of(), now_ms=NOW, from_client=False)
+    return log
+
+
+def offsets_after_a_restart(partition: OnePartition) -> list[int]:
+    partition.store = open_store("/data", partition.clock, partition.fs)
+    return [record.offset for record in read_records(partition.log())]
+
+
+def test_a_kill_does_not_bring_back_what_was_refused(partition: OnePartition) -> None:
+    fail_behind_a_whole_batch(partition, zeros=True)
+    partition.fs.kill()
+    assert offsets_after_a_restart(partition) == [0]
+
+
+def test_a_checkpoint_cuts_off_what_was_refused(partition: OnePartition) -> None:
+    log = fail_behind_a_whole_batch(partition, zeros=False)
+    with pytest.raises(StorageError):
+        partition.store.checkpoint()
+    partition.fs.clear_faults()
+    partition.store.checkpoint()
+    active = log.segments[-1]
+    assert len(partition.fs.content(active.path())) == active.size
+    partition.fs.kill()
+    assert offsets_after_a_restart(partition) == [0]
+
+
+def test_a_stop_cuts_off_what_was_refused(partition: OnePartition) -> None:
+    fail_behind_a_whole_batch(partition, zeros=False)
+    partition.fs.clear_faults()
+    partition.store.close()
+    assert offsets_after_a_restart(partition) == [0]

@@ -15,7 +15,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count, islice
 
 from tidemill import system
@@ -317,10 +317,41 @@ class LogFile(extension.FileFields):
             raw.truncate(self.size)
         except OSError as second:
             self.broken = True
+            self._blank(raw)
             raise StorageError(
                 f"writing to {self.path} failed ({error.strerror or error}) and could not be "
                 f"undone ({second.strerror or second}); it is valid up to byte {self.size}"
             ) from error
+
+    def _blank(self, raw: RawFile) -> None:
+        """Fill what is behind the end with zeros if the disk allows it.
+
+        Recovery takes zeros for an unfinished write. Otherwise it would find whole batches there,
+        which were refused.
+        """
+        position = self.size
+        with suppress(OSError):
+            while (left := raw.size() - position) > 0:
+                position += raw.pwrite((bytes(min(left, _AGAIN_BYTES)),), position)
+
+    def cut_back(self, size: int) -> None:
+        """Remove what a failed append has left behind ``size``. Nothing can be appended then.
+
+        Raises:
+            StorageError: the disk refuses that. Call it again later.
+        """
+        self.broken = True
+        self.size = size
+        raw = self._pool.pin(self)
+        try:
+            if raw.size() > size:
+                self._blank(raw)
+                raw.truncate(size)
+        except OSError as error:
+            raise storage_error(error, "truncating", self.path) from error
+        finally:
+            self.dirty = True
+            self._pool.unpin(self)
 
     def pread(self, length: int, position: int) -> bytes:
         """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread."""

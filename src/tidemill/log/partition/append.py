@@ -9,6 +9,7 @@ no waiting and no protocol.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tidemill.log.config.topic import LogConfig
@@ -234,11 +235,15 @@ class Appender:
         Raises:
             StorageError: always.
         """
+        chain = self._chain
         error = StorageError(
-            f"{self._chain.tp} is offline: {self._chain.active.file.path} has batches that could "
-            f"not be recorded in memory ({cause!r}); a restart of the broker finds them"
+            f"{chain.tp} is offline until the broker is restarted: batches that were written to "
+            f"{chain.active.file.path} could not be recorded in memory ({cause!r})"
         )
-        self._chain.go_offline(error)
+        chain.go_offline(error)
+        chain.active.file.broken = True
+        with suppress(StorageError, MemoryError):  # the next checkpoint tries it again
+            chain.cut_back()
         raise error from cause
 
     def roll(self, now_ms: int) -> Segment:

@@ -181,6 +181,18 @@ class SegmentChain:
             if self.env.on_offline is not None:
                 self.env.on_offline(self.tp, error)
 
+    def cut_back(self) -> None:
+        """Remove what a refused append has left in the active segment's file; offline only.
+
+        A restart would take it for records.
+
+        Raises:
+            StorageError: the disk refuses that. Call it again later.
+        """
+        active = self.active
+        if active.file.broken:
+            active.file.cut_back(active.size)
+
     def close(self) -> None:
         """Close all files."""
         for segment in self.segments:

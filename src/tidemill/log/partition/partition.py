@@ -398,9 +398,15 @@ class PartitionLog:
             self.finish_sync(ticket)
 
     def advance_recovery_point(self) -> None:
-        """Advance the recovery point if that is due; see ``RecoveryPoint.advance``."""
+        """Advance the recovery point if that is due; see ``RecoveryPoint.advance``.
+
+        If the partition is offline, remove what a refused append has left; see
+        ``SegmentChain.cut_back``.
+        """
         if self.chain.failure is None:
             self._point.advance()
+        else:
+            self.chain.cut_back()
 
     def snapshot_sync(self) -> SnapshotSync | None:
         """Return the sync of the recovery point's snapshot; None if there is nothing to sync."""

@@ -9,6 +9,7 @@ format.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex
@@ -71,7 +72,7 @@ def write_manifest(env: Environment, data_dir: str, entries: Iterable[ManifestEn
 
 
 def sync_offline(logs: Iterable[PartitionLog], journal: Journal) -> bool:
-    """Sync the logs that went offline; blocks.
+    """Sync the logs that went offline, without what refused appends have left; blocks.
 
     Returns:
         Whether none of them needs the journal now.
@@ -79,6 +80,8 @@ def sync_offline(logs: Iterable[PartitionLog], journal: Journal) -> bool:
     for log in logs:
         if log.failure is None:
             continue
+        with suppress(StorageError):
+            log.chain.cut_back()
         try:
             log.flush()
         except SyncFailedError:
