@@ -14,8 +14,13 @@ from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.app.projections.sqlite import SQLite
 from tidemill.eventstore.app.snapshots import SnapshotFile
-from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError, NewerFoldError
-from tidemill.eventstore.events import NewEvent
+from tidemill.eventstore.errors import (
+    ConditionFailedError,
+    IndexMismatchError,
+    IndexUnusableError,
+    NewerFoldError,
+)
+from tidemill.eventstore.events import Condition, NewEvent, Query
 from tidemill.eventstore.index import About, IndexFile
 from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.indexing import Indexing
@@ -209,3 +214,30 @@ def test_a_fault_while_the_index_is_written_fails_the_store(
         with pytest.raises(OverflowError):
             store.append("s", new_event())
         monkeypatch.undo()
+
+def test_a_query_of_more_tags_and_types_than_a_statement_takes_is_answered(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One commit with such a condition would make the store unusable for all, for ever."""
+    connect = sqlite3.connect
+
+    def limited(*given: Any, **named: Any) -> sqlite3.Connection:
+        made = connect(*given, **named)
+        made.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 7_000)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    tags = frozenset(f"tag:{number}" for number in range(100))
+    types = [f"type {number}" for number in range(8_000)]
+    both = Query(frozenset(types), tags)
+    with Store(kafka, topic, folder=tmp_path) as store:
+        store.append("s", [NewEvent("e", tags=tags), NewEvent(types[0], tags=tags)])
+        store.append("s", [NewEvent(each) for each in types[1:]])
+        store.append("s", [NewEvent(types[1], tags=tags - {"tag:99"})])
+        store.wait_indexed()
+        poll_until(lambda: not store._state.steps, 30, "all is in the index")
+        assert [each.version for each in store.read_all(queries=[Query(tags=tags)])] == [1, 2]
+        assert [each.version for each in store.read_all(queries=[both])] == [2]
+        with pytest.raises(ConditionFailedError, match="position 2"):
+            store.append("t", [NewEvent("e")], conditions=[Condition((both,))])
+        store.append("t", [NewEvent("e")], conditions=[Condition((both,), after=2)])

@@ -311,19 +311,29 @@ class IndexFile:
         if len(tags) < len(query.tags) or (query.types and not types):
             return []
         # The rows of the first tag are looked through, or the index of types or of categories.
-        tables = [f"tags t{number}" for number in range(len(tags))]
+        tables = ["tags t0"] if tags else []
         if not tags or types or category is not None:
             tables.append("events e")
         position = "t0.position" if tags else "e.position"
-        terms, values = [f"{position} > ?", f"{position} <= ?"], [after, to]
-        for number, tag in enumerate(tags):
-            terms.append(f"t{number}.tag = ? AND t{number}.position = t0.position")
-            values.append(tag)
-        if tags and len(tables) > len(tags):
+        terms = [f"{position} > ?", f"{position} <= ?"]
+        values: list[int | str] = [after, to]
+        if tags:
+            terms.append("t0.tag = ?")
+            values.append(tags[0])
+        if len(tags) > 1:  # not a table for each: SQLite joins 64
+            terms.append(
+                "NOT EXISTS (SELECT 1 FROM json_each(?) w WHERE NOT EXISTS "
+                "(SELECT 1 FROM tags t WHERE t.tag = w.value AND t.position = t0.position))"
+            )
+            values.append(orjson.dumps(tags[1:]).decode())
+        if len(tables) > 1:
             terms.append("e.position = t0.position")
         if types:
-            terms.append(f"e.type IN ({', '.join('?' * len(types))})")
-            values += types
+            # A statement has 32,766 values at most. With few of them, it is planned for their number.
+            few = len(types) <= _IDS
+            among = ", ".join("?" * len(types)) if few else "SELECT value FROM json_each(?)"
+            terms.append(f"e.type IN ({among})")
+            values += types if few else [orjson.dumps(types).decode()]
         if category is not None:
             terms.append("e.category = ?")
             values.append((self._ids(connection, {category or "-"}) or [-1])[0])
