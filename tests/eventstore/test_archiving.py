@@ -15,6 +15,7 @@ from tidemill.eventstore.errors import (
     ArchiveError,
     IdConflictError,
     IndexMismatchError,
+    IndexUnusableError,
     VersionConflictError,
 )
 from tidemill.eventstore.events import NewEvent
@@ -152,3 +153,53 @@ def test_the_checkpoint_of_another_store_is_refused(
         begin_at(kafka, topic, done.checkpoint)
     with Store(kafka, topic) as store:
         assert len(everything(store)) == 2
+
+
+def test_the_archive_of_another_store_is_not_written_over(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """The files of two stores have the same names, and the log of the first is cut already."""
+    folder = tmp_path / "archive"
+    with Store(kafka, topic) as store, Store(kafka, f"{topic}-other") as other:
+        fill(store, 4)
+        fill(other, 5)
+        archive(kafka, topic, folder)
+        kept = {each.name: each.read_bytes() for each in folder.iterdir()}
+        with pytest.raises(ArchiveError, match=f"the archive of store '{topic}'"):
+            archive(kafka, f"{topic}-other", folder)
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == kept
+    assert log_start(kafka, f"{topic}-other") == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database"])
+def test_a_file_that_is_no_checkpoint_does_not_replace_the_index(
+    kafka: Kafka, topic: str, tmp_path: Path, content: bytes
+) -> None:
+    with Store(kafka, topic) as store:
+        fill(store, 3)
+        archive(kafka, topic, tmp_path / "archive")
+        before = everything(store)
+    wrong = tmp_path / "wrong.sqlite"
+    wrong.write_bytes(content)
+    with pytest.raises(IndexUnusableError, match="is not a checkpoint"):
+        begin_at(kafka, topic, wrong)
+    with Store(kafka, topic) as store:
+        assert everything(store) == before
+
+
+def test_only_its_user_can_read_an_archive_and_an_index_made_of_it(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with Store(kafka, topic) as store:
+        fill(store, 3)
+        done = archive(kafka, topic, tmp_path / "archive")
+    begin_at(kafka, topic, done.checkpoint, folder=tmp_path / "new")
+    folders = [tmp_path / "archive", tmp_path / "new"]
+    files = [each for folder in folders for each in (folder, *folder.iterdir())]
+    assert len(files) >= 6
+    assert {each.name for each in files if each.stat().st_mode & 0o077} == set()
+
+
+def test_a_folder_without_an_archive_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="no archive"):
+        list(archived(tmp_path / "mistyped"))

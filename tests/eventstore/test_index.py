@@ -215,6 +215,7 @@ def test_a_fault_while_the_index_is_written_fails_the_store(
             store.append("s", new_event())
         monkeypatch.undo()
 
+
 def test_a_query_of_more_tags_and_types_than_a_statement_takes_is_answered(
     kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -18,11 +19,13 @@ from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.errors import (
     CommitTooLargeError,
     EventStoreError,
+    IndexMismatchError,
     OutcomeUnknownError,
     UnsuitableTopicError,
     VersionConflictError,
 )
 from tidemill.eventstore.events import NONE, Appended, NewEvent, StoredEvent
+from tidemill.eventstore.log import Record
 from tidemill.eventstore.store import Store
 
 
@@ -217,3 +220,30 @@ def test_a_fatal_error_of_the_client_reaches_those_that_use_the_store(
     poll_until(lambda: store.failure is not None, 10, "the store has failed")
     with pytest.raises(EventStoreError, match="client of the store failed"):
         store.append("s", [NewEvent("e")])
+
+
+def test_a_topic_that_was_created_again_under_an_open_store_is_an_error(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client follows the new log at the offset where the old one ended, without an error."""
+    monkeypatch.setattr("tidemill.eventstore.log._IDENTITY_S", 0.0)
+    with Store(kafka, topic, folder=tmp_path / "old") as store:
+        store.append("s", [NewEvent("old")])
+        poll = store._log.poll
+        reads = threading.Event()
+
+        def held(timeout_s: float) -> Iterator[Record]:
+            reads.wait(30)
+            return poll(timeout_s)
+
+        monkeypatch.setattr(store._log, "poll", held)
+        kafka.delete_topics("tests", [topic])
+        poll_until(lambda: topic not in kafka.list_topics("tests"), 30, "the topic is deleted")
+        with Store(kafka, topic, folder=tmp_path / "new") as other:
+            for _ in range(3):
+                other.append("s", [NewEvent("new")])
+            reads.set()
+            poll_until(lambda: store.failure is not None, 30, "the store notices it")
+        assert isinstance(store.failure, IndexMismatchError)
+        with pytest.raises(IndexMismatchError):
+            store.append("s", [NewEvent("mixed")])

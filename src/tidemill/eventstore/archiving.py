@@ -21,9 +21,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException, TopicPartition
 
 from tidemill.confluent.clients import REQUEST_S, Kafka
-from tidemill.eventstore.errors import ArchiveError
+from tidemill.eventstore.errors import ArchiveError, IndexUnusableError
 from tidemill.eventstore.index import About, IndexFile
-from tidemill.eventstore.index_files import index_path, remove
+from tidemill.eventstore.index_files import index_path, make_private, remove
 from tidemill.eventstore.log import Log, Record
 from tidemill.eventstore.state import Head
 from tidemill.eventstore.store import Store
@@ -36,6 +36,7 @@ _RECORD = struct.Struct(">QQI")
 _END = (1 << 64) - 1
 """The offset in front of the digest, which is the last thing in a file."""
 _RECORDS = "records-*.tma"
+_CHECKPOINTS = "checkpoint-*.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +65,24 @@ def archive(
     any point, nothing was deleted, and it can be called again.
 
     Args:
-        folder: the archive. It is created; earlier archives of the same store are in it, too.
+        folder: the archive, for one store. It is created; earlier archives are in it, too. Only
+            this user can read its files, which have what the events have.
         index_folder: the folder of the index, as for ``Store``.
 
     Raises:
-        ArchiveError: the files can't be written, or differ when they are read back.
+        ArchiveError: the files can't be written, or differ when they are read back; or the folder
+            is the archive of another store.
         IndexMismatchError, UnsuitableTopicError: as for ``Store``.
         UnreachableError: no broker answers.
     """
     kafka = Kafka(kafka) if isinstance(kafka, str) else kafka
     folder = Path(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Store(kafka, topic, create=False, folder=index_folder) as store:
             store.wait_indexed()
             about = About(store.identity.cluster, topic, store.identity.topic_id)
+            _check_owner(folder, about)
             head, checkpoint = _checkpoint(index_path(about.cluster, topic, index_folder), folder)
         with contextlib.closing(Log(kafka, topic)) as log:
             first = kafka.start_offsets(_CLIENT, [(topic, 0)])[topic, 0]
@@ -116,29 +120,70 @@ def begin_at(
         identity = log.prepare(create=False)
     path = index_path(identity.cluster, topic, folder)
     about = About(identity.cluster, topic, identity.topic_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
     copy = path.with_name(f"{path.name}.new")
     try:
+        _owner(Path(checkpoint))  # an empty file would become an empty index
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _discard(copy)
+        make_private(copy)
         shutil.copyfile(checkpoint, copy)
         with contextlib.closing(IndexFile(copy, about)):
             pass
-        remove(path)
-        copy.replace(path)
+        remove(path, by=copy)
     except OSError as error:
         raise ArchiveError(f"{checkpoint} can't become the index {path}: {error}") from error
     finally:
-        for suffix in ("", "-wal", "-shm", ".users", ".lock"):
-            copy.with_name(copy.name + suffix).unlink(missing_ok=True)
+        _discard(copy)
     with Store(kafka, topic, create=False, folder=folder) as store:
         return store.head()
+
+
+def _owner(checkpoint: Path) -> About:
+    """Return the log that a checkpoint belongs to.
+
+    Raises:
+        IndexUnusableError: the file is not a checkpoint.
+    """
+    try:
+        there = f"{checkpoint.resolve(strict=True).as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(there, uri=True)) as connection:
+            (found,) = connection.execute("SELECT cluster, topic, topic_id FROM about")
+    except (sqlite3.Error, ValueError) as error:
+        raise IndexUnusableError(f"{checkpoint} is not a checkpoint: {error}") from error
+    return About(*found)
+
+
+def _check_owner(folder: Path, about: About) -> None:
+    """Check that an archive has nothing of another store: its files would be replaced.
+
+    Raises:
+        ArchiveError: it has.
+    """
+    for path in folder.glob(_CHECKPOINTS):
+        found = _owner(path)
+        if found != about:
+            raise ArchiveError(
+                f"{folder} is the archive of store {found.topic!r} with the id {found.topic_id} of "
+                f"cluster {found.cluster}, and not of {about.topic!r} with the id {about.topic_id}",
+                hint="Give each store a folder of its own.",
+            )
+
+
+def _discard(copy: Path) -> None:
+    """Delete what an attempt has left behind."""
+    for suffix in ("", "-wal", "-shm", ".users", ".lock"):
+        copy.with_name(copy.name + suffix).unlink(missing_ok=True)
 
 
 def archived(folder: Path | str) -> Iterator[Record]:
     """Yield all records of an archive, in the order of the log.
 
     Raises:
-        ArchiveError: a file is damaged, or records between two files are missing.
+        ArchiveError: there is no archive, a file is damaged, or records between two files are
+            missing.
     """
+    if not any(each for kind in (_RECORDS, _CHECKPOINTS) for each in Path(folder).glob(kind)):
+        raise ArchiveError(f"there is no archive in {folder}")
     following = None
     for path in sorted(Path(folder).glob(_RECORDS)):
         first = int(path.stem.removeprefix("records-"))
@@ -181,6 +226,8 @@ def _write(path: Path, records: Iterator[Record], end: int) -> int:
     """Write the records below an offset to a file, and return how many there are."""
     digest, count = hashlib.sha256(), 0
     unfinished = path.with_name(f"{path.name}.new")
+    _discard(unfinished)
+    make_private(unfinished)
     with unfinished.open("wb") as file:
         file.write(_MAGIC)
         for record in records:
@@ -202,7 +249,8 @@ def _write(path: Path, records: Iterator[Record], end: int) -> int:
 def _checkpoint(index: Path, folder: Path) -> tuple[Head, Path]:
     """Copy an index into an archive, and return up to where it goes."""
     unfinished = folder / "checkpoint.new"
-    unfinished.unlink(missing_ok=True)
+    _discard(unfinished)
+    make_private(unfinished)
     try:
         with contextlib.closing(sqlite3.connect(index, isolation_level=None)) as connection:
             connection.execute("VACUUM INTO ?", (str(unfinished),))

@@ -76,8 +76,11 @@ def users_path(index: Path) -> Path:
     return index.with_name(index.name + ".users")
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, *, by: Path | None = None) -> None:
     """Delete an index.
+
+    Args:
+        by: the file that takes its place.
 
     Raises:
         IndexUnusableError: another process uses it.
@@ -90,6 +93,8 @@ def remove(path: Path) -> None:
             )
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if by is not None:
+            by.replace(path)
     except OSError as error:
         raise IndexUnusableError(f"the index {path} can't be deleted: {error}") from error
     finally:

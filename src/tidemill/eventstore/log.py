@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection
 
-from tidemill.confluent.clients import REQUEST_S, Kafka
+from tidemill.confluent.clients import REQUEST_S, Kafka, topic_id_text
 from tidemill.confluent.errors import RAISED, error_in
 from tidemill.confluent.reading import Follower
 from tidemill.errors import TidemillError, UnreachableError
@@ -32,6 +32,8 @@ _LARGEST_RECORD = 64 * 1024 * 1024
 _QUEUED_KB = 4 * _LARGEST_RECORD // 1024
 _DELIVERY_MS = 30_000
 """How long a record can stay under way. A writer that waits less does not know its outcome."""
+_IDENTITY_S = 2.0
+"""How often it is looked whether the topic is still the same one, while records come."""
 _RECONNECT_MS = 500
 """The longest pause before another attempt to connect: a broker that restarts is found soon."""
 _QUEUED = 100_000
@@ -72,6 +74,10 @@ class Log:
         self._is_fatal = False
         self._admin = kafka.admin(_CLIENT)
         self._follower: Follower | None = None
+        self._identity: Identity | None = None
+        self._is_unsure = False  # whether records came since the topic's id was asked for
+        self._asked: Any = None
+        self._asked_at = time.monotonic()
 
     def _make(self) -> Any:
         return self._kafka.producer(
@@ -124,7 +130,9 @@ class Log:
             cluster = str(self._admin.list_topics(topic, timeout=REQUEST_S).cluster_id)
         except KafkaException as error:
             raise self._kafka.translate(error.args[0], f"describe topic {topic}") from error
-        return Identity(cluster, self._kafka.topic_id(_CLIENT, topic, self._admin) or topic)
+        topic_id = self._kafka.topic_id(_CLIENT, topic, self._admin) or topic
+        self._identity = Identity(cluster, topic_id)
+        return self._identity
 
     def end(self) -> int:
         """Return the offset behind the last record.
@@ -223,6 +231,8 @@ class Log:
                 yield Record(
                     int(message.offset() or 0), message.value() or b"", message.timestamp()[1]
                 )
+                self._is_unsure = True
+            self._check_identity()
         except KafkaException as error:
             found: KafkaError = error.args[0]
             if found.code() in _MISSING:
@@ -234,6 +244,37 @@ class Log:
                     "events verify --archive FOLDER.",
                 ) from error
             raise self._kafka.translate(found, f"read topic {self.topic}") from error
+
+    def _check_identity(self) -> None:
+        """Find out from time to time whether the topic is still the same one. Don't wait for it.
+
+        One that was deleted and created again can have more records than the earlier one had: then
+        the client continues in the other log, and says nothing.
+
+        Raises:
+            IndexMismatchError: the topic is another one.
+        """
+        if self._asked is None:
+            if self._is_unsure and time.monotonic() - self._asked_at >= _IDENTITY_S:
+                topics = TopicCollection([self.topic])
+                found = self._admin.describe_topics(topics, request_timeout=REQUEST_S)
+                self._asked, self._asked_at = found[self.topic], time.monotonic()
+                self._is_unsure = False
+            return
+        if not self._asked.done():
+            return
+        asked, self._asked = self._asked, None
+        if asked.exception() is not None or self._identity is None:
+            self._is_unsure = True
+            return
+        id_ = topic_id_text(asked.result())
+        if id_ != self._identity.topic_id and not set(id_) <= {"A"}:
+            raise IndexMismatchError(
+                f"topic {self.topic!r} was deleted and created again: it has the id {id_}, and had "
+                f"{self._identity.topic_id}",
+                hint="What was read in the last seconds can be of both. Find out why. Then rebuild "
+                f"the index, and what was made of the events: tidemill events rebuild {self.topic}",
+            )
 
     def scan(self, start: int, patience_s: float = 60.0) -> Iterator[Record]:
         """Yield the records from an offset to the present end.
