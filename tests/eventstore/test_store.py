@@ -247,3 +247,25 @@ def test_a_topic_that_was_created_again_under_an_open_store_is_an_error(
         assert isinstance(store.failure, IndexMismatchError)
         with pytest.raises(IndexMismatchError):
             store.append("s", [NewEvent("mixed")])
+
+
+def test_a_store_does_not_create_its_topic_again_when_it_was_deleted(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that a broker creates by itself has limits of retention, and loses commits."""
+    monkeypatch.setattr("tidemill.eventstore.log._IDENTITY_S", 0.0)
+    asked: list[bool] = []
+    check = store._log._check_identity
+
+    def counted() -> None:
+        is_asked = store._log._asked is not None
+        check()
+        asked.append(is_asked)
+
+    monkeypatch.setattr(store._log, "_check_identity", counted)
+    kafka.delete_topics("tests", [store.topic])
+    poll_until(lambda: store.topic not in kafka.list_topics("tests"), 30, "it is deleted")
+    store._log._is_unsure = True
+    asked.clear()
+    poll_until(lambda: sum(asked) >= 6, 30, "the store has asked for its topic")
+    assert store.topic not in kafka.list_topics("tests")

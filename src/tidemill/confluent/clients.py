@@ -94,9 +94,10 @@ class Kafka:
     def admin(self, client: str) -> AdminClient:
         """Return an admin client.
 
-        librdkafka delays a client's first connection by half of the backoff, 50 ms by default.
+        librdkafka delays a client's first connection by half of the backoff, 50 ms by default. It
+        asks again and again for topics that it was asked about, and would create deleted ones.
         """
-        config = self.config(client, reconnect_backoff_ms=10)
+        config = self.config(client, reconnect_backoff_ms=10, allow_auto_create_topics=False)
         made: AdminClient = self.make(AdminClient, config)
         return made
 

@@ -329,7 +329,7 @@ class IndexFile:
         if len(tables) > 1:
             terms.append("e.position = t0.position")
         if types:
-            # A statement has 32,766 values at most. With few of them, it is planned for their number.
+            # A statement has 32,766 values at most, and is planned for their number.
             few = len(types) <= _IDS
             among = ", ".join("?" * len(types)) if few else "SELECT value FROM json_each(?)"
             terms.append(f"e.type IN ({among})")
