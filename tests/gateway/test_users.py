@@ -8,18 +8,31 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
 import httpx
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.effort import in_nightly_runs
+from tests.support.effort import bound, in_nightly_runs
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tidemill.amqp_client.connection import AmqpClient
@@ -268,6 +281,54 @@ def test_the_console_shows_what_the_user_may_see(guarded: Guarded) -> None:
             assert user[0] in browser.get("/console/topics").text
     assert "t" in seen["admin"]
     assert seen["alice"] == set()
+
+
+def test_requests_of_a_user_who_was_deleted_are_401_at_once(guarded: Guarded) -> None:
+    dora = ("dora", "a password")
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": ADMIN[0]}
+    admin = AdminClient(
+        {
+            **SASL.properties,
+            **login,
+            "sasl.password": ADMIN[1],
+            "bootstrap.servers": guarded.broker.bootstrap,
+        }
+    )
+    made = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    for change in (
+        UserScramCredentialUpsertion(dora[0], made, dora[1].encode()),
+        UserScramCredentialDeletion(dora[0], ScramMechanism.SCRAM_SHA_256),
+    ):
+        if isinstance(change, UserScramCredentialDeletion):
+            for _ in range(2):  # also of clients that are connected
+                assert guarded.client.post("/topics/t", json=RECORD, auth=dora).status_code == 200
+                assert guarded.client.get("/topics/t", auth=dora).status_code == 200
+        else:
+            rule = AclBinding(
+                ResourceType.TOPIC,
+                "t",
+                ResourcePatternType.LITERAL,
+                "User:dora",
+                "*",
+                AclOperation.ALL,
+                AclPermissionType.ALLOW,
+            )
+            admin.create_acls([rule])[rule].result(60)
+        admin.alter_user_scram_credentials([change])[dora[0]].result(60)
+
+    def status(method: str, path: str, **body: Any) -> int:
+        found = guarded.client.request(method, path, auth=dora, **body).status_code
+        assert found in (200, 401)
+        return found
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as threads:
+        for statuses in threads.map(
+            lambda request: [status(*request[:2], **request[2]) for _ in range(5)],
+            [("POST", "/topics/t", {"json": RECORD}), ("GET", "/topics/t", {})],
+        ):
+            assert statuses[-1] == 401
+    assert time.monotonic() - began < bound(4, normal=30)
 
 
 # --- without a broker ----------------------------------------------------------------------------

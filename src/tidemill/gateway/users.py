@@ -31,8 +31,13 @@ from starlette.types import Scope
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.requests import requests_to
-from tidemill.errors import NotAllowedError, SettingsError, UnreachableError
-from tidemill.gateway.errors import HttpError, busy, unavailable
+from tidemill.errors import (
+    NotAllowedError,
+    SettingsError,
+    TidemillError,
+    UnreachableError,
+)
+from tidemill.gateway.errors import HttpError, busy, from_error, unavailable
 from tidemill.gateway.guard import Rates, Turns
 from tidemill.gateway.parts import Clients, Parts
 from tidemill.kafka_client.errors import UnsupportedSettingError
@@ -44,6 +49,10 @@ CHECKED_S = 60.0
 LOOK_AGAIN_S = 10.0
 """How often the logins of open clients are checked without a request. Clients of a user who was
 deleted, or whose token has expired, would try to log in again and again."""
+SLOW_S = 0.5
+"""After so long without an answer, the login of a request is checked again. When a user is deleted,
+the broker ends its connections, and confluent-kafka tries for seconds to log in again.
+"""
 _CHECK_S = 5.0
 """How long the broker can take to accept a login."""
 _LOOK_S = 0.25
@@ -123,6 +132,7 @@ class Users:
         self._turns = Turns(_CHECKS, _WAITING, "logins are under way")
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         self._looking: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def parts(self, scope: Scope) -> AsyncIterator[Parts]:
@@ -137,15 +147,62 @@ class Users:
             return
         properties = self._properties(Headers(scope=scope).getlist("authorization"))
         address = scope["client"][0] if scope.get("client") else ""
-        user = await self._user(properties, address)
+        key = self._key(properties)
+        user = await self._user(key, properties, address)
         user.requests += 1
         try:
-            yield user.parts
+            async with self._watched(key, user):
+                yield user.parts
         finally:
             user.requests -= 1
 
-    async def _user(self, properties: Mapping[str, Any], address: str) -> _User:
-        key = self._key(properties)
+    @asynccontextmanager
+    async def _watched(self, key: bytes, user: _User) -> AsyncIterator[None]:
+        """End a request that is slow, or has failed, because its login is not valid any more.
+
+        Raises:
+            HttpError: the broker refuses the login now (401).
+        """
+        since = self._now()
+        try:
+            async with asyncio.timeout(None) as limit:
+
+                async def look() -> None:
+                    if await self._is_refused(key, user, since):
+                        limit.reschedule(0)
+
+                looks: list[asyncio.Task[None]] = []
+                loop = asyncio.get_running_loop()
+                timer = loop.call_later(SLOW_S, lambda: looks.append(loop.create_task(look())))
+                try:
+                    yield
+                finally:
+                    timer.cancel()
+                    for each in looks:
+                        each.cancel()
+        except Exception as error:
+            is_ended = limit.expired() or self._users.get(key) is not user
+            is_unavailable = isinstance(error, TidemillError) and from_error(error).status == 503
+            if (is_ended or is_unavailable) and await self._is_refused(key, user, since):
+                raise self._refused(_REFUSED) from None
+            raise
+
+    async def _is_refused(self, key: bytes, user: _User, since: float) -> bool:
+        """Return whether the broker refuses a login; ask it if it has not accepted it since."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if user.checked_at > since or self._users.get(key) is not user:
+                return user.is_refused
+            try:
+                await self._run(user.parts.kafka)
+            except (HttpError, SettingsError) as error:
+                user.is_refused = isinstance(error, HttpError) and error.status == 401
+                if user.is_refused:
+                    self._forget(key)
+            else:
+                user.checked_at, user.is_refused = self._now(), False
+            return user.is_refused
+
+    async def _user(self, key: bytes, properties: Mapping[str, Any], address: str) -> _User:
         found = self._fresh(key)
         if found is None:
             lock = self._locks.setdefault(key, asyncio.Lock())
@@ -174,12 +231,14 @@ class Users:
             if error.status != 401:
                 raise
             self._failures.wait_s(address)
-            await self._forget(key)
+            if key in self._users:
+                self._users[key].is_refused = True
+                self._forget(key)
             raise self._refused(str(error)) from None
         found = self._users.get(key)
         if found is None:
             clients = await Clients.of(kafka)
-            await self._make_room()
+            self._make_room()
             found = _User(Parts.start(kafka, self._own.settings, self._own, clients), 0.0)
             self._users[key] = found
             if self._looking is None:
@@ -202,7 +261,7 @@ class Users:
                     if error.status != 401 or self._users.get(key) is not user:
                         continue
                     if user.is_refused:
-                        await self._forget(key)
+                        self._forget(key)
                     user.is_refused, user.checked_at = True, -math.inf
                 except SettingsError:  # a certificate that can't be read says nothing about a user
                     continue
@@ -228,18 +287,20 @@ class Users:
                 )
             await self._run(kafka)
 
-    async def _make_room(self) -> None:
+    def _make_room(self) -> None:
         while len(self._users) >= MOST_USERS:
             idle = next((key for key, user in self._users.items() if not user.requests), None)
             if idle is None:
                 raise busy("too many users are served at the same time")
-            await self._forget(idle)
+            self._forget(idle)
 
-    async def _forget(self, key: bytes) -> None:
-        user = self._users.pop(key, None)
-        if user is not None:
-            user.parts.stop()
-            await user.parts.close()
+    def _forget(self, key: bytes) -> None:
+        """Close the clients of a user, which can take seconds: no request waits for that."""
+        user = self._users.pop(key)
+        user.parts.stop()
+        closing = asyncio.create_task(user.parts.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _key(self, properties: Mapping[str, Any]) -> bytes:
         text = "\0".join(f"{name}={properties[name]}" for name in sorted(properties) if name != _CB)
@@ -279,10 +340,13 @@ class Users:
         if self._looking is not None:
             self._looking.cancel()
         for key in list(self._users):
-            await self._forget(key)
+            self._forget(key)
+        if self._closing:
+            await asyncio.wait(self._closing)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+_REFUSED = "the broker refuses the login"
 _CB = "oauth_cb"
 _CHECKER = "tidemill-gateway-login"
 
@@ -341,4 +405,4 @@ def _check_with_librdkafka(kafka: Kafka) -> None:
 
 
 def _refused_login() -> HttpError:
-    return HttpError(401, "unauthorized", "the broker refuses the login")
+    return HttpError(401, "unauthorized", _REFUSED)

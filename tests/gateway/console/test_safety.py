@@ -20,7 +20,7 @@ from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.errors import HttpError
 from tidemill.gateway.parts import Parts
 from tidemill.gateway.settings import GatewaySettings
-from tidemill.gateway.users import Users
+from tidemill.gateway.users import Users, _User
 
 URL = "http://localhost:8080"
 
@@ -32,10 +32,10 @@ class Broker(Users):
         super().__init__(own, frozenset())
         self.schemes = schemes
 
-    async def _user(self, properties: Mapping[str, Any], address: str) -> Any:
+    async def _user(self, key: bytes, properties: Mapping[str, Any], address: str) -> _User:
         if (properties.get("sasl.username"), properties.get("sasl.password")) != ("ada", "x:y"):
             raise HttpError(401, "unauthorized", "the broker refuses the login")
-        return type("User", (), {"parts": self._own, "requests": 0})()
+        return _User(self._own, 0.0)
 
 
 @asynccontextmanager
