@@ -252,6 +252,16 @@ def test_a_batch_has_a_bound_in_bytes() -> None:
     assert sizes == [1, 3, 3, 3]
 
 
+@pytest.mark.parametrize("order", ["key", "none"])
+def test_a_batch_has_records_of_one_redelivery_or_of_none(order: str) -> None:
+    it = endpoint(batch=10, order=order)
+    jobs = ["", "", "a", "a", "", "b", "a"]
+    for offset, job in enumerate(jobs):
+        it.add(Event(0, offset, NOW, None, b"{}", job=job))
+    found = [[each.job for each in delivery.events] for delivery in drain(it, NOW)]
+    assert found == [["", ""], ["a", "a"], [""], ["b"], ["a"]]
+
+
 def test_an_attempt_that_an_earlier_process_planned_keeps_its_time() -> None:
     it = endpoint()
     it.add(event(0, "a", due_ms=NOW + 900))
@@ -351,13 +361,13 @@ def test_an_endpoint_that_throttles_for_long_uses_up_no_attempt() -> None:
     it = endpoint(retries_s=[1.0])
     it.add(event(0))
     now = NOW
-    for asked in [None, 1000] * 50:
+    for asked in [None, 1000, 0] * 50:
         (found,) = drain(it, now)
         due = it.done(found, Verdict.THROTTLED, now, asked).due_ms
         assert due is not None
         assert now + 1000 <= due <= now + 60_000
         now = due
-    assert found.attempts == 100
+    assert found.attempts == 150
     (found,) = drain(it, now)
     assert it.done(found, Verdict.OVERLOADED, now).outcome == "retry"
     (found,) = drain(it, now + 70_000)
@@ -459,6 +469,11 @@ def test_reading_stops_at_the_bounds() -> None:
     assert not it.is_full
     it.add(event(1))
     assert it.is_full
-    it = endpoint()
-    it.add(Event(0, 0, NOW, None, b"x" * MAX_BYTES))
-    assert it.is_full
+    for large in (
+        Event(0, 0, NOW, None, b"x" * MAX_BYTES),
+        Event(0, 0, NOW, b"x" * MAX_BYTES, None),
+        Event(0, 0, NOW, None, None, (("a", None), ("b", b"x" * MAX_BYTES))),
+    ):
+        it = endpoint()
+        it.add(large)
+        assert it.is_full

@@ -174,6 +174,11 @@ INVALID: list[dict[str, Any]] = [
     {"retries_s": [1.0] * 1000},
     {"max_waiting": 0},
     {"unknown": 1},
+    # What it delivers would make more to deliver, without an end.
+    {"topic": "tidemill.webhook.a.attempts"},
+    {"topic": "tidemill.webhook.a.dead-letters"},
+    {"topic": "t", "dead_letters": "t"},
+    {"topic": "t", "dead_letters": "tidemill.webhook.a.attempts"},
 ]
 
 

@@ -16,7 +16,7 @@ from tidemill.connect.base.definitions import StoredSection
 from tidemill.connect.base.secrets import find_plain
 from tidemill.connect.webhooks.errors import DefinitionError, ExpressionError
 from tidemill.connect.webhooks.retries import STANDARD_S
-from tidemill.connect.webhooks.topics import dead_letters_topic
+from tidemill.connect.webhooks.topics import attempts_topic, dead_letters_topic
 
 DAY_S = 86_400.0
 _LONGEST_S = 10 * DAY_S
@@ -188,6 +188,16 @@ class Webhook(StoredSection):
                 else "signed = false, but there are secrets",
                 hint='secrets = ["${env:NAME}"] or ["${file:/path}"]; signed = false sends without '
                 "a signature.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_topics(self) -> Self:
+        attempts, letters = attempts_topic(self.name), self.dead_letters_topic
+        if self.topic in (attempts, letters) or letters == attempts:
+            raise DefinitionError(
+                f"webhook {self.name} would deliver what it writes itself, or mix it",
+                hint="topic, dead_letters and the topic of attempts must be three topics.",
             )
         return self
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tidemill.connect.webhooks.definition import DAY_S, Webhook
 from tidemill.connect.webhooks.lanes import Delivery, Event, Lanes
-from tidemill.connect.webhooks.limits import Breaker, Rate
+from tidemill.connect.webhooks.limits import FIRST_OPEN_MS, Breaker, Rate
 from tidemill.connect.webhooks.retries import JITTER, Verdict, pause_ms
 
 HURRY_MS = 5000
@@ -138,6 +138,8 @@ class Endpoint:
         self.failing_since_ms = self.failing_since_ms or now_ms
         if verdict is Verdict.GONE:
             return self._disable("gone", "the endpoint answered 410 Gone")
+        if verdict is Verdict.THROTTLED and (retry_after_ms or 0) < FIRST_OPEN_MS:
+            retry_after_ms = None  # without a pause, it would be tried as fast as it answers
         if verdict is Verdict.FAILED:
             self.breaker.failed(now_ms, self._chance())
         else:

@@ -41,7 +41,10 @@ class Event:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        return 200 + len(self.key or b"") + len(self.value or b"")
+        size = 200 + len(self.key or b"") + len(self.value or b"")
+        for name, value in self.headers:
+            size += 150 + len(name) + len(value or b"")
+        return size
 
 
 @dataclass(slots=True, eq=False)
@@ -119,8 +122,11 @@ class Lanes:
         first = events.popleft()
         made = Delivery([first], lane, first.attempts, first.steps, first.due_ms)
         room = BATCH_BYTES - first.size
-        # An event with a planned attempt waits for its time, and the others must not.
-        while len(made.events) < self._batch and events and not (first.due_ms or events[0].due_ms):
+        while len(made.events) < self._batch and events:
+            # One with a planned attempt waits for its time, and the others must not. Attempts of a
+            # redelivery are recorded for it, and finish no record of the topic.
+            if first.due_ms or events[0].due_ms or events[0].job != first.job:
+                break
             room -= events[0].size
             if room < 0:
                 break
