@@ -104,6 +104,24 @@ def test_series_are_added_up_by_labels() -> None:
     assert {each.labels for each in readings} == {(("group", "a"),), (("group", "b"),), ()}
 
 
+def test_a_part_of_a_sum_says_only_that_it_is_above_a_limit() -> None:
+    condition = metric(by=["group"], above=10, below=5)
+    values = {"a": 12, "b": 7, "c": 1}
+    series = [Series("m", {"group": group, "topic": "t"}, v) for group, v in values.items()]
+    readings, is_complete = condition.read(series, START_MS, is_complete=False)
+    assert shown(readings) == {"a": "12!"}
+    assert not is_complete
+
+
+def test_more_series_than_a_rule_follows_are_reported_and_end_no_alert() -> None:
+    condition = metric()
+    series = [Series("m", {"group": str(n)}, 1) for n in range(MOST_SERIES + 10)]
+    assert not condition.read(series, START_MS, is_complete=True)[1]
+    assert condition.is_full
+    assert condition.read(series[:5], START_MS, is_complete=True)[1]
+    assert not condition.is_full
+
+
 def test_absence_is_active_only_if_all_could_be_read() -> None:
     condition = metric(measure="absent", filter='group == "a"')
     other = [Series("m", {"group": "b"}, 1)]
@@ -123,6 +141,15 @@ def test_records_count_by_their_time_within_the_window() -> None:
     assert shown(condition.read(START_MS + 55_000)[0]) == {"a": "3!", "b": "1"}
     assert shown(condition.read(START_MS + 62_000)[0]) == {"a": "2", "b": "1"}
     assert shown(condition.read(START_MS + 200_000)[0]) == {"a": "0", "b": "0"}
+
+
+def test_records_count_by_their_time_also_if_they_come_in_another_order() -> None:
+    condition = topic()
+    for at_s in (100, 70, 10, -86_400, 100):  # as the partitions of a topic are read, or a backfill
+        condition.add(record(at_s, {}), START_MS + 100_000)
+    assert shown(condition.read(START_MS + 100_000)[0]) == {"": "3!"}
+    assert shown(condition.read(START_MS + 135_000)[0]) == {"": "2"}
+    assert shown(condition.read(START_MS + 170_000)[0]) == {"": "0"}
 
 
 def test_a_record_from_the_future_counts_as_one_of_now() -> None:
@@ -182,7 +209,25 @@ def test_the_sets_of_fields_of_a_rule_are_bounded() -> None:
     for number in range(MOST_SERIES + 10):
         condition.add(record(0, {"user": str(number)}), START_MS)
     assert len(condition.read(START_MS)[0]) == MOST_SERIES
-    assert condition.invalid == 10
+    assert condition.is_full
+
+
+def test_sets_of_fields_without_records_make_room_for_others() -> None:
+    condition = topic(by=["user"])
+    for number in range(MOST_SERIES):
+        condition.add(record(0, {"user": str(number)}), START_MS)
+    condition.read(START_MS + 100_000)  # they count as 0, and are forgotten
+    for _ in range(3):
+        condition.add(record(100, {"user": "new"}), START_MS + 100_000)
+    assert shown(condition.read(START_MS + 100_000)[0]) == {"new": "3!"}
+    assert not condition.is_full
+
+
+def test_a_set_of_fields_that_is_active_without_records_is_kept() -> None:
+    condition = topic(by=["shop"], above=None, below=1)
+    condition.add(record(0, {"shop": "a"}), START_MS)
+    for at_s in (100, 200):
+        assert shown(condition.read(START_MS + 1000 * at_s)[0]) == {"a": "0!"}
 
 
 def test_labels_are_cut_and_bounded() -> None:
@@ -217,6 +262,20 @@ def test_series_are_read_as_the_broker_writes_them() -> None:
 def test_a_malformed_line_hides_no_other(line: str) -> None:
     page = f"# HELP m x\nm 1\n{line}\nm 2 1700000000000\nmm 3\n"
     assert [each.value for each in series_in(page, {"m"})] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_label_can_not_make_a_series_of_its_own(end: str) -> None:
+    declared = Metric("group_lag", "gauge", "Help.", ("group",))
+    page = "".join(text.write([(declared, [((f"x{end}m 0 ",), 1)])], text.PROMETHEUS))
+    assert list(series_in(page, {"m"})) == []
+    assert names_in(page) == {"group_lag"}
+    (found,) = series_in(page, {"group_lag"})
+    assert found.labels == {"group": f"x{end}m 0 "}
+
+
+def test_lines_can_end_as_in_windows() -> None:
+    assert [each.value for each in series_in("m 1\r\nm 2\r\n", {"m"})] == [1.0, 2.0]
 
 
 def test_names_are_those_of_series() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import standardwebhooks
+from structlog.testing import capture_logs
 
 from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess, accepts_connections
@@ -171,20 +172,20 @@ class Mailbox:
     Attributes:
         lines: what the client said, without mails.
         mails: the mails, as they came.
-        refuse: commands that are answered with 550.
+        refuse: beginnings of lines that are answered with 550.
     """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.mails: list[str] = []
-        self.refuse: set[str] = set()
+        self.refuse: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 test\r\n")
         while line := (await reader.readline()).decode().rstrip("\r\n"):
             self.lines.append(line)
             word = line[:4].upper()
-            if word in self.refuse:
+            if line.upper().startswith(tuple(self.refuse)):
                 writer.write(b"550 refused\r\n")
             elif word == "EHLO":
                 writer.write(b"250-test\r\n250-AUTH PLAIN\r\n250 SIZE 1000000\r\n")
@@ -247,15 +248,35 @@ async def test_a_label_with_a_line_end_makes_no_header() -> None:
     async with mailbox() as (box, receiver):
         assert await send(receiver, evil) == ""
     message = message_from_string(box.mails[0], policy=policy.default)
-    assert message["Subject"] == "[RESOLVED] x  Bcc: evil@example.com"
+    assert message["Subject"] == "[RESOLVED] x Bcc: evil@example.com"
     assert message["Bcc"] is None
+
+
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+async def test_a_label_that_unicode_breaks_into_lines_keeps_no_mail_back(end: str) -> None:
+    odd = Due("ops", "g", {"a": f"x{end}y"}, due().notice)
+    async with mailbox() as (box, receiver):
+        assert await send(receiver, odd) == ""
+    message = message_from_string(box.mails[0], policy=policy.default)
+    assert message["Subject"] == "[FIRING:1] x y"
+
+
+async def test_a_recipient_that_is_refused_makes_no_second_mail_for_the_others() -> None:
+    async with mailbox() as (box, receiver):
+        box.refuse = ["RCPT TO:<A@"]
+        with capture_logs() as logs:
+            assert await send(receiver, due()) == ""
+    assert len(box.mails) == 1
+    (event,) = logs
+    assert event["event"] == "alert.recipients_refused"
+    assert event["recipients"] == ["a@example.com"]
 
 
 async def test_a_mail_that_is_refused_has_failed() -> None:
     async with mailbox() as (box, receiver):
-        box.refuse = {"RCPT"}
+        box.refuse = ["RCPT"]
         assert "SMTPRecipientsRefused" in await send(receiver, due())
-        box.refuse = {"DATA"}
+        box.refuse = ["DATA"]
         assert "550" in await send(receiver, due())
     said = await send({**receiver, "smtp": "127.0.0.1:1"}, due())
     assert "Connection refused" in said
@@ -284,13 +305,15 @@ async def test_a_command_gets_the_body_as_its_input(tmp_path: Path) -> None:
         (["/no/such/program"], "can't run /no/such/program"),
         (["true"], ""),  # it does not read its input
         (["sh", "-c", "kill -9 $$"], "exit code -9"),
+        (["sh", "-c", "sleep 61 & exit 0"], ""),  # what it leaves has its pipes, and is ended
+        (["sh", "-c", "sleep 61 & echo broken >&2; exit 3"], "exit code 3: broken"),
         (["sh", "-c", "yes x | head -c 1000000 >&2; exit 1"], "exit code 1"),
         (["sleep", "60"], "did not end within 0.2 s"),
         (["sh", "-c", "sleep 60 & exec sleep 60"], "did not end within 0.2 s"),
     ],
 )
 async def test_a_command_that_fails_says_why(command: list[str], problem: str) -> None:
-    timeout_s = 0.2 if "sleep" in command[-1] or command[0] == "sleep" else 20
+    timeout_s = 0.2 if "sleep 60" in command[-1] or command[0] == "sleep" else 20
     big = due(
         "firing", 1_700_000_000_000, **{f"label{number}": "x" * 200 for number in range(1000)}
     )

@@ -6,14 +6,21 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.connect.alerts.conftest import Alerts
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.metrics import create_topic
 from tidemill.confluent.reading import Follower
+from tidemill.connect.alerts.machine import Due
 from tidemill.connect.alerts.model import Ack, Group, OrderedTest, Silence, WorkerState
+from tidemill.connect.alerts.sending import Outgoing
+from tidemill.connect.alerts.sources import WorkerMetrics
 from tidemill.connect.alerts.store import write_orders
 from tidemill.errors import TidemillError
+from tidemill.metrics.definition import gauge
+from tidemill.metrics.published import encode
+from tidemill.metrics.registry import Registry
 
 
 def test_a_metric_above_its_limit_is_sent_and_its_end_too(alerts: Alerts) -> None:
@@ -204,6 +211,45 @@ def test_alerts_stay_while_metrics_can_not_be_read(alerts: Alerts) -> None:
         ("x", "resolved"),
         ("gone", "firing"),
     }
+
+
+def test_an_error_that_no_one_expects_does_not_keep_a_notice_back(
+    alerts: Alerts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, is_first = Outgoing.send, iter([True])
+
+    async def fail_once(self: Outgoing, due: Due) -> str:
+        if next(is_first, False):
+            raise LookupError("a bug")
+        return await send(self, due)
+
+    monkeypatch.setattr(Outgoing, "send", fail_once)
+    alerts.rules = [{"name": "x", "metric": "m", "above": 0}]
+    alerts.page.values = {"m": 1}
+    alerts.start()
+    alerts.wait_for("firing")
+
+
+def test_metrics_of_workers_are_known_at_the_first_look(
+    kafka: Kafka, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, late = Follower.take, iter([True])
+    monkeypatch.setattr(Follower, "take", lambda *given: [] if next(late, False) else take(*given))
+    declared = gauge("tests_rooms", "Rooms.")
+    now_ms = time.time_ns() // 1_000_000
+    create_topic(kafka)
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for process, rooms, at_ms in (("h:1", 7, now_ms - 5), ("h:2", 8, now_ms)):  # h:1 was killed
+        registry = Registry()
+        registry.gauge(declared).value = rooms
+        producer.produce("tidemill.metrics", encode(registry, name, process, at_ms, name), process)
+    assert producer.flush(60) == 0
+    workers = WorkerMetrics(kafka)
+    try:
+        found = [line for line in workers.page().split("\n") if f'worker="{name}"' in line]
+    finally:
+        workers.close()
+    assert found == [f'tests_rooms{{worker="{name}",process="h:2"}} 8']
 
 
 def test_a_second_worker_takes_over_and_the_first_sends_nothing_more(alerts: Alerts) -> None:

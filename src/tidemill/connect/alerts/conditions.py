@@ -48,10 +48,15 @@ def is_active(rule: AlertEntry, value: float) -> bool:
 
 
 class MetricCondition:
-    """The condition of a rule on a metric."""
+    """The condition of a rule on a metric.
+
+    Attributes:
+        is_full: whether there were more than ``MOST_SERIES`` at the last reading.
+    """
 
     def __init__(self, rule: AlertEntry) -> None:
         self._rule = rule
+        self.is_full = False
         self._filter = parse_filter(rule.filter) if rule.filter else None
         self._past: dict[Labels, deque[tuple[int, float, float]]] = {}
 
@@ -64,20 +69,26 @@ class MetricCondition:
             is_complete: whether all sources of metrics have answered.
         """
         found: dict[Labels, float] = {}
+        self.is_full = False
         for each in series:
             if self._filter is None or self._filter(_LabelScope(each.labels)):
-                found[labels_of(each.labels)] = each.value
-                if len(found) > MOST_SERIES:
+                if len(found) >= MOST_SERIES:
+                    self.is_full, is_complete = True, False
                     break
+                found[labels_of(each.labels)] = each.value
         measured = self._rule.measured
         if measured == "absent":
             return [Reading((), 0.0, not found)] if found or is_complete else [], is_complete
+        is_whole = is_complete
         if measured in ("rate", "increase"):
             known = len(found)
             found = self._changes(found, now_ms)
             is_complete = is_complete and len(found) == known
         if self._rule.by is not None:
             found = _sums(found, self._rule.by)
+            if not is_whole:  # a part of a sum is certain only if it is above the limit already
+                above = math.inf if self._rule.above is None else self._rule.above
+                found = {labels: value for labels, value in found.items() if value > above}
         return [
             Reading(labels, value, is_active(self._rule, value)) for labels, value in found.items()
         ], is_complete
@@ -123,17 +134,20 @@ def _sums(found: Mapping[Labels, float], by: list[str]) -> dict[Labels, float]:
 
 @dataclass(slots=True)
 class _Counts:
-    """Records of one set of fields, by parts of the window: (start, count)."""
+    """Records of one set of fields, by parts of the window in their order: (start, count)."""
 
     parts: deque[list[int]] = field(default_factory=deque)
     total: int = 0
 
     def add(self, part_ms: int) -> None:
         self.total += 1
-        if self.parts and self.parts[-1][0] >= part_ms:
-            self.parts[-1][1] += 1
+        at = len(self.parts)
+        while at and self.parts[at - 1][0] > part_ms:  # partitions are read one after the other
+            at -= 1
+        if at and self.parts[at - 1][0] == part_ms:
+            self.parts[at - 1][1] += 1
         else:
-            self.parts.append([part_ms, 1])
+            self.parts.insert(at, [part_ms, 1])
 
     def forget(self, before_ms: int) -> None:
         while self.parts and self.parts[0][0] < before_ms:
@@ -141,10 +155,16 @@ class _Counts:
 
 
 class TopicCondition:
-    """The condition of a rule on the records of a topic."""
+    """The condition of a rule on the records of a topic.
+
+    Attributes:
+        is_full: whether there were more than ``MOST_SERIES`` sets of fields at the last reading.
+        invalid: records that could not be evaluated.
+    """
 
     def __init__(self, rule: AlertEntry) -> None:
         self._rule = rule
+        self.is_full = self._is_filling = False
         self._window_ms = int(1000 * rule.window_s)
         self._part_ms = max(self._window_ms // _PARTS, 1)
         self._filter = parse_filter(rule.filter) if rule.filter else None
@@ -180,11 +200,11 @@ class TopicCondition:
         try:
             if self._filter is not None and not self._filter(scope):
                 return
-            self._take(scope, at_ms)
+            self._take(scope, at_ms, now_ms)
         except (orjson.JSONDecodeError, RecursionError, _InvalidRecordError):
             self.invalid += 1
 
-    def _take(self, scope: RecordScope, at_ms: int) -> None:
+    def _take(self, scope: RecordScope, at_ms: int, now_ms: int) -> None:
         measured = self._rule.measured
         if measured == "absent":
             self._last_ms = max(self._last_ms, at_ms)
@@ -200,12 +220,20 @@ class TopicCondition:
             value = _number(lookup(scope, self._field))
             self._put(labels, at_ms, value, is_active(self._rule, value))
             return
+        part_ms = at_ms - at_ms % self._part_ms
+        if part_ms < now_ms - self._window_ms:
+            return  # too old to count: of a backfill, or a copy
         counts = self._counts.get(labels)
         if counts is None:
-            if len(self._counts) >= MOST_SERIES:
-                raise _InvalidRecordError
+            if not self._has_room(self._counts):
+                return
             counts = self._counts[labels] = _Counts()
-        counts.add(at_ms - at_ms % self._part_ms)
+        counts.add(part_ms)
+
+    def _has_room(self, known: Mapping[Labels, Any]) -> bool:
+        has_room = len(known) < MOST_SERIES
+        self._is_filling |= not has_room
+        return has_room
 
     def _is_new(self, labels: Labels, said_ms: int | None) -> bool:
         """Whether no event has said something later. Rows of a batch come in any order."""
@@ -219,14 +247,15 @@ class TopicCondition:
         return True
 
     def _put(self, labels: Labels, at_ms: int, value: float, active: bool) -> None:
-        if labels not in self._last and len(self._last) >= MOST_SERIES:
-            raise _InvalidRecordError
+        if labels not in self._last and not self._has_room(self._last):
+            return
         if labels not in self._last or self._last[labels][0] <= at_ms:
             self._last[labels] = at_ms, value, active
 
     def read(self, now_ms: int) -> tuple[list[Reading], bool]:
         """Return what the rule measures, and whether that is all."""
         oldest_ms = now_ms - self._window_ms
+        self.is_full, self._is_filling = self._is_filling, False
         match self._rule.measured:
             case "absent":
                 return [Reading((), 0.0, self._last_ms <= oldest_ms)], True
@@ -239,10 +268,12 @@ class TopicCondition:
                 return [Reading(key, at[1], at[2]) for key, at in self._last.items()], True
         is_rate = self._rule.measured == "rate"
         readings: list[Reading] = []
-        for labels, counts in self._counts.items():
+        for labels, counts in list(self._counts.items()):
             counts.forget(oldest_ms)
             value = counts.total / self._rule.window_s if is_rate else float(counts.total)
             readings.append(Reading(labels, value, is_active(self._rule, value)))
+            if self._by and not counts.total and not readings[-1].is_active:
+                del self._counts[labels]  # others have room, and its alert has ended
         return readings, True
 
 

@@ -26,13 +26,13 @@ class Series(NamedTuple):
 
 def names_in(text: str) -> set[str]:
     """Return the names of all series in a text."""
-    found = (_NAME.match(line) for line in text.splitlines())
+    found = (_NAME.match(line) for line in text.split("\n"))
     return {each[0] for each in found if each is not None}
 
 
 def series_in(text: str, wanted: Collection[str]) -> Iterator[Series]:
     """Yield the series with some names."""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # not splitlines: a label can contain what else ends lines
         name = _NAME.match(line)
         if name is None or name[0] not in wanted:
             continue

@@ -78,7 +78,8 @@ def subject(due: Due) -> str:
     firing = sum(each.is_firing for each in alerts)
     what = ", ".join(due.labels.values()) or f"{len({each.rule for each in alerts})} rules"
     head = f"FIRING:{firing}" if firing else "RESOLVED"
-    return f"[{head}] {what}"[:200].replace("\r", " ").replace("\n", " ")
+    # Not only \r and \n: headers of mails refuse all that Unicode breaks into lines.
+    return " ".join(f"[{head}] {what}".splitlines())[:200]
 
 
 def plain_text(due: Due, external_url: str) -> str:

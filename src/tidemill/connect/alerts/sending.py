@@ -16,6 +16,7 @@ from email.message import EmailMessage
 from typing import Any
 
 import orjson
+import structlog
 
 from tidemill.connect.alerts.definition import ReceiverEntry
 from tidemill.connect.alerts.machine import Due
@@ -34,9 +35,14 @@ from tidemill.connect.webhooks.sender import Sender
 from tidemill.errors import TidemillError
 from tidemill.settings.section import host_and_port
 
+log = structlog.get_logger("tidemill.alerts")
+
 _API = "/api/v2/alerts"
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _SHOWN = 500
+_LOOK_S = 0.01
+_LAST_WORDS_S = 1.0
+"""How long the end of what a command says is waited for once it has ended."""
 
 
 class Outgoing:
@@ -106,7 +112,11 @@ class Outgoing:
                 refused = client.send_message(self._message(due))
         except (smtplib.SMTPException, OSError, ValueError) as error:
             return redact(f"{type(error).__name__}: {error}")[:_SHOWN]
-        return f"refused recipients: {', '.join(refused)}"[:_SHOWN] if refused else ""
+        if refused:  # another attempt would be a second mail for the others
+            log.warning(
+                "alert.recipients_refused", receiver=receiver.name, recipients=sorted(refused)
+            )
+        return ""
 
     @contextlib.contextmanager
     def _smtp(self, host: str, port: int) -> Any:
@@ -159,17 +169,28 @@ class Outgoing:
             )
         except (OSError, ValueError) as error:
             return f"can't run {receiver.command[0]}: {error}"[:_SHOWN]
+        talking = asyncio.create_task(_talk(process, orjson.dumps(body)))
         try:
             async with asyncio.timeout(receiver.timeout_s):
-                said = await _talk(process, orjson.dumps(body))
-                code = await process.wait()
+                await _end_of(process)
         except TimeoutError:
             return f"the command did not end within {receiver.timeout_s:g} s"
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, 9)  # also what it has started, and left
-            await process.wait()
-        return "" if code == 0 else f"exit code {code}: {redact(said)}"[:_SHOWN]
+            await _end_of(process)
+            await asyncio.wait([talking], timeout=_LAST_WORDS_S)
+            talking.cancel()
+        if process.returncode == 0:
+            return ""
+        said = redact(talking.result()) if talking.done() else ""
+        return f"exit code {process.returncode}: {said}"[:_SHOWN]
+
+
+async def _end_of(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process, and not for that of its pipes, which others can have."""
+    while process.returncode is None:  # noqa: ASYNC110 - asyncio's wait() is for both
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _talk(process: asyncio.subprocess.Process, data: bytes) -> str:

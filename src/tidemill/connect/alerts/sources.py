@@ -19,13 +19,13 @@ from confluent_kafka.admin import AdminClient
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import TOPIC as METRICS
 from tidemill.confluent.metrics import create_topic
-from tidemill.confluent.reading import Follower, Partition
+from tidemill.confluent.reading import Follower, Partition, end_offsets
 from tidemill.connect.alerts.conditions import TopicCondition
 from tidemill.connect.alerts.exposition import Series, names_in, series_in
 from tidemill.connect.webhooks.lanes import Event
 from tidemill.errors import TidemillError, UnreachableError
 from tidemill.metrics import text
-from tidemill.metrics.published import Published, decode, merged
+from tidemill.metrics.published import Published, decode, merged, without_replaced
 
 CLIENT = "tidemill-alerts"
 SCRAPE_S = 10.0
@@ -115,19 +115,31 @@ class WorkerMetrics:
         create_topic(kafka)
         self._follower = Follower.of(kafka, CLIENT, [(METRICS, 0)], "read_uncommitted")
         self._processes: dict[bytes, Published] = {}
+        # Series that are not read yet would be absent, and alerts on them would end.
+        ends, deadline = end_offsets(kafka, CLIENT, METRICS), time.monotonic() + _PATIENCE_S
+        with contextlib.suppress(KafkaException):  # the user must not read it
+            while self._follower.behind(ends) and time.monotonic() < deadline:
+                self._take()
+
+    def _take(self) -> bool:
+        """Take over records that have arrived; return whether there were any."""
+        records = self._follower.take(0.05)
+        for each in records:
+            value = each.value()
+            made = None if value is None else decode(value)
+            if made is None:
+                self._processes.pop(each.key() or b"", None)
+            else:
+                self._processes[each.key() or b""] = made
+        return bool(records)
 
     def page(self) -> str:
         """Return the metrics of all processes in Prometheus's format."""
         with contextlib.suppress(KafkaException):  # the broker can be back at the next call
-            while records := self._follower.take(0.05):
-                for each in records:
-                    value = each.value()
-                    made = None if value is None else decode(value)
-                    if made is None:
-                        self._processes.pop(each.key() or b"", None)
-                    else:
-                        self._processes[each.key() or b""] = made
-        families = merged(self._processes.values(), time.time_ns() // 1_000_000)
+            while self._take():
+                pass
+        processes = without_replaced(list(self._processes.values()))
+        families = merged(processes, time.time_ns() // 1_000_000)
         return "".join(text.write(families, text.PROMETHEUS))
 
     def close(self) -> None:

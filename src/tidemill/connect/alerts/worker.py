@@ -23,7 +23,7 @@ from tidemill import system
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import MetricsPublisher
 from tidemill.connect.alerts import metrics
-from tidemill.connect.alerts.conditions import MetricCondition, TopicCondition
+from tidemill.connect.alerts.conditions import MOST_SERIES, MetricCondition, TopicCondition
 from tidemill.connect.alerts.definition import AlertEntry, AlertsSection, ReceiverEntry
 from tidemill.connect.alerts.errors import AlertError, PermanentAlertError
 from tidemill.connect.alerts.machine import Alerting, Changes, Due
@@ -289,9 +289,12 @@ class Run:
                 if position != self._positions.get(rule.name, Position({})):
                     changes[f"{POSITION}/{rule.name}"] = position
         changes |= self._machine.evaluate(rule, readings, at_ms, is_complete=is_complete)
+        condition = self._on_metrics.get(rule.name) or self._on_topics[rule.name]
         limited = self._machine.limited[rule.name]
-        if limited:
-            problem, hint = f"{limited} sets of labels have no alert", "Use by, or a filter."
+        if limited or condition.is_full:
+            what = f"{limited} sets of labels have no alert"
+            problem = what if limited else f"only {MOST_SERIES:,} sets of labels are followed"
+            hint = "Use by, or a filter."
         if self._is_new(rule.name, problem):
             log.warning("alert.problem", alert=rule.name, problem=problem, hint=hint)
         self._rule_states[rule.name] = {
@@ -405,7 +408,10 @@ class Run:
         if outgoing is None:
             error = f"there is no receiver {due.receiver}"
         else:
-            error = await outgoing.send(due)
+            try:
+                error = await outgoing.send(due)
+            except Exception as failed:  # a bug: the notice is due again, as after any failure
+                error = f"{type(failed).__name__}: {failed}"
         about = {"receiver": due.receiver, "notice": due.notice.id}
         if error:
             log.warning(
