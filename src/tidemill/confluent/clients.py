@@ -209,6 +209,8 @@ class Kafka:
 
     def _described(self, client: str, topic: str, admin: AdminClient | None) -> Any | None:
         """Return librdkafka's description of a topic; None if it does not exist."""
+        if "\0" in topic:
+            return None  # librdkafka would look for what is before it
         admin = self._admin(client, admin)  # a client that is collected gets no answers
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)
         found = _answers(asked)[topic]

@@ -87,6 +87,12 @@ def test_traces_events_and_letters_are_recognised() -> None:
     assert dict(facts([], b"\0\0\0\0\x07abc"))["Schema registry"] == "perhaps schema 7"
 
 
+@pytest.mark.parametrize("depth", [300, 900, 1020, 2000])
+def test_a_value_that_is_nested_too_deep_is_hidden_as_a_whole(depth: int) -> None:
+    mask = Mask("customers", [("*", "card.number")])
+    assert mask.value(b"[" * depth + b"4111" + b"]" * depth) == MASK.encode()
+
+
 def test_fields_are_hidden_by_topic_also_in_lists() -> None:
     settings = [("cust*", "card.number"), ("cust*", "items.iban"), ("cust*", "$headers.Auth")]
     mask = Mask("customers", settings)

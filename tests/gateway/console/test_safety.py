@@ -105,6 +105,14 @@ async def test_a_wrong_login_is_refused_and_a_next_elsewhere_is_not_followed() -
             assert done.headers["location"] == "/console/overview"
 
 
+@pytest.mark.parametrize("token", ["t\xf6k", "\u20ac", "a\r\nb", "a\0"])
+async def test_a_token_that_no_header_can_have_is_refused(token: str) -> None:
+    async with console(schemes="bearer") as http:
+        form = await http.get("/console/login")
+        fields = {"csrf": token_in(form.text), "token": token}
+        assert (await http.post("/console/login", data=fields)).status_code == 401
+
+
 async def test_a_form_needs_the_token_of_its_session_and_its_own_origin() -> None:
     async with console(schemes="basic") as http:
         form = await http.get("/console/login")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +18,8 @@ from tests.gateway.console.views import view_of
 from tidemill.confluent.clients import Kafka
 from tidemill.eventstore.events import NewEvent, StoredEvent
 from tidemill.eventstore.store import Store
+from tidemill.gateway.cluster import stores
+from tidemill.gateway.cluster.stores import Stores
 from tidemill.gateway.console.messages.masking import MASK, Mask
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.console.workers.stores import PAGES, shown
@@ -57,6 +63,78 @@ def test_a_store_shows_its_newest_events_and_its_streams(http: httpx.Client, sto
     assert [each["name"] for each in found["streams"]] == ["account-1"]
     listed = http.get("/console/event-stores.json").json()["list"]["rows"]
     assert all({"name", "records", "topics"} <= each.keys() for each in listed)
+
+
+@pytest.mark.parametrize("name", ["\0", "a\0b", "no topic", "x" * 5000])
+def test_a_name_that_no_topic_can_have_is_not_found(http: httpx.Client, name: str) -> None:
+    assert http.get("/console/event-store", params={"name": name}).status_code == 404
+
+
+class Opened:
+    """What is opened instead of a store, and when it is closed."""
+
+    def __init__(self) -> None:
+        self.is_ready, self.is_closed = threading.Event(), False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, kafka: Kafka) -> Any:
+    """Stores, and what they have opened, in the order of the first looks."""
+    made: dict[str, list[Opened]] = defaultdict(list)
+
+    def open_(self: Stores, name: str) -> Opened:
+        made[name].append(Opened())
+        if name.startswith("slow"):
+            made[name][-1].is_ready.wait(60)
+        if name.startswith("bad"):
+            raise LookupError(name)
+        return made[name][-1]
+
+    monkeypatch.setattr(Stores, "_open", open_)
+    monkeypatch.setattr(stores, "WAIT_S", 0.05)
+    return Stores(kafka), made
+
+
+async def test_two_looks_at_the_same_time_open_a_store_once(opened: Any) -> None:
+    kept, made = opened
+    for number in range(stores.MOST):
+        await kept.get(f"s{number}")
+    found = await asyncio.gather(*(kept.get(name) for name in ("new", "new", "other")))
+    assert found[0] is found[1]
+    assert [len(made[name]) for name in ("new", "other")] == [1, 1]
+    await kept.close()
+    assert all(each.is_closed for several in made.values() for each in several)
+
+
+async def test_a_store_that_fails_in_an_odd_way_is_tried_again_and_harms_no_other(
+    opened: Any,
+) -> None:
+    kept, made = opened
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            await kept.get("bad")
+    assert len(made["bad"]) == 2
+    for number in range(2 * stores.MOST):
+        assert await kept.get(f"s{number}") is made[f"s{number}"][0]
+    await kept.close()
+
+
+async def test_stores_that_are_built_for_long_keep_no_look_at_others_waiting(opened: Any) -> None:
+    kept, made = opened
+    assert await kept.get("slow0") is None
+    async with asyncio.timeout(30):
+        for number in range(stores.MOST):
+            assert await kept.get(f"s{number}") is not None
+        for number in range(stores.MOST + 1):
+            assert await kept.get(f"slow{number}") is None
+    assert f"slow{stores.MOST}" not in made  # so many are built at the same time, and no more
+    for each in made.values():
+        each[0].is_ready.set()
+    await kept.close()
+    assert all(each[0].is_closed for each in made.values())
 
 
 def test_a_stream_is_a_timeline_in_parts(http: httpx.Client, store: str) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.confluent.clients import Kafka
-from tidemill.errors import TidemillError
 
 if TYPE_CHECKING:
     from tidemill.eventstore.store import Store
@@ -37,6 +36,7 @@ class Stores:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._opened: dict[str, _Opened] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def get(self, name: str) -> Store | None:
         """Return a store that has read all there is, or None as long as its index is built.
@@ -47,7 +47,8 @@ class Stores:
         now_s = time.monotonic()
         found = self._opened.get(name)
         if found is None:
-            await self._make_room(now_s)
+            if not self._make_room(now_s):
+                return None
             task = asyncio.create_task(asyncio.to_thread(self._open, name))
             found = self._opened[name] = _Opened(task, now_s)
         found.looked_s = now_s
@@ -58,14 +59,16 @@ class Stores:
             if not found.task.done():
                 return None
             raise
-        except TidemillError:
-            self._opened.pop(name, None)
+        except Exception:
+            if self._opened.get(name) is found:  # and not one that was opened after it
+                del self._opened[name]
             raise
 
     async def close(self) -> None:
         """Close all stores."""
         for name in list(self._opened):
-            await self._close(name)
+            self._leave(name)
+        await asyncio.gather(*self._closing)
 
     def _open(self, name: str) -> Store:
         # Imported here, as a gateway without event stores needs neither it nor SQLite: 1.5 MB.
@@ -73,15 +76,27 @@ class Stores:
 
         return Store(self._kafka, name, create=False)
 
-    async def _make_room(self, now_s: float) -> None:
-        """Close what no one looks at, and the oldest if there are too many."""
-        idle = [name for name, each in self._opened.items() if now_s - each.looked_s > IDLE_S]
-        left = sorted(self._opened.keys() - set(idle), key=lambda each: self._opened[each].looked_s)
-        for name in [*idle, *left[: max(0, len(left) - MOST + 1)]]:
-            await self._close(name)
+    def _make_room(self, now_s: float) -> bool:
+        """Begin to close what no one looks at, and the oldest if there are too many.
 
-    async def _close(self, name: str) -> None:
-        opened = self._opened.pop(name)
-        with contextlib.suppress(TidemillError):  # it could not be opened
-            store = await opened.task
-            await asyncio.to_thread(store.close)
+        Returns:
+            False if there is no room: the indexes of all of them are being built.
+        """
+        built = [name for name, each in self._opened.items() if each.task.done()]
+        built.sort(key=lambda name: self._opened[name].looked_s)
+        for name in built:
+            is_idle = now_s - self._opened[name].looked_s > IDLE_S
+            if is_idle or len(self._opened) >= MOST:
+                self._leave(name)
+        return len(self._opened) < MOST
+
+    def _leave(self, name: str) -> None:
+        task = asyncio.create_task(_close(self._opened.pop(name)))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _close(opened: _Opened) -> None:
+    with contextlib.suppress(Exception):  # it could not be opened: a look has said so
+        store = await opened.task
+        await asyncio.to_thread(store.close)

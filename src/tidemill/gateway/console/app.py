@@ -318,7 +318,8 @@ class Console:
         if request.method == "POST":
             form = await self._form(request, session, self._parts)
             header = _authorization(form)
-            scope = {**request.scope, "headers": [(b"authorization", header.encode("latin-1"))]}
+            login = header.encode("latin-1", "replace")
+            scope = {**request.scope, "headers": [(b"authorization", login)]}
             try:
                 async with self._users.parts(scope):
                     made = self._sessions.log_in(session, header, form.get("name", "").strip())

@@ -68,7 +68,10 @@ class Mask:
         return [(name, _BYTES if name.lower() in self._headers else each) for name, each in headers]
 
     def value(self, data: bytes | None) -> bytes | None:
-        """Return a value without what is hidden. One that is not JSON is hidden as a whole."""
+        """Return a value without what is hidden.
+
+        One that is not JSON, or is nested too deep, is hidden as a whole.
+        """
         if data is None or not (self.is_whole or self._paths):
             return data
         if self.is_whole:
@@ -78,7 +81,7 @@ class Mask:
             for path in self._paths:
                 _hide(document, path)
             return orjson.dumps(document)
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
             return _BYTES
 
 
