@@ -22,6 +22,7 @@ from tidemill.cli.backup.contents import FILE, BackupError, read
 from tidemill.cli.backup.copying import _copy_active, back_up
 from tidemill.cli.main import app
 from tidemill.confluent.clients import Kafka
+from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.format.records import NewRecord, encode_batch
 
 SEGMENTS = {"log.topic_defaults": '{"segment.bytes": "1048576"}'}
@@ -122,6 +123,33 @@ def test_a_backup_again_copies_what_is_new(
     assert after.partitions["growing-0"].end == 60
     assert read(tmp_path / "b").partitions["growing-0"].end == 60
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_file_system_without_hard_links_gets_copies_each_time(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, made: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for _ in range(2):
+        made = back_up(broker.data_dir, tmp_path / "b")
+        assert (made.linked, made.reused) == (0, 0)
+        assert made.partitions["orders-0"].end == 60
+
+
+def test_an_archive_is_on_the_disk_before_it_has_its_name(
+    broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def sync(self: RealFileSystem, path: str) -> None:
+        assert not (tmp_path / "b.tar").exists()
+        synced.append(Path(path).stat().st_size)
+
+    monkeypatch.setattr(RealFileSystem, "sync_file", sync)
+    run("backup", tmp_path / "b.tar", "--data-dir", broker.data_dir)
+    assert synced == [(tmp_path / "b.tar").stat().st_size]
 
 
 def test_offsets_beyond_a_log_are_clipped_and_open_transactions_are_aborted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -142,6 +143,20 @@ def test_a_damaged_batch_is_cut_out_and_everything_behind_it_stays(
     assert next(kept.glob("*.log.*")).read_bytes() == damaged
     assert json.loads((kept / "damage.json").read_text())["offset"] == base
     assert folder.open() == folder.without(lost)
+
+
+def test_a_hard_link_of_a_backup_keeps_what_is_behind_the_damage(
+    folder: Folder, tmp_path: Path
+) -> None:
+    unclean(folder)
+    path = folder.segments()[1]
+    position, _, _ = folder.batches(path)[1]
+    flip(path, position + 70)
+    before = path.read_bytes()
+    os.link(path, tmp_path / "backup.log")
+    folder.repair()
+    assert path.read_bytes() != before
+    assert (tmp_path / "backup.log").read_bytes() == before
 
 
 def test_a_cut_end_below_the_recovery_point_is_given_up_and_no_offset_is_used_again(

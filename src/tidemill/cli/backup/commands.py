@@ -46,6 +46,7 @@ def backup(
     from tidemill.cli.backup.contents import BackupError
     from tidemill.cli.backup.copying import back_up
     from tidemill.cli.server.config import load_settings
+    from tidemill.log.disk.files import RealFileSystem
 
     source = load_settings(config, data_dir, None, None, None).settings.data_dir
     target = target.absolute()
@@ -62,7 +63,10 @@ def backup(
             made.touch(mode=0o600)
             with tarfile.open(made, mode) as archive:  # type: ignore[call-overload]
                 archive.add(Path(folder) / "backup", "backup")
+            files = RealFileSystem()
+            files.sync_file(str(made))
             made.rename(target)
+            files.sync_dir(str(target.parent))
     _show(contents, target, as_json=as_json)
 
 

@@ -241,19 +241,14 @@ def _take_closed(copy: _Copy, tp: TopicPartition, name: str) -> int:
     source = copy.source / folder_name(tp) / name
     made = copy.target / folder_name(tp) / name
     about = source.stat()
-    try:
-        os.link(source, made)
+    if _is_linked(source, made):
         copy.linked += about.st_size
         return about.st_size
-    except FileNotFoundError:
-        raise
-    except OSError:  # another file system, or one without hard links
-        pass
     before = None if copy.before is None else copy.before / folder_name(tp) / name
     if before is not None and before.is_file():
         known = before.stat()
-        if (known.st_size, known.st_mtime_ns) == (about.st_size, about.st_mtime_ns):
-            os.link(before, made)
+        is_same = (known.st_size, known.st_mtime_ns) == (about.st_size, about.st_mtime_ns)
+        if is_same and _is_linked(before, made):
             copy.reused += about.st_size
             return about.st_size
     shutil.copyfile(source, made)
@@ -261,6 +256,17 @@ def _take_closed(copy: _Copy, tp: TopicPartition, name: str) -> int:
     if made.stat().st_size != about.st_size:
         raise _ChangedError
     return about.st_size
+
+
+def _is_linked(source: Path, made: Path) -> bool:
+    """Make a hard link; return False if these file systems can't have one."""
+    try:
+        os.link(source, made)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _copy_active(source: Path, made: Path, base: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ finds the damaged places. The caller holds the data folder's lock.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from contextlib import suppress
 from uuid import UUID, uuid4
@@ -204,7 +205,8 @@ class PartitionRepair:
     def _replace(self, aside: str, found: Survey, damage: Damage) -> None:
         """Put an empty batch in the place of the damaged bytes.
 
-        The batches behind it get a segment of their own, so that nothing is moved in a file.
+        The batches behind it get a segment of their own. No file is changed in place: it can be a
+        hard link, and a backup has the other one.
         """
         fs, path = self._fs, found.path(damage.base)
         size = fs.files(self._folder)[file_name(damage.base, LOG)]
@@ -225,37 +227,36 @@ class PartitionRepair:
             self._copy(path, f"{rest}.tmp", [(damage.end, size)])
             fs.rename(f"{rest}.tmp", rest)
             fs.sync_dir(self._folder)
-        raw = fs.open(path)
-        try:
-            raw.truncate(damage.position)
-            raw.datasync()
-            raw.pwrite((_filler(damage),), damage.position)
-            raw.datasync()
-        finally:
-            raw.close()
+        self._copy(path, f"{path}.tmp", [(0, damage.position)], _filler(damage))
+        fs.rename(f"{path}.tmp", path)
 
-    def _copy(self, source: str, target: str, ranges: list[tuple[int, int]]) -> None:
-        """Copy ranges of bytes into a new file, durably."""
+    def _copy(
+        self, source: str, target: str, ranges: list[tuple[int, int]], tail: bytes = b""
+    ) -> None:
+        """Copy ranges of bytes into a new file, and more bytes behind them, durably."""
         fs = self._fs
         old, new = fs.open(source), fs.open(target, create=True)
         try:
             new.truncate(0)
             written = 0
-            for start, end in ranges:
-                for at in range(start, end, COPY_BYTES):
-                    data = old.pread(min(COPY_BYTES, end - at), at)
-                    if new.pwrite((data,), written) != len(data):
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                    written += len(data)
+            pieces = (
+                old.pread(min(COPY_BYTES, end - at), at)
+                for start, end in ranges
+                for at in range(start, end, COPY_BYTES)
+            )
+            for data in itertools.chain(pieces, [tail] if tail else ()):
+                if new.pwrite((data,), written) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += len(data)
             new.datasync()
         finally:
             old.close()
             new.close()
 
 
-def _filler(damage: Damage) -> bytearray:
+def _filler(damage: Damage) -> bytes:
     """Return an empty batch with the lost offsets."""
-    return build_batch(
+    made = build_batch(
         base_offset=damage.offset,
         body=b"",
         attributes=0,
@@ -264,3 +265,4 @@ def _filler(damage: Damage) -> bytearray:
         max_timestamp=damage.before_ms,
         record_count=0,
     )
+    return bytes(made)
