@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 import tidemill
 from tests.support.hidden_packages import python_without
+from tests.support.topics import write
 from tidemill import extras
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import (
@@ -42,11 +43,8 @@ def kafka(broker: tidemill.Broker, monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
 def fill(kafka: Kafka, topic: str, *values: object, partitions: int = 1, **more: Any) -> None:
     kafka.create_topics("test", {topic: (partitions, {})})
-    producer = Producer({"bootstrap.servers": kafka.servers})
-    for number, value in enumerate(values):
-        given = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
-        producer.produce(topic, given, key=f"k{number}", partition=number % partitions, **more)
-    assert producer.flush(30) == 0
+    records = ((f"k{number}", value) for number, value in enumerate(values))
+    write(kafka.servers, topic, *records, spread=partitions, **more)
 
 
 def test_a_topic_is_read_with_one_client_for_all_questions(

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
+from tests.support.topics import write
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
@@ -21,10 +21,8 @@ ENDLESS = "range(99999999) a, range(99999999) b"
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for n in range(1500):
-            producer.produce("many", json.dumps({"n": n, "s": f"a\x1b[31m{n}", "o": {"k": [n]}}))
-        assert producer.flush(60) == 0
+        rows = ({"n": n, "s": f"a\x1b[31m{n}", "o": {"k": [n]}} for n in range(1500))
+        write(broker.bootstrap, "many", *rows)
         yield broker.bootstrap
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.spark_driver import KEYS
 from tests.support.committed import read_to_end, values
+from tests.support.topics import create
 
 SOURCE, COPY, COUNTS = "numbers", "copy", "counts"
 """The topics."""
@@ -21,10 +21,7 @@ PARTITIONS = 2
 
 def create_topics(bootstrap: str) -> None:
     """Create the topics of the records, of the copy and of the counts."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, COPY, COUNTS)]
-    for future in admin.create_topics(topics).values():
-        future.result(60)
+    create(bootstrap, SOURCE, COPY, COUNTS, partitions=PARTITIONS)
 
 
 class NumberProducer(threading.Thread):

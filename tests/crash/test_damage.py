@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
 from tests.crash.disk import disk
 from tests.crash.load import read_all
+from tests.support import topics
 from tests.support.broker_process import BrokerProcess
 from tidemill.log.format.batch import iter_headers
 
@@ -45,16 +45,12 @@ def filled(filled_data: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def create(broker: BrokerProcess, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    new = NewTopic(topic, 1, 1, config={"segment.bytes": "1048576"})
-    admin.create_topics([new])[topic].result(timeout=60)
+    topics.create(broker.bootstrap, topic, segment_bytes="1048576")
 
 
 def fill(broker: BrokerProcess, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
-    for number in range(RECORDS):
-        producer.produce(topic, b"p:%d:%b" % (number, os.urandom(SIZE)))
-        assert producer.flush(60) == 0
+    records = (b"p:%d:%b" % (number, os.urandom(SIZE)) for number in range(RECORDS))
+    topics.write(broker.bootstrap, topic, *records, one_by_one=True)
 
 
 def segments(broker: BrokerProcess, topic: str) -> list[Path]:

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException
 from typer.testing import CliRunner
 
 from tests.conftest import BrokerFactory
@@ -22,6 +21,7 @@ from tests.crash.load import read_all
 from tests.crash.power import Power
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import StartFailedError, poll_until
+from tests.support.topics import create, write
 from tidemill.cli.main import app
 from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.journal.entry import MAGIC
@@ -43,12 +43,8 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def filled(power: Power) -> Path:
     """Let the broker acknowledge records; cut the power and return its data folder."""
     broker, fs = power.broker, RealFileSystem()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(timeout=60)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0})
-    for number in range(RECORDS):
-        producer.produce("t", b"p:%d:" % number, partition=0)
-        assert producer.flush(60) == 0
+    create(broker.bootstrap, "t")
+    write(broker.bootstrap, "t", *(b"p:%d:" % number for number in range(RECORDS)), one_by_one=True)
 
     def is_known() -> bool:
         found = read_extent(fs, str(broker.data_dir))

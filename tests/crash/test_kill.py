@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
 from tests.crash.ledger import Ledger
 from tests.crash.load import Load, read_all
 from tests.crash.power import Power, lose_an_index
+from tests.support import topics
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import chosen_seed, rounds
 from tests.support.processes import poll_until
@@ -34,9 +34,7 @@ SMALL_SEGMENTS = {"segment.bytes": "1048576", "retention.ms": "-1"}
 
 
 def create(broker: BrokerProcess, name: str, partitions: int, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    topic = NewTopic(name, partitions, 1, config={**SMALL_SEGMENTS, **config})
-    admin.create_topics([topic])[name].result(timeout=60)
+    topics.create(broker.bootstrap, name, partitions=partitions, **SMALL_SEGMENTS | config)
 
 
 def kill_and_restart(
@@ -75,10 +73,9 @@ def test_what_was_synced_in_the_journal_only_is_restored(
     power = Power(start_broker, tmp_path)
     broker = power.broker
     create(broker, "safe", 1)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all"})
-    for number in range(20):  # one after the other, so that the segment is synced for the first
-        producer.produce("safe", b"p:%d:" % number, partition=0)
-        assert producer.flush(60) == 0
+    # One after the other, so that the segment is synced for the first.
+    records = [b"p:%d:" % number for number in range(20)]
+    topics.write(broker.bootstrap, "safe", *records, one_by_one=True)
     broker.kill()
     log, synced = power.last_segment("safe-0")
     ends = [position + header.size for position, header in iter_headers(log.read_bytes())]
@@ -86,7 +83,7 @@ def test_what_was_synced_in_the_journal_only_is_restored(
     os.truncate(log, synced)
     broker.start()
     found = read_all(broker.bootstrap, {"safe": 1})
-    assert list(found.values()) == [b"p:%d:" % number for number in range(20)]
+    assert list(found.values()) == records
 
 
 def test_what_was_synced_in_the_journal_only_survives_the_end_of_the_journal(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import BrokerFactory
 from tests.crash.disk import disk
@@ -18,6 +17,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.effort import in_nightly_runs
 from tests.support.librdkafka import ready_for_id
 from tests.support.processes import poll_until, skip_if_missing
+from tests.support.topics import create
 
 pytestmark = [pytest.mark.crash]
 
@@ -36,8 +36,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
 
 def start(start_broker: BrokerFactory, folder: Path, refused: str) -> BrokerProcess:
     broker = start_broker(env=disk(folder, refused=f"b-0 {refused}"), fresh=True)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("b", 1, 1)])["b"].result(timeout=60)
+    create(broker.bootstrap, "b")
     return broker
 
 

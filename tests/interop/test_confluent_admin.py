@@ -13,7 +13,6 @@ from confluent_kafka import (
     ElectionType,
     KafkaError,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -35,6 +34,7 @@ from confluent_kafka.admin import (
 
 from tests.interop.common import DEADLINE, wait_for
 from tests.interop.conftest import MakeTopic
+from tests.support.topics import write
 
 BROKER_ID = "1"
 
@@ -54,10 +54,7 @@ def error_of(futures: dict[Any, Any]) -> int:
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(count):
-        producer.produce(topic, b"%d" % number, partition=0)
-    assert producer.flush(DEADLINE) == 0
+    write(bootstrap, topic, *(b"%d" % number for number in range(count)), partition=0)
 
 
 # --- topics --------------------------------------------------------------------------------------
@@ -125,10 +122,7 @@ def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(
     bootstrap: str, admin: AdminClient, make_topic: MakeTopic, policy: str, expected: int | None
 ) -> None:
     topic = make_topic(**{"cleanup.policy": policy})
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
-        producer.produce(topic, b"v", key=b"%d" % number)
-    assert producer.flush(DEADLINE) == 0
+    write(bootstrap, topic, *((b"%d" % number, b"v") for number in range(10)))
     deletion = admin.delete_records([TopicPartition(topic, 0, 4)])
     if expected is None:
         assert result(deletion).low_watermark == 4
@@ -140,10 +134,8 @@ def test_list_offsets_of_every_kind(
     bootstrap: str, admin: AdminClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
-    producer = Producer({"bootstrap.servers": bootstrap})
     for timestamp in (1000, 3000, 2000):
-        producer.produce(topic, b"x", partition=0, timestamp=timestamp)
-        assert producer.flush(DEADLINE) == 0
+        write(bootstrap, topic, b"x", partition=0, timestamp=timestamp)
     partition = TopicPartition(topic, 0)
 
     def offset(spec: OffsetSpec) -> int:

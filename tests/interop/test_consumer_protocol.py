@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.interop.common import DEADLINE, GroupMemberProcess, wait_for
 from tests.interop.java_client import JavaClient
 from tests.interop.test_confluent import settle
 from tests.support.broker_process import BrokerProcess
 from tests.support.librdkafka import connected
+from tests.support.topics import create, write
 
 SESSION_MS = 3000
 SETTINGS = {
@@ -99,17 +100,12 @@ def client(broker: BrokerProcess, group: str, topic: str = "", **config: Any) ->
 
 
 def make_topic(broker: BrokerProcess, name: str, partitions: int) -> str:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-        future.result(DEADLINE)
+    create(broker.bootstrap, name, partitions=partitions)
     return name
 
 
 def produce(broker: BrokerProcess, topic: str, numbers: range, partitions: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    for number in numbers:
-        producer.produce(topic, b"%d" % number, partition=number % partitions)
-    assert producer.flush(DEADLINE) == 0
+    write(broker.bootstrap, topic, *(b"%d" % number for number in numbers), spread=partitions)
 
 
 def read(clients: list[Client], count: int) -> list[int]:

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("confluent_kafka", minversion="2.16", reason="needs ShareConsumer")
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.crash.shares.processes import MemberProcess
@@ -18,6 +17,7 @@ from tests.interop.common import DEADLINE
 from tests.interop.conftest import MakeTopic
 from tests.interop.test_confluent_shares import set_configs
 from tests.support.processes import poll_until
+from tests.support.topics import write
 
 COUNT = 40
 
@@ -50,10 +50,7 @@ def test_another_member_gets_what_a_lost_one_held_and_not_what_it_had_accepted(
         # A busy machine can lose the lock of a record several times before the test begins.
         share_delivery_count_limit="10",
     )
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(COUNT):
-        producer.produce(topic, b"p:%d:" % number)
-    assert producer.flush(DEADLINE) == 0
+    write(bootstrap, topic, *(b"p:%d:" % number for number in range(COUNT)))
 
     lost = MemberProcess(bootstrap, group, topic, tmp_path / "lost.out", "hold")
     other = None

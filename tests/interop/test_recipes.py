@@ -6,17 +6,16 @@ tidemill. It needs the package index.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import ServerProcess
+from tests.support.topics import write
 from tidemill import sql
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-python.md"
@@ -45,12 +44,8 @@ def test_a_program_of_the_guide_runs(
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, *packages], check=True, timeout=900)
     with BrokerProcess(tmp_path / "broker") as broker, sql.connect(broker.bootstrap) as connection:
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for number in range(100):
-            producer.produce(
-                "orders", json.dumps({"id": number, "price": number}), key=f"k{number}"
-            )
-        assert producer.flush(60) == 0
+        orders = ((f"k{number}", {"id": number, "price": number}) for number in range(100))
+        write(broker.bootstrap, "orders", *orders)
         file = tmp_path / name
         file.write_text(program_of(name).replace("localhost:9092", broker.bootstrap))
         command = [python, str(file), *arguments]

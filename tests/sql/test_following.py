@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +11,9 @@ import pytest
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
-from confluent_kafka import Producer
 
 from tests.sql.conftest import Topics
+from tests.support.topics import write
 from tidemill import sql
 from tidemill.errors import DurationError
 from tidemill.sql import feed
@@ -36,10 +35,7 @@ def followed(connection: Connection, statement: str, *parameters: Any, **more: A
 
 
 def put(topics: Topics, topic: str, *values: Any, **more: Any) -> None:
-    producer = Producer({"bootstrap.servers": topics.servers})
-    for value in values:
-        producer.produce(topic, json.dumps(value), **more)
-    assert producer.flush(30) == 0
+    write(topics.servers, topic, *values, **more)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +122,10 @@ def test_a_join_sees_the_table_as_it_is_when_a_row_comes(
     with connection.follow(query, start="beginning") as follower:
         rows = iter(follower)
         assert next(rows) == ("Ulm",)
-        put(topics, users, {"city": "Rome"}, key="ann")
+        put(topics, users, ("ann", {"city": "Rome"}))
         put(topics, orders, {"user": "ann"})
         assert next(rows) == ("Rome",)
-        producer = Producer({"bootstrap.servers": topics.servers})
-        producer.produce(users, None, key="ann")
-        assert producer.flush(30) == 0
+        put(topics, users, ("ann", None))
         put(topics, orders, {"user": "ann"})
         assert next(rows) == (None,)
 

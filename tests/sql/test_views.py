@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -19,11 +18,12 @@ import pytest
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
 import duckdb
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
+from tests.support.topics import write
 from tidemill import sql
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base import manager as base_manager
@@ -70,10 +70,7 @@ def rows_of(first: int, count: int) -> list[tuple[str, dict[str, Any]]]:
 
 
 def add(topics: Topics, topic: str, rows: list[tuple[str, Any]]) -> None:
-    producer = Producer({"bootstrap.servers": topics.servers})
-    for key, value in rows:
-        producer.produce(topic, None if value is None else json.dumps(value), key=key)
-    assert producer.flush(30) == 0
+    write(topics.servers, topic, *rows)
 
 
 @contextlib.contextmanager

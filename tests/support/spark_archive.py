@@ -10,7 +10,6 @@ the programs that tests start have them, too.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
+from tests.support.topics import create, write
 from tidemill.spark.base import class_archive, jvm
 
 SETTINGS = Path(__file__).parent / "spark_conf"
@@ -64,8 +64,6 @@ def make() -> None:
 
 def load_classes(folder: Path) -> None:
     """Run a pipeline of several kinds of queries, which loads the classes that tests need."""
-    from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
 
     from tidemill.spark import (
         ChangelogSink,
@@ -93,21 +91,14 @@ def load_classes(folder: Path) -> None:
         )
 
     with BrokerProcess(folder / "broker") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        names = ("events", "counts", "pairs")
-        for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-            future.result(60)
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for number in range(20):
-            row = {"id": str(number % 3), "at": f"2026-03-01T{number:02}:00:00Z"}
-            producer.produce("events", json.dumps(row))
-        assert producer.flush(60) == 0
+        create(broker.bootstrap, "events", "counts", "pairs")
+        rows = ({"id": str(n % 3), "at": f"2026-03-01T{n:02}:00:00Z"} for n in range(20))
+        write(broker.bootstrap, "events", *rows)
         options = RunOptions(
             broker.bootstrap, folder / "state", until_caught_up=True, log_file=folder / "log"
         )
         errors = [status.error for status in Runner(p, options).run(None) if status.error]
         jvm.shutdown()
-        del admin, producer  # before the broker ends: they would log that it is gone
     if errors:
         sys.exit("\n".join(errors))
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
+from tests.support.topics import write
 from tidemill.cli.backup.contents import FILE, BackupError, read
 from tidemill.cli.backup.copying import _copy_active, back_up
 from tidemill.cli.main import app
@@ -37,10 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def produce(broker: BrokerProcess, topic: str, count: int, value: bytes = LARGE) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(count):
-        producer.produce(topic, value, str(number))
-    assert producer.flush(60) == 0
+    write(broker.bootstrap, topic, *((str(number), value) for number in range(count)))
 
 
 def commit(broker: BrokerProcess, group: str, topic: str, offset: int) -> None:

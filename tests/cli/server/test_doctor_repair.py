@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.cli_runner import CliRunner, Result
 from tests.support.processes import StartFailedError
+from tests.support.topics import create, write
 from tidemill.cli.main import app
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.journal.checkpoint import CHECKPOINT
@@ -33,14 +34,10 @@ def killed_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     It has no journal, as a folder of an earlier version: the broker would restore the damage.
     """
     with BrokerProcess(tmp_path_factory.mktemp("killed")) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        new = [NewTopic("flights", 2, 1), NewTopic("empty", 1, 1)]
-        for future in admin.create_topics(new).values():
-            future.result(timeout=60)
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for number in range(10):
-            producer.produce("flights", b"%d" % number, partition=0)
-            assert producer.flush(60) == 0
+        create(broker.bootstrap, "flights", partitions=2)
+        create(broker.bootstrap, "empty")
+        numbers = (b"%d" % number for number in range(10))
+        write(broker.bootstrap, "flights", *numbers, one_by_one=True, partition=0)
         commit(broker, "behind", 4)
         commit(broker, "beyond", 99)
         broker.kill()
@@ -141,9 +138,7 @@ def test_a_damaged_partition_is_shown_repaired_and_read(killed: BrokerProcess) -
     killed.start()
     numbers = [number for number in range(10) if number != 5]
     assert read(killed, 9) == [(number, b"%d" % number) for number in numbers]
-    producer = Producer({"bootstrap.servers": killed.bootstrap})
-    producer.produce("flights", b"10", partition=0)
-    assert producer.flush(60) == 0
+    write(killed.bootstrap, "flights", b"10", partition=0)
     assert read(killed, 10)[-1] == (10, b"10")
     killed.restart()
     assert kept.is_dir()
@@ -221,8 +216,6 @@ def test_a_partition_without_its_folder_continues_empty(killed: BrokerProcess, n
     assert done.exit_code == 0, done.output
     killed.start()
     commit(killed, "new", 3)
-    producer = Producer({"bootstrap.servers": killed.bootstrap})
-    producer.produce("flights", b"new", partition=0)
-    assert producer.flush(60) == 0
+    write(killed.bootstrap, "flights", b"new", partition=0)
     assert "partition.offline" not in killed.log()
     assert killed.terminate() == 0

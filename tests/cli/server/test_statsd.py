@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from pydantic import ValidationError
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.topics import write
 from tidemill.direct.statsd import Aggregator, Dialect, Options
 from tidemill.direct.statsd.series import Series
 from tidemill.settings.broker import Telemetry
@@ -28,10 +28,7 @@ def test_a_statsd_server_gets_counters_gauges_and_timers(tmp_path: Path) -> None
             "telemetry.statsd_tags": "true",
         }
         with BrokerProcess(tmp_path, settings=settings) as broker:
-            producer = Producer({"bootstrap.servers": broker.bootstrap})
-            for _ in range(50):
-                producer.produce("orders", b"x" * 100)
-            assert producer.flush(30) == 0
+            write(broker.bootstrap, "orders", *[b"x" * 100] * 50)
             aggregator = Aggregator(Options(dialect=Dialect.dogstatsd))
             found: dict[str, Series] = {}
             deadline = time.monotonic() + 30
@@ -65,9 +62,7 @@ def test_a_name_that_can_not_be_resolved_is_logged_once_and_stops_nothing(tmp_pa
         while "telemetry.not_sent" not in broker.log_path.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        producer.produce("orders", b"1")
-        assert producer.flush(30) == 0
+        write(broker.bootstrap, "orders", b"1")
     assert broker.log_path.read_text().count("telemetry.not_sent") == 1
 
 

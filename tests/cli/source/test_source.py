@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
+from tests.support.topics import write
 
 pytestmark = pytest.mark.slow
 
@@ -192,9 +192,7 @@ def test_a_definition_that_can_not_be_understood_can_be_deleted(
     broker: BrokerProcess, tidemill: CommandLine
 ) -> None:
     name = f"deep-{uuid.uuid4().hex[:8]}"
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    producer.produce("tidemill.sources", b"[" * 100_000, key=f"{name}/definition")
-    assert producer.flush(30) == 0
+    write(broker.bootstrap, "tidemill.sources", (f"{name}/definition", b"[" * 100_000))
     done = tidemill.run("source", "delete", name, "--force", "--topics", "--yes")
     assert done.returncode == 0, done.stderr
     assert name not in {each["name"] for each in tidemill.json("source", "list")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,10 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.support.processes import poll_until
 from tests.support.receiver import Receiver
+from tests.support.topics import write
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.alerts import topics
 from tidemill.connect.alerts.definition import AlertEntry, AlertsSection, ReceiverEntry
@@ -96,10 +95,7 @@ class Alerts:
             self._thread = None
 
     def send(self, topic: str, *values: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.kafka.servers, "linger.ms": 1})
-        for value in values:
-            producer.produce(topic, value if isinstance(value, bytes) else json.dumps(value))
-        assert producer.flush(60) == 0
+        write(self.kafka.servers, topic, *values)
 
     def stored(self) -> dict[str, Stored]:
         return read_alerts(self.kafka)

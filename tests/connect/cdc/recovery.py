@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.connect.conftest import RunningWorker, records_of, table_of
+from tests.support.topics import write
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_table
 from tidemill.connect.cdc.contract import Finding
@@ -167,6 +168,4 @@ def state_of(kafka: Kafka, definition: Definition) -> Any:
 
 def store_state(kafka: Kafka, definition: Definition, state: Any) -> None:
     """Replace the stored state of a source."""
-    producer = kafka.producer("tests")
-    producer.produce(state_topic(definition.name), json.dumps(state).encode(), KEY)
-    assert producer.flush(30) == 0
+    write(kafka.servers, state_topic(definition.name), (KEY, json.dumps(state)))

@@ -16,6 +16,7 @@ import pytest
 
 from tests.demo.page.test_live import DAY, NOON, alerted, closed
 from tests.demo.support import flight, skip_without_data_set
+from tests.support.topics import write
 from tidemill.confluent.clients import Kafka
 from tidemill.demo.events import DEPARTURES, reports
 from tidemill.demo.page import PAGES, following
@@ -54,9 +55,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def send(kafka: Kafka, topic: str, value: bytes, time_ms: int = 0) -> None:
-    producer = kafka.producer("tests")
-    producer.produce(topic, value, timestamp=time_ms or NOON * 1000)
-    assert producer.flush(30) == 0
+    write(kafka.servers, topic, value, timestamp=time_ms or NOON * 1000)
 
 
 async def until(events: AsyncIterator[bytes], wanted: str) -> Any:

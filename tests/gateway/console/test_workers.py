@@ -17,6 +17,7 @@ import pytest
 from tests.gateway.console.test_cluster import snapshot_of, topic_of
 from tests.gateway.console.test_safety import console, token_in
 from tests.support.processes import poll_until
+from tests.support.topics import write
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.board import Board, BoardWriter, create_topic
 from tidemill.connect.cdc.topics import SOURCES
@@ -130,12 +131,10 @@ def test_a_pipeline_that_is_silent_is_lost(http: httpx.Client, kafka: Kafka, top
 def test_statuses_of_other_programs_harm_no_page(
     http: httpx.Client, kafka: Kafka, pipeline: str
 ) -> None:
-    producer = kafka.producer("tests")
-    for value in (b"", b"\xff", b"[]", b'{"a":' * 9000, b'{"pipeline": {}, "query": 1}'):
-        producer.produce(TOPIC, value, f"hostile/{len(value)}")
+    values = (b"", b"\xff", b"[]", b'{"a":' * 9000, b'{"pipeline": {}, "query": 1}')
     wide = b'{"pipeline": "x", "query": "%s", "state": "running", "updated": "?"}' % (b"\xf0" * 9)
-    producer.produce(TOPIC, wide, "hostile/wide")
-    producer.flush(30)
+    hostile = ((f"hostile/{len(value)}", value) for value in values)
+    write(kafka.servers, TOPIC, *hostile, ("hostile/wide", wide))
     seen(http, "pipeline", pipeline, has_queries(3))
     assert http.get("/console/pipelines").status_code == 200
     answer = http.get("/console/pipeline", params={"name": HOSTILE})
@@ -245,7 +244,6 @@ def test_a_webhook_has_its_attempts_and_delivers_again(
     status = {"phase": "disabled", "dead": 1, "last_error": HOSTILE, "hint": "repair it"}
     define(kafka, WEBHOOKS, topic, status, topic="orders", url="https://example.com/x")
     kafka.create_topics("tests", {attempts_topic(topic): (1, {})})
-    producer = kafka.producer("tests")
     good = {"id": "msg_1", "records": [[0, 17]], "attempt": 2, "status": 503, "outcome": "dead"}
     hostile: list[Any] = [
         {"id": HOSTILE, "records": [["x", 1]], "at": "now", "outcome": HOSTILE},
@@ -253,10 +251,7 @@ def test_a_webhook_has_its_attempts_and_delivers_again(
         [1],
         "x",
     ]
-    for each in (*hostile, good):
-        producer.produce(attempts_topic(topic), json.dumps(each))
-    producer.produce(attempts_topic(topic), b'{"a":' * 9000)
-    assert producer.flush(30) == 0
+    write(kafka.servers, attempts_topic(topic), *hostile, good, b'{"a":' * 9000)
     twin = seen(http, "webhook", topic, lambda twin: len(twin["attempts"]) == 3)
     assert (twin["state"], twin["error"], twin["is_paused"]) == ("disabled", HOSTILE, True)
     assert (twin["attempts"][0]["record"], twin["attempts"][0]["status"]) == ([0, 17], 503)
@@ -321,16 +316,9 @@ def fill_with_workers(kafka: Kafka, folder: Path) -> None:
         kafka, WEBHOOKS, "billing", {"phase": "running", "lag": 3}, topic="orders", url="http://x"
     )
     kafka.create_topics("tests", {attempts_topic("billing"): (1, {})})
-    producer = kafka.producer("tests")
-    for number in range(20):
-        attempt = {
-            "id": f"msg_{number}",
-            "records": [[0, number]],
-            "status": 503,
-            "outcome": "retry",
-        }
-        producer.produce(attempts_topic("billing"), json.dumps(attempt))
-    assert producer.flush(30) == 0
+    failed = {"status": 503, "outcome": "retry"}
+    attempts = ({"id": f"msg_{n}", "records": [[0, n]], **failed} for n in range(20))
+    write(kafka.servers, attempts_topic("billing"), *attempts)
     with Store(kafka, "accounts", folder=folder) as store:
         for number in range(30):
             data = json.dumps({"note": "x" * 20 * number}).encode()
@@ -367,9 +355,7 @@ async def test_a_table_is_read_on_and_begins_again_with_a_new_topic(
     read = Tables(kafka).read
 
     def put(key: str, value: bytes | None) -> None:
-        producer = kafka.producer("tests")  # a new one: the topic can be another one
-        producer.produce(topic, value, key)
-        assert producer.flush(30) == 0
+        write(kafka.servers, topic, (key, value))
 
     assert await read("missing") == {}
     put("a", b"1")

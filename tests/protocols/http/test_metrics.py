@@ -11,11 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from confluent_kafka import Producer
 
 from tests.protocols.kafka.broker import Broker
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import reserve_port
+from tests.support.topics import write
 from tidemill.engine.engine import Engine
 from tidemill.metrics.registry import Family
 from tidemill.metrics.text import OPENMETRICS, PROMETHEUS
@@ -32,10 +32,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"health.enabled": "true", "health.port": str(reserve_port())}
     with BrokerProcess(tmp_path_factory.mktemp("broker"), settings=settings) as process:
-        producer = Producer({"bootstrap.servers": process.bootstrap})
-        for number in range(100):
-            producer.produce("orders", str(number))
-        assert producer.flush(60) == 0
+        write(process.bootstrap, "orders", *map(str, range(100)))
         yield process
 
 
