@@ -112,10 +112,7 @@ class Boards:
         """Print all definitions, with what their workers last published."""
         board = self.read(self.kafka(brokers))
         found = [self.described(board, name) for name in sorted(board.definitions)]
-        if as_json:
-            output.emit_json(found)
-        else:
-            output.emit_columns(columns, found)
+        output.emit_columns(columns, found, as_json=as_json)
         if not found:
             hint = self.hint.format(noun=self.noun)
             output.note(f"There is no {self.noun}. Create one: {hint}")

@@ -235,8 +235,13 @@ def titled(*keys: str) -> Columns:
     return {key.upper(): key for key in keys}
 
 
-def emit_columns(columns: Columns, found: Iterable[Mapping[str, Any]]) -> None:
-    """Print a table with a line for each mapping."""
+def emit_columns(
+    columns: Columns, found: Sequence[Mapping[str, Any]], *, as_json: bool = False
+) -> None:
+    """Print a table with a line for each mapping, or all that the mappings have as JSON."""
+    if as_json:
+        emit_json(found)
+        return
 
     def value(record: Mapping[str, Any], column: Column) -> object:
         return record.get(column) if isinstance(column, str) else column(record)

@@ -104,10 +104,8 @@ def streams(
         }
         for name, event in last.items()
     ]
-    if as_json:
-        output.emit_json(rows)
-        return
-    output.emit_table(("STREAM", "EVENTS", "POSITION", "LAST"), (list(r.values()) for r in rows))
+    columns = output.titled("stream", "events", "position", "last")
+    output.emit_columns(columns, rows, as_json=as_json)
 
 
 @app.command(short_help="Print events of a store.")

@@ -68,12 +68,8 @@ def list_groups(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
         for group in shared.values()
     ]
     rows.sort(key=lambda row: str(row["group"]))
-    if as_json:
-        output.emit_json(rows)
-    else:
-        output.emit_table(
-            ["GROUP", "STATE", "TYPE", "MEMBERS"], [list(row.values()) for row in rows]
-        )
+    columns = output.titled("group", "state", "type", "members")
+    output.emit_columns(columns, rows, as_json=as_json)
     if not rows:
         output.note("There are no groups. A consumer with a group.id creates one.")
 

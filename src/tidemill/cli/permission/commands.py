@@ -67,14 +67,8 @@ def list_(as_json: Json = False, url: Url = URL_DEFAULT) -> None:
     """List permissions."""
     with connect(url) as client:
         found = client.ask({"list": "permissions"})
-    if as_json:
-        output.emit_json(found)
-        return
-    columns = ["user", "exchange", "configure", "write", "read"]
-    output.emit_table(
-        [each.upper() for each in columns],
-        [[each.get(column) for column in columns] for each in found],
-    )
+    columns = output.titled("user", "exchange", "configure", "write", "read")
+    output.emit_columns(columns, found, as_json=as_json)
 
 
 @app.command()

@@ -78,14 +78,11 @@ def create(
 @app.command("list", short_help="List the queues.")
 def list_queues(as_json: Json = False, url: Url = URL_DEFAULT) -> None:
     """List the queues with their messages and consumers."""
-    from tidemill.cli.queue.view import emit_queues
+    from tidemill.cli.queue.view import COLUMNS
 
     with connect(url) as client:
         found = client.ask({"list": "queues"})
-    if as_json:
-        output.emit_json(found)
-    else:
-        emit_queues(found)
+    output.emit_columns(COLUMNS, found, as_json=as_json)
     if not found:
         output.note("There is no queue. Create one: tidemill queue create NAME")
 

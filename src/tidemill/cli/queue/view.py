@@ -10,24 +10,15 @@ from typing import Any
 from tidemill.amqp_client.connection import Message
 from tidemill.cli import output
 
-
-def emit_queues(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of queues."""
-    output.emit_table(
-        ["QUEUE", "TYPE", "READY", "UNACKED", "CONSUMERS", "OLDEST", "SIZE"],
-        [
-            [
-                each["name"],
-                each["type"],
-                each["ready"],
-                each["unacknowledged"],
-                len(each["consumers"]),
-                output.duration_text(each["oldest_age_ms"]),
-                output.size_text(each["bytes"]),
-            ]
-            for each in found
-        ],
-    )
+COLUMNS: output.Columns = {
+    "QUEUE": "name",
+    **output.titled("type", "ready"),
+    "UNACKED": "unacknowledged",
+    "CONSUMERS": lambda each: len(each["consumers"]),
+    "OLDEST": lambda each: output.duration_text(each["oldest_age_ms"]),
+    "SIZE": lambda each: output.size_text(each["bytes"]),
+}
+"""Columns of queues."""
 
 
 def emit_queue(queue: Mapping[str, Any], bindings: Sequence[Mapping[str, Any]]) -> None:

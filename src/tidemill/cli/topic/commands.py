@@ -137,10 +137,7 @@ def list_topics(
         }
         for name, count in topics.items()
     ]
-    if as_json:
-        output.emit_json(rows)
-    else:
-        output.emit_table(["TOPIC", "PARTITIONS", "RECORDS"], [list(row.values()) for row in rows])
+    output.emit_columns(output.titled("topic", "partitions", "records"), rows, as_json=as_json)
     if not rows:
         output.note("There are no topics. Create one: tidemill topic create NAME")
 

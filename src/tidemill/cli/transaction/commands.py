@@ -99,13 +99,14 @@ def list_all(
         "id_pattern": id_pattern,
     }
     rows = _rows(Cluster.at(brokers), filters)
-    if as_json:
-        output.emit_json(rows)
-    else:
-        output.emit_table(
-            ["TRANSACTION", "STATE", "PRODUCER", "COORDINATOR", "OPEN"],
-            [[*list(row.values())[:4], output.duration_text(row["open_ms"])] for row in rows],
-        )
+    columns: output.Columns = {
+        "TRANSACTION": "transactional_id",
+        "STATE": "state",
+        "PRODUCER": "producer_id",
+        "COORDINATOR": "coordinator",
+        "OPEN": lambda each: output.duration_text(each["open_ms"]),
+    }
+    output.emit_columns(columns, rows, as_json=as_json)
     if rows:
         return
     if id_pattern:

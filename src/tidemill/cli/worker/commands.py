@@ -31,22 +31,13 @@ def list_workers(config: Config = None, data_dir: DataDir = None, as_json: Json 
     again; REASON is the last error that it wrote.
     """
     found = [_as_dict(each) for each in _supervisor(config, data_dir).list()]
-    if as_json:
-        output.emit_json(found)
-        return
-    rows = [
-        (
-            each["name"],
-            each["state"],
-            each["pid"],
-            each["restarts"],
-            output.duration_text(each["for_ms"]),
-            _exit_text(each["last_exit"]),
-            each["reason"] or None,
-        )
-        for each in found
-    ]
-    output.emit_table(("NAME", "STATE", "PID", "RESTARTS", "FOR", "LAST EXIT", "REASON"), rows)
+    columns: output.Columns = {
+        **output.titled("name", "state", "pid", "restarts"),
+        "FOR": lambda each: output.duration_text(each["for_ms"]),
+        "LAST EXIT": lambda each: _exit_text(each["last_exit"]),
+        "REASON": lambda each: each["reason"] or None,
+    }
+    output.emit_columns(columns, found, as_json=as_json)
 
 
 @app.command(short_help="Stop a worker and start it again.")
