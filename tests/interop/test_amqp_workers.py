@@ -7,8 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
 from tests.interop import amqp_tasks
 from tests.support.broker_process import BrokerProcess
-from tests.support.processes import ServerProcess, skip_if_missing
+from tests.support.processes import ServerProcess, poll_until, skip_if_missing
 from tests.support.redis import redis_server
 
 ROOT = Path(__file__).parents[2]
@@ -35,13 +34,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("workers")) as broker:
         yield broker
         assert "Traceback" not in broker.log(10_000_000), broker.log(10_000_000)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)  # another process does it: it can only be polled
 
 
 class Celery:
@@ -186,10 +178,10 @@ def test_celery_says_that_results_over_the_broker_have_no_chords(celery: Celery)
 def test_celery_runs_the_task_of_a_killed_worker_again(celery: Celery) -> None:
     first = celery.start_worker()
     amqp_tasks.slow.delay("s", 1.0)
-    wait_until(lambda: celery.lines() == ["s begins"], "the task did not begin")
+    poll_until(lambda: celery.lines() == ["s begins"], 90, "the task begins", 0.05)
     first.kill()
     celery.start_worker()
-    wait_until(lambda: celery.lines()[-1] == "s ends", "the task did not run again")
+    poll_until(lambda: celery.lines()[-1] == "s ends", 90, "the task runs again", 0.05)
     assert celery.lines() == ["s begins", "s begins", "s ends"]
 
 
@@ -208,7 +200,7 @@ def test_dramatiq_actors_run_and_are_retried(broker: BrokerProcess) -> None:
     try:
         work.send("fine")
         work.send("flaky")
-        wait_until(lambda: attempts.count("flaky") == 3, "the actor was not retried")
+        poll_until(lambda: attempts.count("flaky") == 3, 90, "the actor is retried", 0.05)
         assert attempts.count("fine") == 1
     finally:
         worker.stop()

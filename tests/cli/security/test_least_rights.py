@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from tests.cli.conftest import CommandLine
 from tests.support.broker_process import BrokerProcess
 from tests.support.ports import reserve_port
+from tests.support.processes import poll_until
 
 pytestmark = pytest.mark.nightly
 
@@ -83,11 +83,8 @@ def users(secured: BrokerProcess, tmp_path: Path) -> Users:
     return Users(secured, tmp_path)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.1)
+def wait_until(condition: Callable[[], bool]) -> None:
+    poll_until(condition, 60, "the condition comes true", 0.1)
 
 
 def state(users: Users, *describe: str) -> str:
