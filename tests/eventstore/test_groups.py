@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from tests.support.effort import examples
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
+from tidemill.errors import UnreachableError
 from tidemill.eventstore import groups
 from tidemill.eventstore.deliveries import Backoff, Deliveries
 from tidemill.eventstore.errors import EventStoreError
@@ -250,3 +252,79 @@ def test_a_store_that_is_shorter_than_a_group_has_handled_is_an_error(
     future.result(30)
     with Group(store, kafka, "late") as group, pytest.raises(EventStoreError, match="ends at 1"):
         group.take(WAIT_S)
+
+
+def test_a_reason_that_is_no_text_does_not_stop_the_group(kafka: Kafka, store: Store) -> None:
+    """As the name of a file that is not UTF-8: the event would stop the group each time."""
+    store.append("s-1", [NewEvent("e")])
+
+    def handle(event: StoredEvent) -> None:
+        raise ValueError("no file \udcff")
+
+    with Group(store, kafka, "g", backoff=QUICK) as group:
+        group.run(handle, wait_s=1.0)
+        assert group.parked() == {1: "ValueError: no file ?"}
+
+
+def test_only_what_groups_write_is_left_out(kafka: Kafka, store: Store) -> None:
+    store.append("parked-car-1", [NewEvent("car arrived")])
+    store.append("group.checkpoints-mine", [NewEvent("moved")])
+    with Group(store, kafka, "g", backoff=QUICK) as group:
+        first = taken(group)
+        first.park("never")
+        second = taken(group)
+        second.ack()
+        assert [each.event.position for each in (first, second)] == [1, 2]
+        assert group.take(0.5) is None
+
+
+@pytest.mark.parametrize("request_", ["committed", "commit"])
+def test_a_group_outlives_a_broker_that_is_not_there_for_a_moment(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch, request_: str
+) -> None:
+    """A restart of the broker must not end the programs that handle events."""
+    store.append("s", [NewEvent("e")])
+    asked = threading.Semaphore(0)
+
+    class Restarting:
+        def __init__(self, consumer: Any) -> None:
+            self._consumer = consumer
+            self._left = 2
+
+        def __getattr__(self, name: str) -> object:
+            if name == request_ and self._left:
+                self._left -= 1
+                asked.release()
+                raise KafkaException(KafkaError(KafkaError._WAIT_COORD))
+            return getattr(self._consumer, name)
+
+    make = Kafka.make
+    monkeypatch.setattr(
+        Kafka, "make", lambda kafka, kind, config: Restarting(make(kafka, kind, config))
+    )
+    with Group(store, kafka, "g", backoff=QUICK) as group:
+        monkeypatch.setattr(Kafka, "make", make)
+        taken(group).ack()
+        for _ in range(2):
+            assert asked.acquire(timeout=WAIT_S)
+        store.append("s", [NewEvent("e")])
+        taken(group).ack()
+        poll_until(lambda: committed(kafka, store.topic) >= 2, 30, "the checkpoint is committed")
+
+
+def test_a_group_whose_store_cannot_be_read_at_first_begins_later(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.append("s", [NewEvent("e")])
+    catch_up, left = store.catch_up, [2]
+
+    def unreachable() -> None:
+        if left[0]:
+            left[0] -= 1
+            raise UnreachableError("no answer from the brokers")
+        catch_up()
+
+    monkeypatch.setattr(store, "catch_up", unreachable)
+    with Group(store, kafka, "g", backoff=QUICK) as group:
+        taken(group).ack()
+    assert caplog.text.count("can't begin yet: no answer from the brokers") == 1

@@ -22,20 +22,24 @@ import orjson
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tidemill.confluent.clients import REQUEST_S, Kafka
-from tidemill.confluent.errors import FAILURES, RAISED, error_in
+from tidemill.confluent.errors import FAILURES, RAISED, RETRIABLE, error_in
 from tidemill.confluent.reading import arrived
-from tidemill.errors import TidemillError
+from tidemill.errors import TidemillError, UnreachableError
 from tidemill.eventstore.deliveries import Backoff, Deliveries
 from tidemill.eventstore.errors import EventStoreError, OutcomeUnknownError
 from tidemill.eventstore.events import NewEvent, Query, StoredEvent
+from tidemill.eventstore.log import RECONNECT_MS
 from tidemill.eventstore.reading import Following
+from tidemill.eventstore.state import category_of
 from tidemill.eventstore.store import Store
 
 PARKED = "parked"
-"""The category of the streams with parked events. Groups leave it out."""
+"""The category of the streams with parked events."""
 _CHECKPOINTS = "group.checkpoints"
-"""The category of the streams with noted checkpoints. Groups leave it out."""
-_LEFT_OUT = (f"{PARKED}-", f"{_CHECKPOINTS}-")
+"""The category of the streams with noted checkpoints."""
+_REPLAYED, _CHECKPOINT = "replayed", "checkpoint"
+_OWN = {PARKED: {PARKED, _REPLAYED}, _CHECKPOINTS: {_CHECKPOINT}}
+"""By category, the types of the events that groups write, and leave out."""
 _COMMIT_S = 1.0
 _NOTE_S = 600.0
 _NOTE_POSITIONS = 10_000
@@ -49,6 +53,14 @@ _OTHER_MEMBER = {
     KafkaError._STATE,
 }
 """Errors of a commit: the group has another active member now, or looks for one."""
+_PASSING = RETRIABLE | {
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+    KafkaError._PREV_IN_PROGRESS,
+}
+"""Errors while no broker answers for the group, as during a restart."""
 _DENIED = {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 _log = logging.getLogger("tidemill.eventstore")
 
@@ -115,6 +127,8 @@ class Group:
         self._deliveries: Deliveries | None = None
         self._following: Following | None = None
         self._token: object = None  # of the present assignment
+        self._joined: list[TopicPartition] = []
+        self._obstacle = ""  # to begin, as it was logged
         self._committed = -1
         self._finished = 0  # the last position that was finished
         self._noted, self._noted_at = 0, time.monotonic()
@@ -128,6 +142,7 @@ class Group:
             enable_auto_commit=False,
             auto_offset_reset="latest",
             session_timeout_ms=10_000,
+            reconnect_backoff_max_ms=RECONNECT_MS,
         )
         self._kafka = kafka
         self._consumer: Consumer = kafka.make(Consumer, config)
@@ -143,19 +158,30 @@ class Group:
         place = [TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions]
         consumer.assign(place)
         consumer.pause(place)  # the store reads the log; this client only belongs to the group
-        if not partitions:
+        self._joined = list(partitions)
+
+    def _begin(self) -> None:
+        """Find out where the group is, and follow the store from there.
+
+        It is tried again as long as no broker answers, because brokers are restarted.
+        """
+        if not self._joined or self._deliveries is not None:
             return
-        (found,) = consumer.committed(partitions, timeout=REQUEST_S)
         try:
+            offset = self._committed_offset()
             self._noted, self._noted_at = self._last_note(), time.monotonic()
-            checkpoint = self._noted if found.offset < 0 else found.offset
+            checkpoint = self._noted if offset < 0 else offset
             self._check_checkpoint(checkpoint)
-        except TidemillError as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+        except UnreachableError as error:
+            if str(error) != self._obstacle:
+                self._obstacle = str(error)
+                _log.warning(
+                    "group %s of store %s can't begin yet: %s",
+                    *(self._name, self._store.topic, error),
+                )
             return
-        if found.offset < 0 < checkpoint:
+        self._obstacle = ""
+        if offset < 0 < checkpoint:
             _log.info(
                 "group %s of store %s continues at position %d, which is noted in the store: the "
                 "broker has deleted its offset",
@@ -168,6 +194,23 @@ class Group:
             self._following = self._store.follow(after=checkpoint, **self._select)
             self._following.listen(self._wake)
             self._changed.notify_all()
+
+    def _committed_offset(self) -> int:
+        """Return the committed offset of the group; a negative number if there is none.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        try:
+            (found,) = self._consumer.committed(self._joined, timeout=REQUEST_S)
+            if found.error is not None:
+                raise KafkaException(found.error)
+        except KafkaException as error:
+            what = f"find the offset of group {self._name}"
+            if error.args[0].code() in _PASSING:
+                raise UnreachableError(f"can't {what}: {error.args[0].str()}") from error
+            raise self._kafka.translate(error.args[0], what) from error
+        return int(found.offset)
 
     def _last_note(self) -> int:
         """Return the checkpoint that was noted last; 0 if there is none."""
@@ -201,6 +244,7 @@ class Group:
         with self._changed:
             following, self._following = self._following, None
             self._deliveries = self._token = None
+            self._joined = []
             self._changed.notify_all()
         if following is not None:
             following.close()
@@ -218,6 +262,7 @@ class Group:
                     self._woken.clear()
                 for message in arrived(self._consumer, 0.0):
                     self._check(message.error())
+                self._begin()
                 if time.monotonic() - last >= _COMMIT_S:
                     self._commit()
                     last = time.monotonic()
@@ -248,7 +293,7 @@ class Group:
         following.check()
         with self._changed:
             for event in events:
-                if not event.stream.startswith(_LEFT_OUT):
+                if event.type not in _OWN.get(category_of(event.stream), ()):
                     deliveries.offer(event)
             deliveries.reach(following.after)
             self._changed.notify_all()
@@ -263,7 +308,8 @@ class Group:
         try:
             self._consumer.commit(offsets=[place], asynchronous=False)
         except KafkaException as error:
-            if not error.args[0].retriable() and error.args[0].code() not in _OTHER_MEMBER:
+            found: KafkaError = error.args[0]
+            if not found.retriable() and found.code() not in _OTHER_MEMBER | _PASSING:
                 raise
             return  # a later commit, or the next member, repeats it
         self._committed = checkpoint
@@ -277,7 +323,7 @@ class Group:
         if min(self._committed, self._finished) <= self._noted:
             return
         checkpoint, self._noted_at = self._committed, time.monotonic()
-        note = NewEvent("checkpoint", orjson.dumps({"position": checkpoint}))
+        note = NewEvent(_CHECKPOINT, orjson.dumps({"position": checkpoint}))
         try:
             self._store.append(self._checkpoints, [note])
         except TidemillError as error:
@@ -353,7 +399,9 @@ class Group:
     # Parked events.
 
     def _park(self, position: int, attempts: int, reason: str) -> None:
-        self._note(PARKED, position=position, attempts=attempts, reason=reason[:1000])
+        # Half of a surrogate pair, as in the name of a file, can't be written as JSON.
+        text = reason[:1000].encode(errors="replace").decode()
+        self._note(PARKED, position=position, attempts=attempts, reason=text)
 
     def _note(self, kind: str, **about: Any) -> None:
         """Append to the stream of parked events. A second note of an event changes nothing."""
@@ -395,7 +443,7 @@ class Group:
                     self._park(position, 1, f"{type(error).__name__}: {error}")
                 else:
                     handled += 1
-                    self._note("replayed", position=position)
+                    self._note(_REPLAYED, position=position)
         return handled, failed
 
     def close(self) -> None:

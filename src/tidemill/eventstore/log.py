@@ -34,7 +34,7 @@ _DELIVERY_MS = 30_000
 """How long a record can stay under way. A writer that waits less does not know its outcome."""
 _IDENTITY_S = 2.0
 """How often it is looked whether the topic is still the same one, while records come."""
-_RECONNECT_MS = 500
+RECONNECT_MS = 500
 """The longest pause before another attempt to connect: a broker that restarts is found soon."""
 _QUEUED = 100_000
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
@@ -85,7 +85,7 @@ class Log:
             acks="all",
             enable_idempotence=True,
             linger_ms=0,
-            reconnect_backoff_max_ms=_RECONNECT_MS,
+            reconnect_backoff_max_ms=RECONNECT_MS,
             allow_auto_create_topics=False,
             message_timeout_ms=_DELIVERY_MS,
             message_max_bytes=_LARGEST_RECORD,
@@ -203,7 +203,7 @@ class Log:
             {(self.topic, 0): offset},
             "error",
             fetch_queue_backoff_ms=0,
-            reconnect_backoff_max_ms=_RECONNECT_MS,
+            reconnect_backoff_max_ms=RECONNECT_MS,
             fetch_error_backoff_ms=20,
             fetch_message_max_bytes=4_194_304,
             queued_max_messages_kbytes=16_384,
