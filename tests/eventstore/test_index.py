@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
+from tidemill.eventstore import wire
 from tidemill.eventstore.app.projections.sqlite import SQLite
 from tidemill.eventstore.app.snapshots import SnapshotFile
 from tidemill.eventstore.errors import (
@@ -20,10 +21,11 @@ from tidemill.eventstore.errors import (
     IndexUnusableError,
     NewerFoldError,
 )
-from tidemill.eventstore.events import Condition, NewEvent, Query
+from tidemill.eventstore.events import Condition, NewEvent, Query, StreamAppend
 from tidemill.eventstore.index import About, IndexFile
 from tidemill.eventstore.index_writing import IndexWriter
 from tidemill.eventstore.indexing import Indexing
+from tidemill.eventstore.state import State
 from tidemill.eventstore.store import Store, rebuild
 
 
@@ -223,7 +225,7 @@ def test_a_query_of_more_tags_and_types_than_a_statement_takes_is_answered(
     connect = sqlite3.connect
 
     def limited(*given: Any, **named: Any) -> sqlite3.Connection:
-        made = connect(*given, **named)
+        made: sqlite3.Connection = connect(*given, **named)
         made.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 7_000)
         return made
 
@@ -242,3 +244,51 @@ def test_a_query_of_more_tags_and_types_than_a_statement_takes_is_answered(
         with pytest.raises(ConditionFailedError, match="position 2"):
             store.append("t", [NewEvent("e")], conditions=[Condition((both,))])
         store.append("t", [NewEvent("e")], conditions=[Condition((both,), after=2)])
+
+
+def full(connection: sqlite3.Connection) -> None:
+    """Leave no room: SQLite ends the transaction by itself, as if the disk was full."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+
+def test_a_full_disk_is_named_when_the_index_is_written(tmp_path: Path) -> None:
+    state = State()
+    commit = wire.propose(bytes(16), [StreamAppend("s", (NewEvent("e", bytes(100_000)),))])
+    state.step(0, wire.encode(commit), commit, 7)
+    with closing(IndexFile(tmp_path / "index", About("c", "t", "i"))) as index:
+        writer = IndexWriter(index)
+        full(writer._connection)
+        with pytest.raises(IndexUnusableError, match="disk is full"):
+            writer.write(list(state.steps))
+        writer.close()
+
+
+def test_a_full_disk_is_named_by_a_projection_which_goes_on_later(tmp_path: Path) -> None:
+    database = SQLite(tmp_path / "rows.db")
+    with database.transaction() as db:
+        db.run("CREATE TABLE t (x)")
+    full(database._db)
+    with (
+        pytest.raises(sqlite3.OperationalError, match="disk is full"),
+        database.transaction() as db,
+    ):
+        db.run("INSERT INTO t VALUES (?)", (bytes(100_000),))
+    with database.transaction() as db:
+        db.run("INSERT INTO t VALUES (1)")
+        assert db.run("SELECT x FROM t") == [(1,)]
+    database.close()
+
+
+def test_a_reader_gets_no_emptied_events_of_what_is_truncated_meanwhile(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    with Store(kafka, topic, folder=tmp_path) as store:
+        store.append("s", [NewEvent("e", b"data") for _ in range(3000)])
+        poll_until(lambda: not store._state.steps, 30, "all is in the index")
+        events = store.read("s")
+        assert next(events).version == 1
+        store.truncate({"s": 2500})
+        poll_until(lambda: not store._state.steps, 30, "the index has lost the content")
+        assert {each.data for each in events} == {b"data"}
+        assert next(store.read("s")).version == 2500

@@ -203,14 +203,16 @@ class Group:
         """
         try:
             (found,) = self._consumer.committed(self._joined, timeout=REQUEST_S)
-            if found.error is not None:
-                raise KafkaException(found.error)
-        except KafkaException as error:
-            what = f"find the offset of group {self._name}"
-            if error.args[0].code() in _PASSING:
-                raise UnreachableError(f"can't {what}: {error.args[0].str()}") from error
-            raise self._kafka.translate(error.args[0], what) from error
-        return int(found.offset)
+        except KafkaException as raised:
+            error: KafkaError | None = raised.args[0]
+        else:
+            error = found.error
+        if error is None:
+            return int(found.offset)
+        what = f"find the offset of group {self._name}"
+        if error.code() in _PASSING:
+            raise UnreachableError(f"can't {what}: {error.str()}")
+        raise self._kafka.translate(error, what)
 
     def _last_note(self) -> int:
         """Return the checkpoint that was noted last; 0 if there is none."""

@@ -25,7 +25,7 @@ from tidemill.eventstore.events import Query, StoredEvent
 from tidemill.eventstore.fold import Place
 from tidemill.eventstore.index_files import Lock, make_private, users_path
 from tidemill.eventstore.state import Chunk, Head, Wanted
-from tidemill.eventstore.write_ahead import write_ahead
+from tidemill.eventstore.write_ahead import roll_back, write_ahead
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -247,8 +247,9 @@ class IndexFile:
         with self.connection() as connection:
             number = self._stream_id(connection, stream)
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM events WHERE stream = ? AND version > ? "
-                f"AND version <= ? AND position <= ? ORDER BY version {_way(backwards)} LIMIT ?",
+                f"SELECT {_COLUMNS} FROM events WHERE stream = ? AND version > ? AND version <= ? "
+                "AND position <= ? AND data IS NOT NULL "
+                f"ORDER BY version {_way(backwards)} LIMIT ?",
                 (number, after, to, at, limit),
             )
             events, is_cut = self._events(connection, rows)
@@ -446,7 +447,7 @@ def _create(connection: sqlite3.Connection, about: About) -> None:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        roll_back(connection)
         raise
 
 

@@ -15,6 +15,7 @@ import orjson
 
 from tidemill.eventstore.index import Indexed, IndexFile, indexed_of, mismatch, remember, unusable
 from tidemill.eventstore.state import Step, category_of
+from tidemill.eventstore.write_ahead import roll_back
 
 _ROWS = (500, 50, 5, 1)
 """Rows that one statement inserts."""
@@ -48,7 +49,7 @@ class IndexWriter:
                 self._write(steps)
                 self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                roll_back(self._connection)
                 self._names.clear()  # numbers that were given are not valid
                 self._streams.clear()
                 raise

@@ -26,3 +26,12 @@ def write_ahead(db: sqlite3.Connection, timeout_s: float) -> None:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE_S)
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """End a transaction that failed. SQLite has ended it already if the disk is full, for example.
+
+    A second end would be an error that hides the first.
+    """
+    if db.in_transaction:
+        db.execute("ROLLBACK")

@@ -31,6 +31,7 @@ from tidemill.eventstore.app.errors import (
 )
 from tidemill.eventstore.app.process import DECIDED, DECISIONS, REFUSED, UNCHANGED
 from tidemill.eventstore.app.testing import given
+from tidemill.eventstore.errors import OutcomeUnknownError
 from tidemill.eventstore.events import Appended, NewEvent, Query
 from tidemill.eventstore.memory_store import MemoryStore
 
@@ -202,6 +203,32 @@ def test_a_time_out_happens_once_and_survives_restarts() -> None:
     assert reminders.load("1").state.stage == "expired"
     assert bank.balance("ada") == 1
     assert worker().open_timeouts == []
+
+
+def test_a_time_out_whose_outcome_is_not_known_is_due_again() -> None:
+    """As while the broker is restarted: the worker goes on, and must not have lost it."""
+
+    class Silent(MemoryStore):
+        is_silent = False
+
+        def append(self, stream: str, events: Sequence[NewEvent], **options: Any) -> Appended:
+            if self.is_silent:
+                raise OutcomeUnknownError("no answer")
+            return super().append(stream, events, **options)
+
+    store, now = Silent(lambda: 0), 0
+    bank = Bank.over(store)
+    bank.fund("ada", 0)
+    reminders = Repository(store, codec, Reminder)
+    reminders.execute("1", lambda it: it.request("ada"))
+    worker = ProcessWorker(reminders, [bank.accounts], now_ms=lambda: now)
+    work(worker)
+    now, store.is_silent = 300_000, True
+    with pytest.raises(OutcomeUnknownError):
+        worker.step()
+    store.is_silent = False
+    work(worker)
+    assert reminders.load("1").state.stage == "expired"
 
 
 def test_a_cancelled_time_out_does_not_happen_not_even_in_a_worker_that_is_behind() -> None:

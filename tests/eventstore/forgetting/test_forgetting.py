@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +25,7 @@ from tidemill.eventstore.forgetting.cipher import Masters
 from tidemill.eventstore.forgetting.errors import KeyFileError, SealedContentError
 from tidemill.eventstore.forgetting.keyring import Keyring
 from tidemill.eventstore.forgetting.sealed import Personal, SealedStore, personal_fields
+from tidemill.eventstore.log import Record
 from tidemill.eventstore.store import Store
 
 FIELDS = {"registered": {"email": "customer"}, "sent": {"from": "sender", "to": "receiver"}}
@@ -213,6 +216,35 @@ def test_master_keys_are_rotated(shop: Shop) -> None:
     lines = shop.key_file.read_text().splitlines(keepends=True)
     shop.key_file.write_text("".join(line for line in lines if not line.startswith("1:")))
     assert [each["email"] for each in contents(shop.open())] == ["ann@example.org", None]
+
+
+def test_a_subject_that_is_forgotten_while_keys_are_wrapped_again_stays_forgotten(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.open().append("customer-1", [registered("ann")])
+    with Store(shop.kafka, shop.topic) as behind:
+        poll, catch_up, is_asked = behind._log.poll, behind.catch_up, threading.Event()
+
+        def held(timeout_s: float) -> Iterator[Record]:
+            return poll(timeout_s) if is_asked.wait(0.01) else iter(())
+
+        def asked() -> None:
+            is_asked.set()
+            catch_up()
+
+        monkeypatch.setattr(behind._log, "poll", held)
+        monkeypatch.setattr(behind, "catch_up", asked)
+        keyring = shop.keyring()
+        write = keyring._write
+
+        def late(values: Mapping[str, bytes | None]) -> None:
+            if not is_asked.is_set():
+                shop.open().forget("ann")
+            write(values)
+
+        monkeypatch.setattr(keyring, "_write", late)
+        assert SealedStore(behind, keyring, FIELDS).rotate() == 0
+    assert shop.keyring().ids() == []
 
 
 def test_another_key_file_is_refused(shop: Shop, tmp_path: Path) -> None:

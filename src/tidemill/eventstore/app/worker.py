@@ -300,7 +300,6 @@ class ProcessWorker:
         """Append the events of time-outs that are due. Return how many."""
         now, fired = self._now_ms(), 0
         while (each := self._next()) is not None and each.timeout.due_ms <= now:
-            self._open.pop((each.stream, each.timeout.type))
             tag = timeout_tag(each.stream, each.timeout.type)
             set_by = uuid.UUID(each.set_by)
             event = NewEvent(
@@ -318,6 +317,8 @@ class ProcessWorker:
                 fired += 1
             except (ConditionFailedError, IdConflictError):
                 _log.debug("time-out %s was cancelled or has happened", tag)
+            # Only now: if the outcome is not known, it is due again.
+            self._open.pop((each.stream, each.timeout.type))
         return fired
 
     # --- where it is -----------------------------------------------------------------------------

@@ -296,6 +296,7 @@ class SealedStore(Events):
     def rotate(self) -> int:
         """Wrap all keys with the current master key, and return how many there are."""
         count = self.keyring.rewrap()
+        self._store.catch_up()  # what was forgotten meanwhile is in the topic again
         gone = [key for key in self.keyring.ids() if self._store.is_forgotten(key)]
         self.keyring.delete(gone)
         return count - len(gone)

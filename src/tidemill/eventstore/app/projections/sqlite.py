@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tidemill.eventstore.write_ahead import write_ahead
+from tidemill.eventstore.write_ahead import roll_back, write_ahead
 
 
 class SQLite:
@@ -30,10 +30,10 @@ class SQLite:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield self
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            roll_back(self._db)
             raise
-        self._db.execute("COMMIT")
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
