@@ -88,6 +88,17 @@ def test_streams_stay_in_order_and_the_checkpoint_below_what_is_open(
         assert positions == sorted(positions)
 
 
+def test_large_events_leave_no_room_until_they_are_finished() -> None:
+    deliveries = Deliveries(0, 10)
+    for position in range(1, 5):
+        assert deliveries.room
+        deliveries.offer(event(position, "s")._replace(data=bytes(10_000_000)))
+    assert deliveries.room == 0
+    assert deliveries.take(0.0) is not None
+    deliveries.finish(1)
+    assert deliveries.room == 7
+
+
 @pytest.fixture
 def store(kafka: Kafka, topic: str) -> Iterator[Store]:
     with Store(kafka, topic) as opened:

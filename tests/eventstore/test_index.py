@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import messages_to_end
 from tidemill.eventstore import wire
 from tidemill.eventstore.app.projections.sqlite import SQLite
 from tidemill.eventstore.app.snapshots import SnapshotFile
@@ -292,3 +293,23 @@ def test_a_reader_gets_no_emptied_events_of_what_is_truncated_meanwhile(
         poll_until(lambda: not store._state.steps, 30, "the index has lost the content")
         assert {each.data for each in events} == {b"data"}
         assert next(store.read("s")).version == 2500
+
+
+def test_an_index_whose_last_record_is_missing_in_the_log_is_an_error(
+    kafka: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """Readers never see the marker of a transaction, which another log can have at that place."""
+    producer = kafka.producer("tests", transactional_id=topic)
+    with Store(kafka, topic, folder=tmp_path) as store:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(topic, b"foreign")
+        producer.flush(30)
+        producer.abort_transaction()
+        store.append("s", new_event())
+    (marker,) = set(range(kafka.end_offsets("tests", [(topic, 0)])[topic, 0])) - {
+        message.offset() for message in messages_to_end(kafka, "tests", topic, committed=False)
+    }
+    change(tmp_path, topic, f"UPDATE about SET read = {marker}")
+    with pytest.raises(IndexMismatchError, match=f"another record at offset {marker}"):
+        Store(kafka, topic, folder=tmp_path)

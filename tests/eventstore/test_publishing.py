@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,3 +205,9 @@ def test_brokers_that_went_down_are_unreachable_also_for_a_client_that_knew_them
     """librdkafka then finds no leaders, and says so with this code after 15 seconds."""
     kafka = Kafka("127.0.0.1:1")
     assert isinstance(kafka.translate(KafkaError(KafkaError._NOENT), "x"), UnreachableError)
+
+
+def test_large_events_are_not_all_in_memory_at_once(store: Store, kafka: Kafka) -> None:
+    for _ in range(10):
+        store.append("s", [NewEvent("e", os.urandom(900_000))])
+    assert publish(store, kafka, f"{store.topic}-out") == [5, 10]

@@ -88,6 +88,15 @@ def test_an_exported_head_proves_what_no_commit_follows(
         assert "noted hash" in again.first_break.why
 
 
+def test_of_two_noted_heads_of_one_position_both_are_compared(
+    kafka: Kafka, topic: str, records: list[bytes]
+) -> None:
+    found = verified(kafka, topic, records)
+    real = (found.head.position, found.head.hash)
+    assert verify(kafka, topic, heads=[real, real]).first_break is None
+    assert verify(kafka, topic, heads=[(real[0], bytes(32)), real]).first_break is not None
+
+
 def test_a_store_that_does_not_exist_is_not_created(kafka: Kafka, topic: str) -> None:
     with pytest.raises(UnsuitableTopicError):
         verify(kafka, topic)

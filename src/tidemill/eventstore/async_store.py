@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Self, Unpack
 
@@ -25,6 +24,7 @@ from tidemill.eventstore.events import (
     StreamAppend,
     Subscription,
     Version,
+    some,
 )
 from tidemill.eventstore.fold import Outcome
 from tidemill.eventstore.folded import FoldedStore, answered, may_be_behind
@@ -161,7 +161,7 @@ async def _in_chunks(events: Iterator[StoredEvent]) -> AsyncIterator[StoredEvent
     """Yield events of an iterator that runs in threads."""
 
     def take() -> list[StoredEvent]:
-        return list(itertools.islice(events, CHUNK))
+        return some(events, CHUNK)
 
     while chunk := await asyncio.to_thread(take):
         for event in chunk:

@@ -37,6 +37,10 @@ class Backoff:
         return min(self.most_s, self.first_s * self.factor ** min(attempt - 1, 100))
 
 
+_MOST_BYTES = 33_554_432
+"""While the contents of what is not finished have so many bytes, no more is taken in."""
+
+
 class Deliveries:
     """Gives out events.
 
@@ -50,6 +54,7 @@ class Deliveries:
     def __init__(self, checkpoint: int, window: int) -> None:
         self._window = window
         self._reached = checkpoint
+        self._size = 0
         self._open: dict[int, StoredEvent] = {}  # in the order of positions
         self._ready: deque[int] = deque()
         self._streams: dict[str, deque[int]] = {}
@@ -65,12 +70,13 @@ class Deliveries:
     @property
     def room(self) -> int:
         """The number of events that can be taken in."""
-        return self._window - len(self._open)
+        return self._window - len(self._open) if self._size < _MOST_BYTES else 0
 
     def offer(self, event: StoredEvent) -> None:
         """Take in the next event."""
         self._reached = event.position
         self._open[event.position] = event
+        self._size += _size(event)
         waiting = self._streams.setdefault(event.stream, deque())
         waiting.append(event.position)
         if len(waiting) == 1:
@@ -108,6 +114,7 @@ class Deliveries:
         """Finish an event, so that the next one of its stream can be given out."""
         self._out.remove(position)
         event = self._open.pop(position)
+        self._size -= _size(event)
         del self._attempts[position]
         waiting = self._streams[event.stream]
         waiting.popleft()
@@ -115,3 +122,7 @@ class Deliveries:
             self._ready.append(waiting[0])
         else:
             del self._streams[event.stream]
+
+
+def _size(event: StoredEvent) -> int:
+    return len(event.data) + len(event.metadata)

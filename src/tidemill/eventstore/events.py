@@ -232,6 +232,22 @@ class Events(Protocol):
         """
 
 
+SOME_BYTES = 4_194_304
+"""A batch of events ends when their contents have so many bytes."""
+
+
+def some(events: Iterator[StoredEvent], most: int) -> list[StoredEvent]:
+    """Return the next events: at most so many, and fewer if they are large."""
+    found: list[StoredEvent] = []
+    size = 0
+    for event in events:
+        found.append(event)
+        size += len(event.data) + len(event.metadata)
+        if len(found) >= most or size >= SOME_BYTES:
+            break
+    return found
+
+
 def surely(store: Callable[[], Appended], attempts: int = 3) -> Appended:
     """Store events, and store them again with the same ids if the outcome is not known.
 

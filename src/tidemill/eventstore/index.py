@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from tidemill.eventstore.errors import IndexMismatchError, IndexUnusableError
-from tidemill.eventstore.events import Query, StoredEvent
+from tidemill.eventstore.events import SOME_BYTES, Query, StoredEvent
 from tidemill.eventstore.fold import Place
 from tidemill.eventstore.index_files import Lock, make_private, users_path
 from tidemill.eventstore.state import Chunk, Head, Wanted
@@ -30,8 +30,6 @@ from tidemill.eventstore.write_ahead import roll_back, write_ahead
 K = TypeVar("K")
 V = TypeVar("V")
 FORMAT = 1
-CHUNK_BYTES = 4_194_304
-"""A chunk of events ends when their data have so many bytes."""
 _BUSY_S = 30.0
 _IDS = 500
 """Ids that one statement looks for."""
@@ -363,8 +361,8 @@ class IndexFile:
         size = 0
         for row in rows:
             kind, data, event_id, metadata, tags, schema, stream, version, position, at = row
-            size += len(data or b"")
-            if size > CHUNK_BYTES and events:
+            size += len(data or b"") + len(metadata or b"")
+            if size > SOME_BYTES and events:
                 return events, True
             events.append(
                 StoredEvent(

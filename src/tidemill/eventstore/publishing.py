@@ -9,7 +9,6 @@ Must not know: the store's inside.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import threading
@@ -23,7 +22,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
 from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.eventstore.errors import EventStoreError
-from tidemill.eventstore.events import StoredEvent
+from tidemill.eventstore.events import StoredEvent, some
 from tidemill.eventstore.store import Store
 from tidemill.kafka_client.producing.transactional import Marker
 
@@ -95,7 +94,7 @@ class Publisher:
                 )
             end = self.store.position() if until_end else None
             while not stop.is_set():
-                batch = list(itertools.islice(self.store.read_all(after=position, to=end), BATCH))
+                batch = some(self.store.read_all(after=position, to=end), BATCH)
                 if batch:
                     self._copy(producer, batch)
                     position = self.position = batch[-1].position

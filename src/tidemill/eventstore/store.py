@@ -94,6 +94,7 @@ class Store(FoldedStore):
         self._indexed = self._index.indexed()
         super().__init__(State(self._index, self._indexed.head), timeout_s)
         self._read = max(self._state.offset, 0)  # the last record is read again, to check it
+        self._is_checked = self._state.offset < 0
         self._indexing = Indexing(self._index, self._state, self._changed, self._fail)
         self._thread = threading.Thread(target=self._run, name=f"store {topic}", daemon=True)
         try:
@@ -193,14 +194,16 @@ class Store(FoldedStore):
         """Yield the records behind the last one that the index had at the start. Check that one.
 
         Raises:
-            IndexMismatchError: the log has another record there.
+            IndexMismatchError: the log has another record there, or none.
         """
         head = self._indexed.head
         for record in records:
+            if record.offset == head.offset:
+                self._is_checked = fingerprint(record.value) == self._indexed.digest
+            if not self._is_checked and record.offset >= head.offset:
+                raise mismatch(self._index.path, f"has another record at offset {head.offset}")
             if record.offset > head.offset:
                 yield record
-            elif record.offset == head.offset and fingerprint(record.value) != self._indexed.digest:
-                raise mismatch(self._index.path, f"has another record at offset {head.offset}")
 
     def _fold(self, records: list[Record]) -> None:
         self._wait_for_memory()

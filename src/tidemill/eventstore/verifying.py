@@ -92,7 +92,7 @@ def verify(
         about = About(identity.cluster, topic, identity.topic_id)
         index = stack.enter_context(contextlib.closing(IndexFile(folder / "index", about)))
         writer = stack.enter_context(contextlib.closing(IndexWriter(index)))
-        verifier = _Verifier(State(index), writer, dict(heads))
+        verifier = _Verifier(State(index), writer, heads)
         following = 0
         for record in before:
             verifier.take(record)
@@ -103,10 +103,14 @@ def verify(
 
 
 class _Verifier:
-    def __init__(self, state: State, writer: IndexWriter, heads: dict[int, bytes]) -> None:
+    def __init__(
+        self, state: State, writer: IndexWriter, heads: Sequence[tuple[int, bytes]]
+    ) -> None:
         self._state = state
         self._writer = writer
-        self._heads = heads
+        self._heads: dict[int, set[bytes]] = {}
+        for position, noted in heads:
+            self._heads.setdefault(position, set()).add(noted)
         # A commit without events changes the hash, and not the position.
         self._hashes: OrderedDict[int, set[bytes]] = OrderedDict({0: {GENESIS}})
         self._confirmed = 0
@@ -154,7 +158,7 @@ class _Verifier:
 
     def _judge(self, offset: int, noted: int) -> None:
         """Compare a noted head whose position was left behind, or that is at the end."""
-        if self._heads.pop(noted) not in self._hashes.get(noted, ()):
+        if not self._heads.pop(noted) <= self._hashes.get(noted, set()):
             self._found(offset, f"the noted hash of position {noted} is another one")
         else:
             self._confirmed = max(self._confirmed, noted)

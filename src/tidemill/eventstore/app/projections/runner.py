@@ -6,7 +6,6 @@ when it has caught up. Must not know: a database by name.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from tidemill.eventstore.app.projections.contract import (
     check,
     table_name,
 )
-from tidemill.eventstore.events import Events, Query, StoredEvent
+from tidemill.eventstore.events import Events, Query, StoredEvent, some
 
 BATCH = 500
 """The most events of one transaction."""
@@ -157,7 +156,7 @@ class ProjectionRunner:
         events = self._store.read_all(
             after=after, to=end, queries=self._queries, category=self._category
         )
-        while batch := list(itertools.islice(events, BATCH)):
+        while batch := some(events, BATCH):
             yield batch
 
     def _generation(self, *, is_rebuild: bool) -> Progress:
