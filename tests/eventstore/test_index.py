@@ -265,7 +265,7 @@ def test_a_full_disk_is_named_when_the_index_is_written(tmp_path: Path) -> None:
         writer.close()
 
 
-def test_a_full_disk_is_named_by_a_projection_which_goes_on_later(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_by_a_projection_which_continues_later(tmp_path: Path) -> None:
     database = SQLite(tmp_path / "rows.db")
     with database.transaction() as db:
         db.run("CREATE TABLE t (x)")
