@@ -94,3 +94,11 @@ def test_other_events_in_a_stream_and_missing_ones_are_conflicts() -> None:
         import_events(target, exported(source))
     with pytest.raises(ImportConflictError, match="has 0 events"):
         import_events(MemoryStore(), exported(source)[20:])
+
+
+def test_a_file_with_two_different_events_of_one_version_is_a_conflict() -> None:
+    first, *_ = lines = exported(filled())
+    assert import_events(MemoryStore(), [first, first]) == Imported(1, 1)
+    other = first._replace(event=NewEvent("t", b"other"))
+    with pytest.raises(ImportConflictError, match="another event 1"):
+        import_events(MemoryStore(), [*lines, other])

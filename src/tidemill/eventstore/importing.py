@@ -46,6 +46,8 @@ def import_events(store: Events, events: Iterable[Exported]) -> Imported:
         if version is None:
             version = store.version(each.stream)
         if each.version <= version:
+            stored += _store(store, pending)  # the file can have it twice
+            pending, size = [], 0
             _check_same(store, each)
             versions[each.stream] = version
             known += 1

@@ -22,6 +22,7 @@ from tidemill.eventstore.app.errors import (
     UnknownEventTypeError,
 )
 from tidemill.eventstore.events import NewEvent, StoredEvent
+from tidemill.eventstore.ids import new_id
 
 RESERVED = "process."
 """The names of the events that process managers write about their work begin with this."""
@@ -148,7 +149,7 @@ class Codec:
         return NewEvent(
             type=kind.name,
             data=kind.adapter.dump_json(event),
-            id=event_id or uuid.uuid4(),
+            id=event_id or new_id(),
             metadata=b"" if context is None else context.encode(),
             tags=frozenset((*own, *tags)),
             schema=kind.version,
