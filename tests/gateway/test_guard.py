@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import orjson
 import psutil
 import pytest
 
@@ -247,6 +248,21 @@ class TestHowMuch:
             f"{strict.url}/topics/{topic}", json={"value": 1}, timeout=60, trust_env=False
         )
         assert answer.status_code == 200
+
+    @pytest.mark.parametrize("headers", [{}, {"idempotency-key": "a"}], ids=["plain", "with a key"])
+    def test_a_stream_of_lines_waits_for_memory(
+        self, strict: GatewayProcess, topic: str, headers: dict[str, str]
+    ) -> None:
+        long = "x" * 1000
+        lines = [orjson.dumps({"value": long}), orjson.dumps({"value": 1, "headers": {"a": long}})]
+        answer = httpx.post(
+            f"{strict.url}/topics/{topic}?answer=errors",
+            content=b"\n".join(lines * 500),
+            headers={"content-type": "application/x-ndjson", **headers},
+            timeout=60,
+            trust_env=False,
+        )
+        assert answer.json() == {"stored": 1000, "failed": 0}
 
     def test_connections_have_a_limit(self, strict: GatewayProcess) -> None:
         with contextlib.ExitStack() as stack:

@@ -14,8 +14,8 @@ import pytest
 from tests.support.processes import poll_until
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import end_offsets
-from tidemill.gateway.dedup import Stored
-from tidemill.gateway.errors import HttpError, unavailable
+from tidemill.gateway.dedup import Stored, Window
+from tidemill.gateway.errors import HttpError, busy, unavailable
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.idempotency import Keys
 from tidemill.gateway.settings import GatewaySettings
@@ -56,14 +56,14 @@ async def test_a_request_that_waits_for_one_whose_answer_was_lost_stores_nothing
     async with started(kafka) as parts:
         real, lost = parts.writer.send, 0
 
-        def send(name: str, record: InputRecord) -> asyncio.Future[Stored]:
+        def send(name: str, record: InputRecord, **more: Any) -> asyncio.Future[Stored]:
             async def lose() -> Stored:
-                await real(name, record)
+                await real(name, record, **more)
                 raise unavailable("the answer was lost")
 
             nonlocal lost
             lost += 1
-            return asyncio.ensure_future(lose()) if lost == 1 else real(name, record)
+            return asyncio.ensure_future(lose()) if lost == 1 else real(name, record, **more)
 
         monkeypatch.setattr(parts.writer, "send", send)
         about = await parts.topic(topic)
@@ -73,6 +73,34 @@ async def test_a_request_that_waits_for_one_whose_answer_was_lost_stores_nothing
         places = {each[0].offset for each in others if isinstance(each, tuple)}
         assert places == {0}
         assert parts.count(topic) == 1
+
+
+async def test_a_record_that_was_not_sent_is_no_reason_to_read_the_topic_again(
+    kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(kafka) as parts:
+        real, about, refusals = parts.writer.send, await parts.topic(topic), iter(range(3))
+
+        def send(name: str, record: InputRecord, **more: Any) -> asyncio.Future[Stored]:
+            if next(refusals, None) is not None:
+                raise busy("too many records are under way")
+            return real(name, record, **more)
+
+        reads = 0
+        real_read = parts.keys._in_log
+
+        def read(name: str) -> Window:
+            nonlocal reads
+            reads += 1
+            return real_read(name)
+
+        monkeypatch.setattr(parts.writer, "send", send)
+        monkeypatch.setattr(parts.keys, "_in_log", read)
+        for _ in range(3):
+            with pytest.raises(HttpError, match="too many"):
+                await parts.keys.store(about, "id", RECORD)
+        assert (await parts.keys.store(about, "id", RECORD))[1]
+        assert reads == 1
 
 
 async def test_a_key_is_remembered_when_the_clock_is_set(

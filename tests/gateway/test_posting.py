@@ -20,6 +20,7 @@ from tests.support.spans import PARENT, TRACE_ID, recorded, trace_of
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Follower, end_offsets
 from tidemill.gateway import posting
+from tidemill.gateway.errors import HttpError
 from tidemill.gateway.guard import Budget
 from tidemill.gateway.metrics import TRACE, Measured
 from tidemill.gateway.parts import Parts
@@ -101,7 +102,9 @@ def test_a_value_as_it_is_has_its_key_in_the_url(
     assert stored(kafka, topic) == [(1, 0, "ä".encode(), raw, [("a", b"1"), ("a", b"b:c")])]
 
 
-@pytest.mark.parametrize("query", ["timestamp=0", "timestamp=1969-01-01", "header=a%00b:1"])
+@pytest.mark.parametrize(
+    "query", ["timestamp=0", "timestamp=1969-01-01", "header=a%00b:1", "header=a:%ff"]
+)
 def test_what_a_client_library_would_change_in_silence_is_refused(
     http: httpx.Client, topic: str, query: str
 ) -> None:
@@ -283,6 +286,11 @@ class TestIdempotencyKey:
         answer = http.post(f"/topics/{topic}", json={"value": 2}, headers={"idempotency-key": key})
         assert answer.status_code == 400
 
+    def test_two_keys_are_refused(self, http: httpx.Client, topic: str) -> None:
+        headers = [("idempotency-key", "a"), ("idempotency-key", "b")]
+        answer = http.post(f"/topics/{topic}", json={"value": 1}, headers=headers)
+        assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+
     def test_another_gateway_reads_the_keys_from_the_topic(
         self, http: httpx.Client, kafka: Kafka, topic: str, broker: Any, tmp_path: Any
     ) -> None:
@@ -361,6 +369,36 @@ async def test_a_fault_within_a_stream_of_lines_is_a_line_of_the_answer(
     lines = b"".join(each.get("body", b"") for each in sent).splitlines()
     assert [json.loads(each)["error"] for each in lines] == ["internal_error"]
     await parts.close()
+
+
+async def test_a_line_that_waits_to_be_stored_holds_no_memory_that_it_waits_for() -> None:
+    budget, parts = Budget(10_000), iter([b"x" * 5000, b"x" * 3000 + b"\nab", b"c\n"])
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": next(parts, b""), "more_body": True}
+
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    with budget.taken() as take:
+        lines = posting._lines(request, 10_000, take)
+        assert len(await anext(lines)) == 8000
+        assert budget.used == 2  # the beginning of the next one
+        assert await anext(lines) == b"abc"
+    assert budget.used == 0
+
+
+async def test_a_record_that_never_fits_into_memory_is_refused_for_good() -> None:
+    budget = Budget(10_000)
+    writer = Writer(Kafka("127.0.0.1:1"), budget)
+    for record in (
+        InputRecord(None, b"x" * 10_000),
+        InputRecord(None, b"x", [("a", b"x" * 10_000)]),
+        InputRecord(None, b"x", [("a", None)] * 100),
+    ):
+        with pytest.raises(HttpError, match="bytes of memory") as refused:
+            writer.send("t", record)
+        assert refused.value.status == 413
+    assert budget.used == 0
+    await writer.close()
 
 
 async def test_a_record_that_can_not_be_sent_gives_its_memory_back() -> None:

@@ -99,7 +99,7 @@ class Budget:
 
     @contextmanager
     def taken(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes bytes, which are returned at the end."""
+        """Yield a function that takes bytes, which are returned at the end; negative: returns some."""
         total = 0
 
         def take(size: int) -> None:

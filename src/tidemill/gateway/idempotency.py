@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tidemill.clock import SteadyClock, SystemClock
@@ -32,14 +33,20 @@ _SLICE = 1000
 _VALID = re.compile(r"[!-~]{1,200}")
 
 
-def parse_key(text: str | None) -> str | None:
+def parse_key(given: Sequence[str]) -> str | None:
     """Return the key of a request, without the quotes of the standard.
 
+    Args:
+        given: the values of the header.
+
     Raises:
-        HttpError: it is malformed (400).
+        HttpError: it is malformed, or there are several (400).
     """
-    if text is None:
+    if not given:
         return None
+    if len(given) > 1:
+        raise invalid("a request has one Idempotency-Key at most")
+    text = given[0]
     key = text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
     if not _VALID.fullmatch(key):
         raise invalid(
@@ -82,7 +89,7 @@ class Keys:
         self._readers = asyncio.Semaphore(_READERS)
 
     async def store(self, topic: Topic, key: str, record: InputRecord) -> tuple[Stored, bool]:
-        """Store a record unless the topic has one with its key.
+        """Store a record unless the topic has one with its key. The caller holds its memory.
 
         Returns:
             The place of the record, and whether this call has stored it.
@@ -100,8 +107,9 @@ class Keys:
                 found = known.once.window.find(id_, self._now_ms())
                 if found is not None:
                     return found
+            sending = self._writer.send(topic.name, keyed, is_taken=True)
             try:
-                stored = await self._writer.send(topic.name, keyed)
+                stored = await sending
             except HttpError as error:
                 if error.status == 503:  # it is possibly in the log
                     known.doubts += 1

@@ -32,14 +32,15 @@ class Parameters:
         values = self.texts(name)
         if len(values) > 1:
             raise invalid(f"parameter {name} is given twice")
-        if values and "\ufffd" in values[0]:
-            raise invalid(f"parameter {name} is not UTF-8")
         return values[0] if values else None
 
     def texts(self, name: str) -> list[str]:
         """Return a parameter that can be given several times."""
         self._asked.add(name)
-        return self._given.pop(name, [])
+        values = self._given.pop(name, [])
+        if any("\ufffd" in each for each in values):
+            raise invalid(f"parameter {name} is not UTF-8")
+        return values
 
     def word(self, name: str, words: Sequence[str], default: str) -> str:
         """Return one of some words."""

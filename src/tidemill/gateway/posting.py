@@ -53,7 +53,7 @@ async def post(request: Request) -> Response:
     parts: Parts = request.app.parts
     topic = await target(parts, request.path_params["topic"])
     context = request.scope.get(TRACE, {})
-    writing = _Writing(parts, topic, parse_key(request.headers.get(HEADER)), context)
+    writing = _Writing(parts, topic, parse_key(request.headers.getlist(HEADER)), context)
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
         raise HttpError(
@@ -200,9 +200,13 @@ class _Writing:
         check_partition(self.topic, record)
         if self.context:
             record.headers = with_context(record.headers, self.context)
+        writer = self.parts.writer
         if key is None:
-            return self.parts.writer.send(self.topic.name, record)
-        return asyncio.ensure_future(self._keyed(record, key))
+            return writer.send(self.topic.name, record)
+        size = writer.take(record)  # here, so that a stream of lines waits for it
+        storing = asyncio.ensure_future(self._keyed(record, key))
+        storing.add_done_callback(lambda _: self.parts.budget.give(size))
+        return storing
 
     async def _keyed(self, record: InputRecord, key: str) -> Stored:
         stored, _ = await self.parts.keys.store(self.topic, key, record)
@@ -331,6 +335,11 @@ async def _lines(request: Request, most: int, take: Callable[[int], None]) -> As
             if b"\n" in chunk:
                 *complete, last = rest.split(b"\n")
                 rest = bytearray(last)
+                if (
+                    len(rest) < taken
+                ):  # the line's record takes it: streams would wait for each other
+                    take(len(rest) - taken)
+                    taken = len(rest)
                 for line in complete:
                     if len(line) > most:
                         raise guard.too_large(most)

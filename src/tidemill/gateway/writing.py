@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.errors import FAILURES, error_in
 from tidemill.gateway.dedup import Stored
-from tidemill.gateway.errors import busy, from_kafka, unavailable
+from tidemill.gateway.errors import HttpError, busy, from_kafka, unavailable
 from tidemill.gateway.guard import Budget
 from tidemill.record_json import InputRecord
 
@@ -28,7 +28,8 @@ DELIVERY_MS = 10_000
 RECORDS = 100_000
 """The most records under way."""
 _OVERHEAD = 200
-"""Bytes that a record takes besides its content."""
+_HEADER_OVERHEAD = 100
+"""Bytes that a record and a header of it take besides their content."""
 _LARGEST_RECORD = 1_000_000_000
 """The largest limit of librdkafka, so that the limit of the topic applies."""
 _CLOSE_S = 5.0
@@ -81,16 +82,40 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="acknowledgements", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, record: InputRecord) -> asyncio.Future[Stored]:
-        """Send a record to a topic that exists; the result is its place.
+    def take(self, record: InputRecord) -> int:
+        """Take the memory of a record from the budget; return its bytes.
 
         Raises:
-            HttpError: too much is under way, or the partition is new (503). Nothing was sent.
+            HttpError: too many are taken (503), or it has more than the budget (413).
         """
         size = len(record.key or b"") + len(record.value or b"") + _OVERHEAD
+        for name, value in record.headers:
+            size += len(name) + len(value or b"") + _HEADER_OVERHEAD
+        if size > self._budget.most:
+            raise HttpError(
+                413,
+                "record_too_large",
+                f"the record takes {size} bytes of memory with its headers",
+                hint=f"gateway.inflight_bytes is {self._budget.most}.",
+            )
+        self._budget.take(size)
+        return size
+
+    def send(
+        self, topic: str, record: InputRecord, *, is_taken: bool = False
+    ) -> asyncio.Future[Stored]:
+        """Send a record to a topic that exists; the result is its place.
+
+        Args:
+            is_taken: whether the caller has taken the memory of the record, and gives it back.
+
+        Raises:
+            HttpError: too much is under way, or the partition is new (503); the record is too large
+                (413). Nothing was sent.
+        """
         if self._count >= RECORDS:
             raise busy("too many records are under way")
-        self._budget.take(size)
+        size = 0 if is_taken else self.take(record)
         done: asyncio.Future[Stored] = self._loop.create_future()
         more: dict[str, Any] = {}
         if record.partition is not None:
