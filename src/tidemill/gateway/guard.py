@@ -99,7 +99,10 @@ class Budget:
 
     @contextmanager
     def taken(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes bytes, which are returned at the end; negative: returns some."""
+        """Yield a function that takes bytes, which are returned at the end.
+
+        With a negative number it returns some before.
+        """
         total = 0
 
         def take(size: int) -> None:
