@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -79,12 +80,23 @@ def test_without_opentelemetry_the_context_of_the_parent_is_passed_on(
         tracing._find_api.cache_clear()
 
 
-def test_without_a_provider_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_provider_nothing_is_made_and_it_is_seldom_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trace = pytest.importorskip("opentelemetry.trace")
-    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    with span("x", "client", {"traceparent": PARENT}) as made:
-        pass
-    assert made.context == {"traceparent": PARENT}
+    asked = mock.Mock(side_effect=trace.ProxyTracerProvider)
+    monkeypatch.setattr(trace, "get_tracer_provider", asked)
+    now = 1000.0
+    monkeypatch.setattr(tracing, "_none_until", 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for _ in range(3):
+        with span("x", "client", {"traceparent": PARENT}) as made:
+            pass
+        assert made.context == {"traceparent": PARENT}
+    assert asked.call_count == 1
+    now += 1
+    record("y", 0, 1)
+    assert asked.call_count == 2
 
 
 def test_a_span_continues_the_trace_of_its_parent(spans: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -165,17 +166,27 @@ def _api() -> _Api:
     return found
 
 
+_LOOK_S = 1.0
 _known: tuple[Any, Any] = None, None
+_none_until = 0.0
 
 
 def _tracer() -> Any:
-    """Return the tracer; None if the package is missing, or nothing takes its spans."""
-    global _known
+    """Return the tracer; None if the package is missing, or nothing takes its spans.
+
+    A provider that is set later is noticed within a second: each time that it is asked for one,
+    OpenTelemetry reads a variable of the environment, which takes a microsecond.
+    """
+    global _known, _none_until
     api = _find_api()
     if api is None:
         return None
+    now = time.monotonic()
+    if now < _none_until:
+        return None
     provider = api.trace.get_tracer_provider()
     if isinstance(provider, api.trace.ProxyTracerProvider):
+        _none_until = now + _LOOK_S
         return None
     if _known[0] is not provider:
         _known = provider, provider.get_tracer("tidemill", __version__)

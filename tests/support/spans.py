@@ -9,6 +9,8 @@ from unittest import mock
 
 import pytest
 
+from tidemill import tracing
+
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 """A context in the header traceparent."""
 TRACE_ID = PARENT[3:35]
@@ -24,7 +26,10 @@ def recorded() -> Iterator[Any]:
 
     provider, exporter = sdk.TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with mock.patch.object(trace, "get_tracer_provider", return_value=provider):
+    with (
+        mock.patch.object(trace, "get_tracer_provider", return_value=provider),
+        mock.patch.object(tracing, "_none_until", 0.0),
+    ):
         yield lambda: {each.name: each for each in exporter.get_finished_spans()}
     provider.shutdown()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -133,6 +134,13 @@ def test_random_headers_raise_the_typed_error_only(headers: Mapping[str, str], b
     for verifier in VERIFIERS:
         with pytest.raises(SignatureError):
             verifier.verify(headers, body, TIME)
+
+
+@given(st.binary(min_size=16, max_size=200), st.binary(max_size=300))
+def test_a_shared_secret_of_any_length_signs_as_hmac_does(secret: bytes, body: bytes) -> None:
+    found = Signer([base64.b64encode(secret).decode()]).headers("m", 1, body)["webhook-signature"]
+    expected = hmac.digest(secret, b"m.1." + body, "sha256")
+    assert found == "v1," + base64.b64encode(expected).decode()
 
 
 @given(st.binary(max_size=200), st.from_regex(r"[0-9A-Za-z_-]{1,50}", fullmatch=True))
