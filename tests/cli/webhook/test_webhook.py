@@ -138,12 +138,14 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(
     plain = make("plain", secrets=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     other = make("other", managed=False)
     tidemill.ok("webhook", "create", str(other))
+    unsigned = make("unsigned", secrets=[], signed=False, managed=False)
+    tidemill.ok("webhook", "create", str(unsigned))
     missing = make("missing", topic="not-there")
     for arguments, code, text in (
         (("create", str(tmp_path / "nothing.toml")), 2, "can't read"),
         (("create", str(plain)), 2, "plain text"),
         (("create", str(make("typo", timout_s=3))), 2, "Did you mean timeout_s?"),
-        (("create", str(make("unsigned", secrets=[]))), 2, "signed = false"),
+        (("create", str(make("bare", secrets=[]))), 2, "signed = false"),
         (("create", str(make("url", url="ftp://x/"))), 2, "invalid url"),
         (("create", str(make("filter", filter="a ="))), 2, "invalid expression"),
         (("create", str(missing)), 1, "topic not-there does not exist"),
@@ -153,6 +155,11 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(
         (("redeliver", "other"), 2, "one of --failed, --offset N and --from N"),
         (("redeliver", "other", "--offset", "1"), 2, "--partition"),
         (("redeliver", "other", "--failed", "--to", "3"), 2, "--to is for --from"),
+        (("redeliver", "other", "--failed", "--partition", "0"), 2, "--partition is for"),
+        (("redeliver", "other", "--partition", "7", "--offset", "0"), 3, "no such partition"),
+        (("redeliver", "other", "--partition", "0", "--offset", "99999"), 3, "partition 0 has 0"),
+        (("redeliver", "other", "--from", "1", "--to", "1"), 3, "no such record"),
+        (("rotate-secret", "unsigned", "--drop-old"), 2, "has no secret"),
         (("rotate-secret", "other"), 2, "--to REFERENCE"),
         (("rotate-secret", "other", "--to", "whsec_abc"), 2, "plain text"),
         (("rotate-secret", "other", "--file", str(plain)), 2, "can't write"),

@@ -177,6 +177,8 @@ def redeliver(
     """
     import uuid
 
+    from tidemill.connect.webhooks.definition import Webhook
+
     kinds = [failed, offset is not None, first is not None]
     if sum(kinds) != 1:
         raise output.UsageError("use one of --failed, --offset N and --from N")
@@ -184,14 +186,38 @@ def redeliver(
         raise output.UsageError("--to is for --from")
     if offset is not None and partition is None:
         raise output.UsageError("--offset needs --partition")
+    if failed and partition is not None:
+        raise output.UsageError("--partition is for --offset and --from")
+    kafka, board = BOARDS.find(name, brokers)
     wanted: dict[str, Any] = {"failed": True}
     if not failed:
         start = offset if first is None else first
         end = to if offset is None else offset + 1
         wanted = {"partition": partition, "from": start, "to": end}
-    kafka, _ = BOARDS.find(name, brokers)
+        _check_range(kafka, Webhook.decode(board.definitions[name]).topic, partition, start, end)
     BOARDS.order(kafka, name, f"redeliver/{uuid.uuid4().hex}", **wanted)
     print(f"ordered a redelivery of webhook {name}")
+
+
+def _check_range(
+    kafka: Kafka, topic: str, partition: int | None, start: int | None, end: int | None
+) -> None:
+    """Check that a topic has a record in a range: nobody would notice that none was delivered."""
+    ends = kafka.end_offsets("tidemill-cli", kafka.partitions("tidemill-cli", topic))
+    starts = kafka.start_offsets("tidemill-cli", ends)
+    there = {
+        place[1]: (starts[place], last)
+        for place, last in ends.items()
+        if partition in (None, place[1])
+    }
+    for first, last in there.values():
+        if max(first, start or 0) < min(last, last if end is None else end):
+            return
+    has = [f"partition {n} has {first} up to before {last}" for n, (first, last) in there.items()]
+    raise output.NotFoundError(
+        f"topic {topic} has no such record" if there else f"topic {topic} has no such partition",
+        hint=f"Offsets: {'; '.join(has[:5])}." if has else None,
+    )
 
 
 @app.command("rotate-secret", short_help="Sign with a new secret, and with the old one too.")
@@ -223,6 +249,8 @@ def rotate_secret(
         raise output.UsageError("use --to REFERENCE, --file PATH or --drop-old")
     kafka, board = BOARDS.find(name, brokers, to_change=True)
     webhook = Webhook.decode(board.definitions[name])
+    if reference is None and file is None and not webhook.secrets:
+        raise output.UsageError(f"webhook {name} has no secret: it does not sign")
     if file is not None:
         reference = f"${{file:{_new_secret_file(file)}}}"
     changed: Webhook = (
