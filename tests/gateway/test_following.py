@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -26,7 +28,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway import following, reading, streaming
 from tidemill.gateway.errors import HttpError
 from tidemill.gateway.following import Hub, Tail
-from tidemill.gateway.topics import Catalog, Topic
+from tidemill.gateway.topics import Catalog, Place, Topic
 from tidemill.gateway.users import Users
 
 STREAM = {"accept": "text/event-stream"}
@@ -410,3 +412,28 @@ async def test_topics_that_begin_together_have_the_limit_of_those_that_are_follo
     found = await asyncio.gather(*begun, return_exceptions=True)
     assert [type(each) for each in found] == [Tail, HttpError]
     await hub.close()
+
+
+async def test_events_with_long_ids_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id has the offsets of all partitions: with thousands, it is longer than its record."""
+
+    class Stored:
+        def __init__(self, offset: int) -> None:
+            self._offset = offset
+
+        def offset(self) -> int:
+            return self._offset
+
+    async def read(place: Place, offset: int, most: int, most_bytes: int) -> Any:
+        return SimpleNamespace(records=[Stored(n) for n in range(offset, 100)], following=100)
+
+    monkeypatch.setattr(streaming, "line_of", lambda _: b"{}\n")
+    parts: Any = SimpleNamespace(pool=SimpleNamespace(read=read))
+    stream = streaming._Stream(parts, Topic("t", "", 2000))
+    stream.vector = [0] + [10**9] * 1999
+    sent = []
+    while stream.vector[0] < 100:
+        sent.append(await stream._from_log(0))
+    assert max(map(len, sent)) < streaming._EVENT_BYTES + 25_000
+    found = re.findall(rb"id: ;(\d+),", b"".join(sent))
+    assert [int(each) for each in found] == list(range(1, 101))

@@ -25,6 +25,8 @@ from tidemill.gateway.server_sent import HEARTBEAT, HEARTBEAT_S, event_stream
 from tidemill.gateway.topics import Topic
 
 _CHUNK_RECORDS, _CHUNK_BYTES = 500, 262_144
+_EVENT_BYTES = 4 * _CHUNK_BYTES
+"""The most bytes of events that are made of such a chunk. What is left is read again."""
 _BEGIN = b"retry: 1000\n"
 _ID = re.compile(r"([A-Za-z0-9_-]{0,8});(\d{1,18}(?:,\d{1,18}){0,1999})")
 _PAUSE_S, _UNREACHABLE_S = 0.1, 1.0
@@ -182,9 +184,13 @@ class _Stream:
             reason = "records were deleted" if is_old else "the log is shorter"
             return self._reset(reason, number, offset)
         events: list[bytes] = []
+        size = 0
         for message in found.records:
             self.vector[number] = int(message.offset() or 0) + 1
             events.append(b"id: %b\ndata: %b\n" % (self._id(), line_of(message)))
+            size += len(events[-1])
+            if size >= _EVENT_BYTES:  # ids of thousands of partitions are longer than records
+                return b"".join(events)
         if not events and found.following <= offset:
             await asyncio.sleep(_PAUSE_S)
         self.vector[number] = max(self.vector[number], found.following)
