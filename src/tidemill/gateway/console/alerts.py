@@ -13,7 +13,16 @@ from tidemill.connect.alerts.desk import Desk, labels_text
 from tidemill.connect.alerts.errors import MatcherError, NoAlertError
 from tidemill.connect.alerts.topics import ALERTS
 from tidemill.gateway.cluster.state import Snapshot
-from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page, View, address
+from tidemill.gateway.console.contract import (
+    Attention,
+    Data,
+    Done,
+    Form,
+    Page,
+    View,
+    address,
+    command_line,
+)
 from tidemill.gateway.console.lists import listed
 
 DURATIONS = ("30m", "1h", "2h", "8h", "1d", "7d")
@@ -113,7 +122,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
         if each["shown"] == "firing":
             said = each["annotations"].get("summary") or labels_text(each["labels"])
             text = f"Alert {each['alert']} fires. {said}".rstrip()
-            command = f"tidemill alert show {each['id']}"
+            command = command_line("alert", "show", name=each["id"])
             found.append(Attention("problem", text, command, address(PAGE.address, q=each["id"])))
     worker = desk.worker()
     if worker is not None and worker["state"] == "no worker":

@@ -5,6 +5,7 @@ Must not know: how a page is rendered or served.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -213,6 +214,20 @@ class Page:
         words = self.address.split("-")
         object.__setattr__(self, "title", self.title or " ".join(words).capitalize())
         object.__setattr__(self, "template", self.template or f"{'_'.join(words)}.html")
+
+
+def command_line(*words: str, name: str = "") -> str:
+    """Return a command to copy, without the program's name in ``words``.
+
+    Args:
+        name: What the command is about. Clients choose names, so it is quoted.
+
+    Returns:
+        Empty if a character is not seen: pasted, it could be an order to the terminal.
+    """
+    names = [*(["--"] if name.startswith("-") else []), name] if name else []
+    line = shlex.join(("tidemill", *words, *names))
+    return line if line.isprintable() else ""
 
 
 @lru_cache(10_000)

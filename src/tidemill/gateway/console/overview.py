@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemill.errors import TidemillError
 from tidemill.gateway.cluster.state import Snapshot
-from tidemill.gateway.console.contract import Attention, Data, Page, View, address
+from tidemill.gateway.console.contract import Attention, Data, Page, View, address, command_line
 from tidemill.gateway.console.render import plural, some_of
 from tidemill.kafka_client.errors import UnsupportedSettingError
 from tidemill.metrics.published import LOST_AFTER_MS
@@ -115,12 +115,12 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     if without:
         topics = some_of("Topic", "Topics", without)
         text = f"{topics}: partitions have no leader, and can't be read or written."
-        command = f"tidemill topic describe {without[0]}"
+        command = command_line("topic", "describe", name=without[0])
         found.append(Attention("problem", text, command, _topic_url(without[0])))
     behind = [each.name for each in snapshot.topics.values() if each.under_replicated]
     if behind:
         text = f"{some_of('Topic', 'Topics', behind)}: replicas are not in sync."
-        command = f"tidemill topic describe {behind[0]}"
+        command = command_line("topic", "describe", name=behind[0])
         found.append(Attention("warning", text, command, _topic_url(behind[0])))
     for group in sorted(snapshot.groups.values(), key=lambda each: -(each.lag_s or 0)):
         if group.lag and (group.lag_s or 0) > _LAG_S:
@@ -131,7 +131,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
                 f"Group {group.name} is {plural(group.lag, 'record')} behind; the oldest is "
                 f"{older}{minutes} min old.{stopped}"
             )
-            command = f"tidemill group describe {group.name}"
+            command = command_line("group", "describe", name=group.name)
             url = address("group", name=group.name)
             found.append(Attention("warning", text, command, url))
         if len(found) >= 20:

@@ -22,6 +22,7 @@ from tidemill.gateway.console.contract import (
     Page,
     View,
     address,
+    command_line,
 )
 from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.console.render import plural
@@ -271,7 +272,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
         Attention(
             "note",
             f"Queue {name} has {plural(count, 'message')} ready, and no consumer.",
-            f"tidemill queue describe {name}",
+            command_line("queue", "describe", name=name),
             address("queue", name=name),
         )
         for count, name in sorted(waiting, reverse=True)[:5]

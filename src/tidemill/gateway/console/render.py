@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tidemill.gateway.console.contract import address
+from tidemill.gateway.console.contract import address, command_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 GRAPH_WIDTH, GRAPH_HEIGHT = 300.0, 48.0
@@ -151,7 +151,9 @@ class Renderer:
             auto_reload=False,
         )
         self._environment.filters.update(_FILTERS)
-        self._environment.globals.update(address=address, plural=plural, figure_of=figure_of)
+        self._environment.globals.update(
+            address=address, command_line=command_line, plural=plural, figure_of=figure_of
+        )
         # Blocks are also rendered alone, where what their template imports is not there.
         self._environment.globals["ui"] = self._environment.get_template("macros.html").module
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.gateway.cluster.state import Snapshot
-from tidemill.gateway.console.contract import Attention, Data, Done, Form, Page, View, address
+from tidemill.gateway.console.contract import (
+    Attention,
+    Data,
+    Done,
+    Form,
+    Page,
+    View,
+    address,
+    command_line,
+)
 from tidemill.gateway.console.lists import listed
 
 SHOWN_PARTITIONS = 20
@@ -79,7 +88,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
             "warning",
             f"Transaction {id_} is open for {open_for // 60_000} min; readers of what is "
             f"committed wait behind it.",
-            f"tidemill transaction abort {id_}",
+            command_line("transaction", "abort", name=id_),
             address("transactions"),
         )
         for id_, open_for in open_ms.items()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import csv
 import io
-import shlex
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ import orjson
 from starlette.responses import Response, StreamingResponse
 
 from tidemill.errors import TidemillError
-from tidemill.gateway.console.contract import Data, Page, View, address
+from tidemill.gateway.console.contract import Data, Page, View, address, command_line
 from tidemill.gateway.console.messages import sending
 from tidemill.gateway.console.messages.decoding import facts, full, text_of
 from tidemill.gateway.console.messages.masking import Mask, Record
@@ -84,11 +83,11 @@ def _in_order(rows: list[Row], *, is_latest: bool) -> list[Row]:
 
 def _command(criteria: Criteria) -> str:
     """Return the command that shows the same records, without the filter."""
-    words = ["tidemill", "topic", "consume", criteria.topic]
+    words = ["topic", "consume", criteria.topic]
     words += ["--from", criteria.from_ or f"-{criteria.limit}", "--until-end"]
     if criteria.partition is not None:
         words += ["--partition", str(criteria.partition)]
-    return shlex.join(words)
+    return command_line(*words)
 
 
 # --- a search that continues ----------------------------------------------------------------------
@@ -207,7 +206,7 @@ async def detail(view: View) -> Data:
     mask = Mask(topic, view.settings.masked())
     record = mask.record(record)
     place = {"topic": topic, "partition": partition}
-    words = ["tidemill", "topic", "consume", topic, "--partition", str(partition)]
+    words = "topic", "consume", topic, "--partition", str(partition)
     return {
         "topic": topic,
         "partition": partition,
@@ -221,7 +220,7 @@ async def detail(view: View) -> Data:
         "is_masked": mask.is_needed,
         "before": address("message", **place, offset=offset - 1) if offset else "",
         "after": address("message", **place, offset=offset + 1, or_later=1),
-        "command": shlex.join([*words, "--from", str(offset), "--count", "1"]),
+        "command": command_line(*words, "--from", str(offset), "--count", "1"),
     }
 
 

@@ -31,6 +31,7 @@ from tidemill.gateway.console.contract import (
     Page,
     View,
     address,
+    command_line,
 )
 from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.console.messages.masking import Mask
@@ -395,7 +396,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
                 why = f": {each['error'][:300]}" if each["error"] else "."
                 state = "has no worker" if each["state"] == "no worker" else f"is {each['state']}"
                 text = f"{kind.noun.capitalize()} {name} {state}{why}"
-                command = f"tidemill {kind.noun} describe {name}"
+                command = command_line(kind.noun, "describe", name=name)
                 found.append(Attention(level, text, command, address(kind.noun, name=name)))
     return found[:20]
 

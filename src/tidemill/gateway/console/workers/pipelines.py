@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidemill.gateway.cluster.state import Snapshot
-from tidemill.gateway.console.contract import Attention, Data, Page, View, address
+from tidemill.gateway.console.contract import Attention, Data, Page, View, address, command_line
 from tidemill.gateway.console.lists import by_key, listed
 from tidemill.gateway.console.render import duration, number, some_of
 from tidemill.gateway.console.workers.graph import Node, picture
@@ -202,7 +202,7 @@ async def check(view: View, snapshot: Snapshot) -> Sequence[Attention]:
     attention: list[Attention] = []
     for name, found in (await _by_pipeline(view)).items():
         url = address("pipeline", name=name)
-        command = f"tidemill pipeline describe {name}"
+        command = command_line("pipeline", "describe", name=name)
         failed = [each.status.query for each in found if each.state == "failed"]
         waiting = [each.status.query for each in found if each.state == "waiting"]
         if failed:
