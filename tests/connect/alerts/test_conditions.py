@@ -204,6 +204,15 @@ def test_a_record_that_is_not_an_alert_is_left_out(value: Any) -> None:
     assert condition.invalid == 1
 
 
+def test_the_labels_of_a_record_that_is_an_alert_get_names_that_receivers_take() -> None:
+    condition = topic(measure="events")
+    labels = {"_air port": "a", "1st": "b", "ok_1": "c", "x" * 5000: "d", "\u2028": "e", "__n": "f"}
+    condition.add(record(0, {"labels": labels, "state": "firing"}), START_MS)
+    ((found, *_),) = condition.read(START_MS)[0]
+    expected = {"air_port": "a", "_1st": "b", "ok_1": "c", "x" * 99: "d", "field": "e", "__n": "f"}
+    assert dict(found) == expected
+
+
 def test_the_sets_of_fields_of_a_rule_are_bounded() -> None:
     condition = topic(by=["user"])
     for number in range(MOST_SERIES + 10):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.connect.alerts.driving import Driver, receiver, rule
 from tidemill.connect.alerts import machine
-from tidemill.connect.alerts.machine import GIVE_UP_MS, KEPT_MS
+from tidemill.connect.alerts.machine import GIVE_UP_MS, KEPT_MS, Reading
 
 
 def test_an_alert_is_pending_for_its_time_and_fires_then() -> None:
@@ -21,6 +21,22 @@ def test_an_alert_is_pending_for_its_time_and_fires_then() -> None:
     driver.measure({"a": 12})
     assert driver.said() == [["a firing"]]
     assert driver.sent[0].notice.alerts[0].value == 12
+
+
+def test_many_labels_do_not_push_the_name_of_the_rule_out() -> None:
+    rules = [rule(labels={"severity": "page"}), rule("other")]
+    driver = Driver(rules, [receiver(kind="alertmanager", url="http://localhost:9093")])
+    labels = tuple((f"a{number:02}", "x") for number in range(64))
+    for each in rules:
+        changes = driver.machine.evaluate(
+            each, [Reading(labels, 11, True)], driver.now_ms, is_complete=True
+        )
+        driver.store(changes)
+    made = driver.machine.alerts.values()
+    assert [each.labels["alertname"] for each in made] == ["lag", "other"]
+    assert [each.labels.get("severity") for each in made] == ["page", None]
+    assert {len(each.labels) for each in made} == {64}
+    assert len(driver.turn()) == 2
 
 
 def test_an_alert_that_was_only_pending_is_forgotten() -> None:

@@ -6,6 +6,7 @@ One object for each rule keeps what it needs of the past: samples of counters, c
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from tidemill.connect.alerts.definition import AlertEntry
+from tidemill.connect.alerts.definition import LABEL, AlertEntry
 from tidemill.connect.alerts.exposition import Series
 from tidemill.connect.alerts.machine import Reading
 from tidemill.connect.alerts.model import Labels, labels_of
@@ -26,6 +27,7 @@ MOST_SERIES = 5000
 """Series, or sets of fields of records, that a rule follows."""
 _PARTS = 60
 """A window is followed in so many parts."""
+LONGEST_NAME = 99
 _TYPE = parse_path("type")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -292,7 +294,7 @@ def _event(found: Any) -> tuple[Labels, float, bool, int | None]:
         raise _InvalidRecordError
     value = found.get("value")
     number = 0.0 if value is None else _number(value)
-    texts = {str(name): _text(each) for name, each in labels.items()}
+    texts = {_valid(str(name)): _text(each) for name, each in labels.items()}
     at = found.get("at")
     said_ms = None if at is None else _milliseconds(at)
     return labels_of(texts), number, found["state"] == "firing", said_ms
@@ -317,7 +319,13 @@ def _number(value: Any) -> float:
 def _label(path: str) -> str:
     """Return the label that a field becomes: letters, digits and underscores."""
     name = "".join(each if each.isascii() and each.isalnum() else "_" for each in path)
-    return name.strip("_") or "field"
+    name = name.strip("_")[:LONGEST_NAME] or "field"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def _valid(name: str) -> str:
+    """Return a name of a label that a record gives, changed if receivers would refuse it."""
+    return name if re.fullmatch(LABEL, name) else _label(name)
 
 
 def _text(value: Any) -> str:

@@ -16,10 +16,10 @@ from tidemill.errors import TidemillError
 from tidemill.settings.section import Section
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
-_LABEL = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
+LABEL = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 DAY_S = 86_400.0
 ALL_LABELS = "..."
-Label = Annotated[str, Field(pattern=_LABEL)]
+Label = Annotated[str, Field(pattern=LABEL)]
 
 
 class AlertsSection(Section):

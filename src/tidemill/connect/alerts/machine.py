@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 from tidemill.connect.alerts.definition import ALL_LABELS, AlertEntry, ReceiverEntry
 from tidemill.connect.alerts.model import (
+    MOST_LABELS,
     Ack,
     Alert,
     Group,
@@ -140,11 +141,13 @@ class Alerting:
                 and its alerts stay as they are.
         """
         changes: Changes = {}
+        own = {**rule.labels, "alertname": rule.name}
+        most = MOST_LABELS - len(own)  # so that none of its own is cut off
         limited, seen = 0, set[str]()
         count = sum(self.alerts[name].state != "resolved" for name in self._of_rule[rule.name])
         total = self._active
         for reading in readings:
-            labels = labels_of({**dict(reading.labels), **rule.labels, "alertname": rule.name})
+            labels = labels_of({**dict(reading.labels[:most]), **own})
             name = fingerprint(labels)
             if name in seen:
                 continue
