@@ -252,6 +252,19 @@ def test_metrics_of_workers_are_known_at_the_first_look(
     assert found == [f'tests_rooms{{worker="{name}",process="h:2"}} 8']
 
 
+def test_a_page_that_can_not_be_read_is_reported_also_if_another_one_has_the_metric(
+    alerts: Alerts,
+) -> None:
+    alerts.rules = [{"name": "x", "metric": "m", "above": 0}]
+    alerts.page.values = {"m": 0}
+    alerts.start(scrape=f"{alerts.page.url},http://127.0.0.1:1/metrics")
+    alerts.wait(lambda: "worker/state" in alerts.stored(), "the worker runs")
+    state = alerts.stored()["worker/state"]
+    assert isinstance(state, WorkerState)
+    assert state.rules["x"]["error"] == "not all metrics can be read"
+    assert "127.0.0.1:1" in state.rules["x"]["hint"]
+
+
 def test_a_second_worker_takes_over_and_the_first_sends_nothing_more(alerts: Alerts) -> None:
     alerts.rules = [{"name": "x", "metric": "m", "above": 0}]
     alerts.page.values = {"m": 0}

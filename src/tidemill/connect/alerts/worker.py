@@ -277,7 +277,7 @@ class Run:
             readings, is_complete = self._on_metrics[rule.name].read(
                 series, at_ms, is_complete=is_complete
             )
-            if not series:
+            if not series or scraped.problems:
                 problem, hint = self._unknown(rule.metric, scraped)
         else:
             assert self._records is not None
