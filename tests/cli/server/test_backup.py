@@ -235,6 +235,22 @@ def test_an_interrupted_backup_leaves_the_one_before(broker: BrokerProcess, tmp_
     assert (tmp_path / "b").stat().st_mode & 0o77 == 0
 
 
+def test_a_second_backup_to_a_folder_is_refused_while_one_is_under_way(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    refused: list[str] = []
+
+    def meanwhile(partition: str) -> None:
+        if partition == "orders-0":
+            with pytest.raises(BackupError) as error:
+                back_up(broker.data_dir, tmp_path / "b")
+            refused.append(str(error.value))
+
+    made = back_up(broker.data_dir, tmp_path / "b", meanwhile)
+    assert refused == [f"another backup to {tmp_path / 'b'} is under way"]
+    assert {each.name for each in (tmp_path / "b").iterdir()} >= {*made.partitions, FILE}
+
+
 def test_an_active_segment_is_cut_behind_its_last_whole_batch(tmp_path: Path) -> None:
     batches = []
     for number in range(3):

@@ -10,11 +10,13 @@ start verifies each batch. Must not know: an engine, a protocol.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,32 +99,56 @@ def back_up(source: Path, target: Path, progress: Progress = lambda _: None) -> 
             as it is until the new one is complete.
 
     Raises:
-        BackupError: the source is not a data folder, or the target is something else.
+        BackupError: the source is not a data folder, the target is something else, or another
+            backup to it is under way.
         OSError: a file can't be read or written.
     """
     _check_source(source)
     before = _check_target(source, target)
     began_ms = time.time_ns() // 1_000_000
     made = _beside(target, "new")
-    if made.exists():
-        shutil.rmtree(made)  # of a backup that was interrupted
-    made.mkdir(parents=True, mode=0o700)  # the passwords of users are in it, as SCRAM stores them
-    copy = _Copy(source, made, before)
-    _copy_partitions(copy, progress)
-    _write_checkpoints(copy)
-    (made / FORMAT_FILE).write_text(WITHOUT_JOURNAL)
-    contents = Contents(
-        began_ms,
-        time.time_ns() // 1_000_000,
-        __version__,
-        copy.linked,
-        copy.reused,
-        {str(tp): each for tp, each in sorted(copy.partitions.items())},
-    )
-    (made / FILE).write_text(contents.encode())
-    _make_durable(made)
-    _put_in_place(made, target, before)
+    with _folder(made, target):
+        copy = _Copy(source, made, before)
+        _copy_partitions(copy, progress)
+        _write_checkpoints(copy)
+        (made / FORMAT_FILE).write_text(WITHOUT_JOURNAL)
+        contents = Contents(
+            began_ms,
+            time.time_ns() // 1_000_000,
+            __version__,
+            copy.linked,
+            copy.reused,
+            {str(tp): each for tp, each in sorted(copy.partitions.items())},
+        )
+        (made / FILE).write_text(contents.encode())
+        _make_durable(made)
+        _put_in_place(made, target, before)
     return contents
+
+
+@contextlib.contextmanager
+def _folder(made: Path, target: Path) -> Iterator[None]:
+    """Make the folder of a backup, for this process alone."""
+    if made.exists():
+        with _locked(made, target):
+            shutil.rmtree(made)  # of a backup that was interrupted
+    made.mkdir(parents=True, mode=0o700)  # the passwords of users are in it, as SCRAM stores them
+    with _locked(made, target):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(made: Path, target: Path) -> Iterator[None]:
+    handle = os.open(made, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system of a network that has no locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BackupError(f"another backup to {target} is under way") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _check_source(source: Path) -> None:
