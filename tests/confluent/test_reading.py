@@ -1,4 +1,4 @@
-"""Reading to the end that topics have."""
+"""Reading topics with librdkafka."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.invalid_headers import send_with_invalid_name
 from tidemill.confluent import reading
 from tidemill.confluent.clients import Kafka
+from tidemill.confluent.reading import headers_of, messages_to_end
 from tidemill.connect.alerts import store
 from tidemill.connect.base import board
 from tidemill.errors import UnreachableError
@@ -40,3 +42,11 @@ def test_what_reads_a_topic_to_its_end_gives_up_if_nothing_comes(
     finally:
         alerts.close()
         follower.close()
+
+
+def test_a_header_whose_name_is_not_utf_8_does_not_stop_a_reader(kafka: Kafka) -> None:
+    kafka.create_topics("tests", {"invalid-name": (1, {})})
+    send_with_invalid_name(kafka, "invalid-name")
+    for _ in range(20):  # also when Python has specialised the calls
+        (message,) = messages_to_end(kafka, "tests", "invalid-name")
+        assert (message.value(), headers_of(message)) == (b"named", [])

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -22,6 +23,24 @@ READ_S = 60.0
 _BATCH = 2000
 
 Partition = tuple[str, int]
+Headers = list[tuple[str, bytes | None]]
+
+
+# confluent-kafka returns a result and leaves an exception set, which Python raises anywhere later
+# if it calls the method itself: only calls from C are checked.
+_headers = methodcaller("headers")
+
+
+def headers_of(message: Message) -> Headers:
+    """Return the headers of a record; none if confluent-kafka can't read them.
+
+    That is so if a name is not UTF-8. Brokers store such names, and one must not stop a reader.
+    """
+    try:
+        found: Any = _headers(message)
+    except (SystemError, UnicodeDecodeError):
+        return []
+    return found or []
 
 
 def arrived(consumer: Consumer, timeout_s: float, most: int = _BATCH) -> Iterator[Message]:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import Extract, ExtractReader
+from tidemill.confluent.reading import headers_of as record_headers
 from tidemill.connect.base.producer import Producer, open_producer
 from tidemill.eventstore.errors import EventStoreError
 from tidemill.eventstore.events import StoredEvent, some
@@ -178,7 +179,7 @@ class Publisher:
                 last: int | None = None
                 while offset < end:
                     found = self._read(reader, place, offset)
-                    positions = [_position(each.headers()) for each in found.records]
+                    positions = [_position(record_headers(each)) for each in found.records]
                     last = next((each for each in reversed(positions) if each is not None), last)
                     offset = found.following
                 if last is not None or at == start:

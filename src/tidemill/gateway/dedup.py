@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.reading import Partition, end_offsets, messages_to_end
+from tidemill.confluent.reading import Partition, end_offsets, headers_of, messages_to_end
 
 _CLIENT = "tidemill-gateway-ids"
 READ_MOST = 1_000_000
@@ -195,8 +195,7 @@ def _note(
     digest: Callable[[Message], bytes],
 ) -> None:
     """Add a record to the newest ones if it has an id, in place of the oldest one if need be."""
-    headers: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
-    id_ = next((value for name, value in headers if name == header), None)
+    id_ = next((value for name, value in headers_of(message) if name == header), None)
     if id_ is None:
         return
     number, offset = int(message.partition() or 0), int(message.offset() or 0)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tidemill.confluent.clients import Kafka
-from tidemill.confluent.reading import Extract, ExtractReader
+from tidemill.confluent.reading import Extract, ExtractReader, headers_of
 from tidemill.gateway.errors import from_kafka, invalid, unknown_partition
 from tidemill.gateway.guard import Budget, Turns
 from tidemill.gateway.parameters import Parameters
@@ -109,8 +109,7 @@ def parts_of(message: Message) -> tuple[bytes | None, bytes | None, Headers]:
     """Return key, value and headers of a record."""
     key: Any = message.key()  # confluent-kafka's types have texts, which it never returns
     value: Any = message.value()
-    headers: Any = message.headers() or []
-    return key, value, headers
+    return key, value, headers_of(message)
 
 
 def line_of(message: Message) -> bytes:

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from tidemill.confluent.errors import LastError
 from tidemill.confluent.pooling import ClientPool, make_client, raise_if_permanent
+from tidemill.confluent.reading import headers_of
 from tidemill.reading import failures
 from tidemill.reading.plan import (
     BATCH_BYTES,
@@ -226,11 +227,7 @@ def to_record_batch(
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
-    headers = message.headers()
-    if headers is None:
-        return None
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return [{"key": key, "value": value} for key, value in pairs]
+    return [{"key": key, "value": value} for key, value in headers_of(message)] or None
 
 
 def _offset(message: Message) -> int:

@@ -95,10 +95,10 @@ class Running:
 class Direct:
     """A bridge in a thread of this process, without a manager. As a keeper, it starts it again."""
 
-    def __init__(self, kafka: Kafka, kind: str) -> None:
+    def __init__(self, kafka: Kafka, kind: str, topic: str = "") -> None:
         self.kafka = kafka
         self.kind = kind
-        self.topic = f"direct-{next(_NUMBERS)}"
+        self.topic = topic or f"direct-{next(_NUMBERS)}"
         self.bridge: Bridge | None = None
         self._options: Values = {}
         self._thread: threading.Thread | None = None

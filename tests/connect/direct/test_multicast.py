@@ -8,21 +8,25 @@ import random
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.connect.direct.conftest import Running
+from tests.connect.direct.conftest import Direct, Running
 from tests.direct.multicast.conftest import mold as mold
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import examples
+from tests.support.invalid_headers import send_with_invalid_name
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tests.support.spans import recorded
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.direct.identity import Identity
 from tidemill.direct.multicast import (
     Lost,
     MulticastReceiver,
@@ -50,13 +54,14 @@ class Stream:
         running.kafka.create_topics("tests", {running.topic: (1, {"segment.bytes": "1048576"})})
         self.producer = Producer({"bootstrap.servers": running.kafka.servers, "linger.ms": 1})
 
+    def options(self) -> dict[str, str]:
+        return {
+            "group": f"{self.group[0]}:{self.group[1]}",
+            "requests": f"{self.requests[0]}:{self.requests[1]}",
+        }
+
     def define(self, **options: object) -> None:
-        self.running.define(
-            "multicast",
-            group=f"{self.group[0]}:{self.group[1]}",
-            requests=f"{self.requests[0]}:{self.requests[1]}",
-            **options,
-        )
+        self.running.define("multicast", **self.options(), **options)
 
     def send(self, *values: bytes | None, key: bytes | None = b"k") -> None:
         for value in values:
@@ -200,6 +205,83 @@ def test_a_value_larger_than_a_datagram_is_left_out_with_its_size(stream: Stream
     assert found[0].value == b"x" * 60_000
     assert (found[1].key, found[1].value, found[1].left_out) == (b"k", None, 70_000)
     stream.running.wait(lambda: stream.running.status()["refused"] == 1, "it is counted")
+
+
+def test_headers_that_no_envelope_can_have_are_left_out_and_the_stream_continues(
+    stream: Stream,
+) -> None:
+    stream.define()
+    stream.running.start()
+    stream.running.wait_for_phase("running")
+    headers: list[tuple[str, str | bytes | None]] = [("h" * 70_000, b"x")]
+    with stream.receiver(Receiver(sequence=1)) as live:
+        for value in (b"v", b"", None):
+            stream.producer.produce(stream.running.topic, value, b"k", headers=headers)
+        send_with_invalid_name(stream.running.kafka, stream.running.topic)
+        stream.send(b"last")
+        found = records(live, lambda found: len(found) == 5)
+    stream.running.stop()
+    stream.running.start()  # now they come from the log
+    with stream.receiver(Receiver(sequence=1)) as late:
+        assert records(late, lambda found: len(found) == 5) == found
+    assert [(each.key, each.value, each.left_out) for each in found] == [
+        (b"k", None, 1), (b"k", b"", 0), (b"k", None, 0), (b"k", b"named", 0), (b"k", b"last", 0)
+    ]  # fmt: skip
+    assert not any(each.headers for each in found)
+
+
+def test_without_a_broker_the_session_continues_and_memory_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    ask = Identity.ask
+
+    def counted(self: Identity) -> Future[Any]:
+        asked.append(None)
+        return ask(self)
+
+    monkeypatch.setattr("tidemill.connect.direct.identity.REQUEST_S", 0.3)
+    monkeypatch.setattr(Identity, "ask", counted)
+    with BrokerProcess(tmp_path) as broker:
+        stream = Stream(Running(Kafka(broker.bootstrap)))
+        bridge = Direct(stream.running.kafka, "multicast", stream.running.topic)
+        bridge.start(**stream.options())
+        try:
+            with stream.receiver(Receiver(sequence=1)) as first:
+                stream.send(b"1", b"2")
+                records(first, lambda found: len(found) == 2)
+                broker.kill()
+                before = len(asked)
+                poll_until(lambda: len(asked) > before + 4, 60, "nobody says which topic it is")
+                with stream.receiver(Receiver(sequence=1)) as late:
+                    found = records(late, lambda found: len(found) == 2)
+                    assert [each.value for each in found] == [b"1", b"2"]
+                broker.start()
+                stream.send(b"3")
+                assert [each.value for each in records(first, bool)] == [b"3"]
+                assert not first.receiver.is_ended
+        finally:
+            bridge.stop()
+
+
+def test_a_bridge_that_stops_does_not_end_the_session_and_one_without_a_topic_does(
+    stream: Stream,
+) -> None:
+    stream.define()
+    stream.running.start()
+    stream.running.wait_for_phase("running")
+    with stream.receiver(Receiver(sequence=1)) as receiver:
+        stream.send(b"1")
+        records(receiver, lambda found: len(found) == 1)
+        stream.running.stop()
+        stream.send(b"2")
+        stream.running.start()
+        assert [each.value for each in records(receiver, bool)] == [b"2"]
+        assert not receiver.receiver.is_ended
+        admin = AdminClient({"bootstrap.servers": stream.running.kafka.servers})
+        admin.delete_topics([stream.running.topic])[stream.running.topic].result(30)
+        assert list(receiver) == []
+        assert receiver.receiver.is_ended
 
 
 def test_a_topic_that_is_created_again_is_another_session(stream: Stream) -> None:

@@ -24,6 +24,7 @@ from tests.connect.direct.conftest import Direct, Running
 from tests.connect.direct.zeromq_follower import lines
 from tests.support.broker_process import BrokerProcess
 from tests.support.effort import chosen_seed, rounds
+from tests.support.invalid_headers import send_with_invalid_name
 from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess, poll_until
 from tests.support.spans import recorded
@@ -194,6 +195,24 @@ def test_a_subscriber_resumes_from_its_own_position_or_from_the_end(log: Log) ->
         log.send(b"5")
         found = records(subscriber, lambda found: len(found) == 3)
     assert [each.value for each in found] == [b"3", b"4", b"5"]
+
+
+def test_headers_that_no_block_can_have_are_left_out_and_the_others_arrive(log: Log) -> None:
+    log.start()
+    log.send(b"v", headers=[("h" * 70_000, b"x"), ("i", b"y")])
+    log.send(b"w", headers=[(f"{number}", b"") for number in range(70_000)])
+    with log.subscriber() as subscriber:
+        send_with_invalid_name(log.kafka, log.topic)
+        log.send(b"last")
+        found = records(subscriber, lambda found: len(found) == 4)
+    log.bridge.stop()
+    log.start()  # now they come from the log
+    with log.subscriber() as subscriber:
+        late = records(subscriber, lambda found: len(found) == 4)
+    for each in found, late:
+        assert [row.value for row in each] == [b"v", b"w", b"named", b"last"]
+        assert [len(row.headers) for row in each[:2]] == [1, 65_535]
+        assert each[0].headers == [("i", b"y")]
 
 
 def test_markers_and_aborted_records_are_neither_delivered_nor_losses(log: Log) -> None:

@@ -194,6 +194,25 @@ def test_a_new_receiver_starts_with_what_comes_first() -> None:
     assert receiver.requests(1000) == []
 
 
+def test_losses_are_reported_in_the_order_of_the_messages() -> None:
+    receiver = Receiver(A, 1, give_up_ms=100)
+    assert receiver.take(Packet(A, 3, [b"3"]), 0) == []
+    assert receiver.take(Packet(A, 6, [b"6"]), 0) == []
+    assert receiver.take(Packet(A, 2, [b"2"]), 50, is_answer=True) == []
+    assert receiver.expire(100) == [
+        Lost(1, 1), Received(2, b"2"), Received(3, b"3"), Lost(4, 2), Received(6, b"6")
+    ]  # fmt: skip
+    assert (receiver.lost, receiver.next) == (3, 7)
+
+
+def test_without_order_a_loss_is_reported_at_once() -> None:
+    receiver = Receiver(A, 1, is_ordered=False)
+    receiver.take(Packet(A, 3, [b"3"]), 0)
+    assert receiver.take(Packet(A, 2), 0, is_answer=True) == [Lost(1, 1)]
+    assert receiver.take(Packet(A, 2, [b"2"]), 0) == [Received(2, b"2")]
+    assert receiver.next == 4
+
+
 class TestAnswers:
     """Who is answered, and how much."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import resource
 import socket
 import subprocess
 import threading
@@ -71,6 +74,21 @@ def test_the_last_message_is_not_missed_because_heartbeats_follow(group: Address
         receiver = Receiver(sequence=1)
         with MulticastReceiver(group, [publisher.requests], receiver=receiver) as stream:
             assert received(stream, 2) == [b"only"]  # nothing is published any more
+
+
+def test_a_process_with_many_open_descriptors_sends_and_receives(group: Address) -> None:
+    """``select.select`` refuses those above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 1200:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1200, hard), hard))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        while opened.enter_context(open(os.devnull, "rb")).fileno() < 1024:
+            pass
+        publisher = opened.enter_context(RingPublisher(group))
+        publisher.publish(b"1", b"2")
+        receiver = MulticastReceiver(group, [publisher.requests], receiver=Receiver(sequence=1))
+        assert received(opened.enter_context(receiver), 3) == [b"1", b"2"]
 
 
 def test_the_end_of_a_session_ends_the_iteration(group: Address) -> None:

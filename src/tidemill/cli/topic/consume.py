@@ -155,11 +155,12 @@ class _Printer:
     def _line(self, message: Message) -> bytes:
         from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
+        from tidemill.confluent.reading import headers_of
+
         value: Any = message.value()
         if self._format is OutputFormat.VALUES:
             return bytes(value or b"") + b"\n"
         kind, timestamp = message.timestamp()
-        headers: Any = message.headers() or []
         key: Any = message.key()
         return to_line(
             topic=str(message.topic()),
@@ -168,7 +169,7 @@ class _Printer:
             timestamp_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
             key=key,
             value=value,
-            headers=headers,
+            headers=headers_of(message),
         )
 
     def flush(self) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import aiohttp
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -19,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.metrics import TOPIC as METRICS
 from tidemill.confluent.metrics import create_topic
-from tidemill.confluent.reading import Follower, Partition, end_offsets
+from tidemill.confluent.reading import Follower, Partition, end_offsets, headers_of
 from tidemill.connect.alerts.conditions import TopicCondition
 from tidemill.connect.alerts.exposition import Series, names_in, series_in
 from tidemill.connect.webhooks.lanes import Event
@@ -234,14 +233,13 @@ class TopicRecords:
     def _take(self, message: Message, now_ms: int) -> None:
         place = str(message.topic()), int(message.partition() or 0)
         offset = int(message.offset() or 0)
-        headers: Any = message.headers() or ()
         event = Event(
             place[1],
             offset,
             int(message.timestamp()[1]),
             message.key(),
             message.value(),
-            tuple(headers),
+            tuple(headers_of(message)),
         )
         for rule in self._by_topic.get(place[0], {}).values():
             if offset >= rule.starts.get(place, 0):

@@ -13,6 +13,10 @@ class BridgeError(TidemillError):
     """A bridge has failed. It starts again after a pause."""
 
 
+class TopicGoneError(BridgeError):
+    """The topic of a bridge was deleted, or created again: what a session had has ended."""
+
+
 class PermanentBridgeError(BridgeError):
     """A bridge has failed, and would fail in the same way without a change by the user."""
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from tidemill.confluent.clients import REQUEST_S, topic_id_text
 from tidemill.connect.direct.contract import Place
-from tidemill.connect.direct.errors import BridgeError
+from tidemill.connect.direct.errors import TopicGoneError
 from tidemill.errors import UnreachableError
 
 _WAIT_S = 0.1
@@ -43,7 +43,7 @@ class Identity:
         """Wait for an answer and return it.
 
         Raises:
-            BridgeError: the topic does not exist.
+            TopicGoneError: the topic does not exist.
             UnreachableError: no broker answers.
         """
         topic, kafka = self._place.topic, self._place.kafka
@@ -52,7 +52,7 @@ class Identity:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise kafka.translate(error.args[0], f"describe topic {topic}") from error
-            raise BridgeError(
+            raise TopicGoneError(
                 f"topic {topic} does not exist", hint=f"Create it: tidemill topic create {topic}"
             ) from error
         name = topic_id_text(found)
@@ -70,7 +70,7 @@ class Identity:
             asked: a question that is under way.
 
         Raises:
-            BridgeError: it was created again, or does not exist.
+            TopicGoneError: it was created again, or does not exist.
         """
         asked = asked or self.ask()
         while not stop.is_set():
@@ -83,7 +83,7 @@ class Identity:
                 asked = self.ask()
                 continue
             if found.id != topic_id:
-                raise BridgeError(f"topic {self._place.topic} was created again")
+                raise TopicGoneError(f"topic {self._place.topic} was created again")
             return found
         return None
 

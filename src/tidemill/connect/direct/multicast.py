@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import threading
 import time
@@ -19,13 +20,14 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, Message
 from pydantic import Field
 
-from tidemill.confluent.reading import ExtractReader, Follower
+from tidemill.confluent.reading import ExtractReader, Follower, OutOfRangeError, headers_of
 from tidemill.connect.direct.contract import Bridge, Counts, Place
-from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.errors import BridgeError, TopicGoneError
 from tidemill.connect.direct.identity import Identity
 from tidemill.connect.direct.waiting import to_its_end
 from tidemill.direct.multicast import MulticastError, Record, encode_record
 from tidemill.direct.multicast.answers import LOOPBACK, Answers
+from tidemill.direct.multicast.errors import PacketError
 from tidemill.direct.multicast.sockets import Address, Sender
 from tidemill.direct.multicast.wire import BLOCK_SIZE, LARGEST_MESSAGE, SESSION_SIZE, session_of
 from tidemill.errors import TidemillError
@@ -35,6 +37,10 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_RECORDS = 2000
 _LOOK_S = 1.0
 _READ_S = 2.0
+_PAUSE_S = 5.0
+"""After a read of the log that has failed, it is not read for so long."""
+_OVERHEAD = 250
+"""Bytes that Python needs for a message in memory."""
 _HOLES = 5000
 """So many empty messages are sent before other bridges have their turn, and the receivers time."""
 
@@ -88,12 +94,12 @@ class MulticastBridge(Bridge):
     async def run(self, running: Callable[[], None]) -> None:
         """Send what is written to the partition, until the task is cancelled."""
         options, partition = self._options, (self._place.topic, self._options.partition)
-        identify = Identity(self._place)
-        identity = await asyncio.to_thread(identify)
+        identity = Identity(self._place)
+        topic_id = await asyncio.to_thread(identity)
         end = await asyncio.to_thread(self._end, partition)
-        session = session_of(_session(identity, options.partition))
+        session = session_of(_session(topic_id, options.partition))
         self._messages = messages = LogMessages(
-            self._place, options, session, end + 1, lambda: identify() == identity
+            self._place, options, session, end + 1, lambda: identity() == topic_id
         )
         self._answers = answers = Answers(
             messages,
@@ -112,8 +118,7 @@ class MulticastBridge(Bridge):
             )
         except MulticastError as error:
             messages.close()
-            raise PermanentBridgeError(str(error), hint=error.hint) from error
-        self._requests = sender.requests  # a restart keeps the port
+            raise BridgeError(str(error), hint=error.hint) from error
         follower = Follower.of(
             self._place.kafka,
             self._place.client,
@@ -124,9 +129,11 @@ class MulticastBridge(Bridge):
         )
         try:
             running()
-            await self._follow(follower, partition, messages, sender)
-        finally:
+            await self._follow(follower, identity, topic_id, messages, sender)
+        except TopicGoneError:
             sender.end()
+            raise
+        finally:
             await asyncio.to_thread(sender.close)
             await asyncio.to_thread(follower.close)
             await asyncio.to_thread(messages.close)
@@ -160,29 +167,31 @@ class MulticastBridge(Bridge):
     async def _follow(
         self,
         follower: Follower,
-        partition: tuple[str, int],
+        identity: Identity,
+        topic_id: str,
         messages: LogMessages,
         sender: Sender,
     ) -> None:
-        looked_at = time.monotonic()
+        (partition,), stop, looked_at = follower.positions, threading.Event(), time.monotonic()
 
         def poll() -> list[Message]:
             nonlocal looked_at
             found = list(follower.poll(0.05))
             # The records of another topic of this name are not of this session.
             if found or time.monotonic() - looked_at > _LOOK_S:
+                identity.still(topic_id, stop)  # it waits for a broker
                 looked_at = time.monotonic()
-                if not messages.is_same_topic():
-                    raise BridgeError(f"topic {self._place.topic} was created again")
             return found
 
         while True:
             try:
-                found = await to_its_end(asyncio.to_thread(poll))
+                found = await to_its_end(asyncio.to_thread(poll), stop)
             except KafkaException as error:
                 raise BridgeError(
                     f"can't read topic {self._place.topic}: {error.args[0].str()}"
                 ) from error
+            if sender.failure is not None:
+                raise BridgeError(f"can't answer requests: {sender.failure!r}")
             if found:
                 with self._place.span(len(found)):
                     await self._send_all(messages, sender, found)
@@ -245,17 +254,20 @@ class _Encoded(NamedTuple):
 
 def _encode(message: Message, oversize: int) -> _Encoded:
     """Return the envelope of a record."""
-    headers: Sequence[tuple[str, bytes | None]] = message.headers() or ()  # type: ignore[assignment]
-    key, value = message.key(), message.value()
-    stamp = message.timestamp()[1]
-    data = encode_record(Record(key, value, stamp, headers))
-    if len(data) <= oversize:
-        return _Encoded(data, left_out=False)
-    size = len(value or b"")
-    data = encode_record(Record(key, None, stamp, headers, size))
-    if len(data) > oversize:  # key or headers are too large, too
-        data = encode_record(Record(None, None, stamp, (), size))
-    return _Encoded(data, left_out=True)
+    headers, key, value = headers_of(message), message.key(), message.value()
+    stamp, size = message.timestamp()[1], len(value or b"")
+    kept = None if value else value  # an empty value stays distinct from a tombstone
+    smaller = (
+        Record(key, value, stamp, headers),
+        Record(key, kept, stamp, headers, size),
+        Record(key, kept, stamp, (), size),
+    )
+    for record in smaller:
+        with contextlib.suppress(PacketError):
+            data = encode_record(record)
+            if len(data) <= oversize:
+                return _Encoded(data, left_out=record is not smaller[0])
+    return _Encoded(encode_record(Record(None, kept, stamp, (), size)), left_out=True)
 
 
 class LogMessages:
@@ -267,6 +279,9 @@ class LogMessages:
         session: the session's bytes.
         end: the next sequence.
         is_same_topic: returns whether the topic is still that of the session.
+
+    Attributes:
+        first: the first message of the log, as far as a read has found out.
     """
 
     def __init__(
@@ -277,7 +292,8 @@ class LogMessages:
         end: int,
         is_same_topic: Callable[[], bool],
     ) -> None:
-        self.is_same_topic = is_same_topic
+        self.first = 1
+        self._is_same_topic = is_same_topic
         self.session = session
         self.end = end
         self._place = place
@@ -289,17 +305,17 @@ class LogMessages:
         self._reader: ExtractReader | None = None
         self._chunk: dict[int, bytes] = {}
         self._chunk_range = (0, 0)
-        self._first, self._looked_at = 1, float("-inf")
+        self._again_at = 0.0
 
     def add(self, message: bytes) -> None:
         """Add the next message."""
         with self._lock:
             self._recent[self.end] = message
-            self._size += len(message)
+            self._size += len(message) + _OVERHEAD
             self.end += 1
             while self._size > self._options.cache_bytes and self._recent:
                 sequence, dropped = self._recent.popitem(last=False)
-                self._size -= len(dropped)
+                self._size -= len(dropped) + _OVERHEAD
                 self._recent_first = sequence + 1
 
     def skip(self, count: int) -> None:
@@ -307,28 +323,23 @@ class LogMessages:
         with self._lock:
             self.end += count
 
-    @property
-    def first(self) -> int:
-        """The first message that the log has; looked up once a second."""
-        if time.monotonic() - self._looked_at > _LOOK_S:
-            partition = (self._place.topic, self._options.partition)
-            try:
-                starts = self._place.kafka.start_offsets(self._place.client, [partition])
-            except TidemillError:
-                return self._first
-            self._first, self._looked_at = starts[partition] + 1, time.monotonic()
-        return self._first
-
     def read(self, sequence: int, count: int, size: int) -> Sequence[bytes]:
         """Return messages from a sequence on, up to ``size`` bytes with their lengths."""
         with self._lock:
             if sequence >= self._recent_first:
                 return _take(self._recent, sequence, min(count, self.end - sequence), size)
         if not self._chunk_range[0] <= sequence < self._chunk_range[1]:
+            if time.monotonic() < self._again_at:
+                return []
             try:
                 self._load(sequence)
+            except OutOfRangeError as error:
+                self.first = max(self.first, error.start + 1)
+                return []
             except (KafkaException, TidemillError):
-                return []  # the receiver asks again
+                # The receiver asks again. What is in memory is answered meanwhile.
+                self._again_at = time.monotonic() + _PAUSE_S
+                return []
         return _take(self._chunk, sequence, min(count, self._chunk_range[1] - sequence), size)
 
     def _load(self, sequence: int) -> None:
@@ -337,7 +348,7 @@ class LogMessages:
             self._reader = ExtractReader.of(self._place.kafka, self._place.client)
         partition = (self._place.topic, self._options.partition)
         found = self._reader.read(partition, sequence - 1, _CHUNK_RECORDS, _CHUNK_BYTES, _READ_S)
-        if not self.is_same_topic():
+        if not self._is_same_topic():
             raise BridgeError(f"topic {self._place.topic} was created again")
         self._chunk = {
             int(each.offset() or 0) + 1: _encode(each, self._options.oversize).data

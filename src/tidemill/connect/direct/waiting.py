@@ -6,14 +6,18 @@ Must not know: a kind of bridge.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_its_end(work: Coroutine[Any, Any, T], stop: threading.Event | None = None) -> T:
     """Return the result of work. If this is cancelled, the work ends first.
+
+    Args:
+        stop: set if this is cancelled, so that the work ends soon.
 
     A thread can't be cancelled: a client that it uses must not be closed before it has ended.
 
@@ -24,5 +28,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        if stop is not None:
+            stop.set()
         await asyncio.gather(task, return_exceptions=True)
         raise

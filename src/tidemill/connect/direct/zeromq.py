@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException, Message
 from pydantic import Field
 
-from tidemill.confluent.reading import Follower
+from tidemill.confluent.reading import Follower, headers_of
 from tidemill.connect.direct.contract import Bridge, Counts, Place
 from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
 from tidemill.connect.direct.identity import Identity
@@ -260,7 +260,7 @@ def _size(key: bytes | None, value_size: int) -> int:
 
 def _rows(messages: Sequence[Message]) -> list[Row]:
     rows: Any = [
-        (each.offset(), each.timestamp()[1], each.key(), each.value(), each.headers() or ())
+        (each.offset(), each.timestamp()[1], each.key(), each.value(), headers_of(each))
         for each in messages
     ]
     found: list[Row] = rows

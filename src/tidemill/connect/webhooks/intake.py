@@ -26,7 +26,7 @@ from confluent_kafka import (
 
 from tidemill.confluent.clients import REQUEST_S, Kafka
 from tidemill.confluent.errors import FAILURES, error_in
-from tidemill.confluent.reading import arrived
+from tidemill.confluent.reading import arrived, headers_of
 from tidemill.connect.webhooks.attempts import Restored
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.errors import FencedError, MissingTopicError, WebhookError
@@ -381,5 +381,4 @@ def event_of(message: Message) -> Event:
 
 
 def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    given: Any = message.headers() or ()  # as they arrive: pairs of a name and bytes
-    return tuple(given)
+    return tuple(headers_of(message))

@@ -40,9 +40,10 @@ class Messages(Protocol):
         ...
 
     def read(self, sequence: int, count: int, size: int) -> Sequence[bytes]:
-        """Return messages from a sequence on that exists, up to about ``size`` bytes.
+        """Return messages from a sequence on, up to about ``size`` bytes.
 
-        None at all means that they can't be read now: the receiver asks again.
+        None at all means that they do not exist any more, as ``first`` then says, or that they
+        can't be read now: the receiver asks again.
         """
         ...
 
@@ -109,15 +110,18 @@ class Answers:
             return
         self.answered += 1
         first, end = request.sequence, min(request.sequence + request.count, messages.end)
-        if first < messages.first:
-            data = encode_packet(Packet(messages.session, messages.first))
-            budget.left -= len(data)
-            yield data
-            first = messages.first
         for _ in range(self._most_packets):
             if first >= end or budget.left <= 0:
                 return
-            found = messages.read(first, end - first, self._packet_size)
+            found: Sequence[bytes] = ()
+            if first >= messages.first:
+                found = messages.read(first, end - first, self._packet_size)
+            if first < messages.first:  # reading possibly has found that out
+                data = encode_packet(Packet(messages.session, messages.first))
+                budget.left -= len(data)
+                yield data
+                first = messages.first
+                continue
             if not found:
                 return
             data, count = next(pack(messages.session, first, found, self._packet_size))

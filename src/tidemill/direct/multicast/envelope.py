@@ -46,7 +46,18 @@ class Record:
 
 
 def encode_record(record: Record) -> bytes:
-    """Return the envelope of a record."""
+    """Return the envelope of a record.
+
+    Raises:
+        PacketError: it has more than 65,535 headers, or a name of one has more bytes.
+    """
+    try:
+        return _encode(record)
+    except struct.error as error:
+        raise PacketError(f"the record can't be in an envelope: {error}") from error
+
+
+def _encode(record: Record) -> bytes:
     flags = _KEY * (record.key is not None) | _VALUE * (record.value is not None)
     flags |= _LEFT_OUT * bool(record.left_out)
     parts = [_START.pack(_VERSION, flags, record.timestamp_ms, len(record.headers))]

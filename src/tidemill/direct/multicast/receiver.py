@@ -186,8 +186,10 @@ class Receiver:
         """Yield what comes next in order."""
         assert self.next is not None
         while self.next < self._end and not (self._gaps and self._gaps[0].first == self.next):
-            if self.next in self._skips:
-                self.next = self._skips.pop(self.next)
+            if (end := self._skips.pop(self.next, None)) is not None:
+                if self._is_ordered:
+                    yield Lost(self.next, end - self.next)
+                self.next = end
                 continue
             if self.next in self._waiting:
                 yield Received(self.next, self._waiting.pop(self.next))
@@ -218,7 +220,7 @@ class Receiver:
         late = [gap for gap in self._gaps if gap.since_ms + self._give_up_ms <= now_ms]
         for gap in late:
             self._gaps.remove(gap)
-            events.append(self._lose(gap.first, gap.end))
+            events += self._lose(gap.first, gap.end)
         return events + list(self._deliver()) if late else events
 
     def _ask_for_more(self, end: int, now_ms: int) -> None:
@@ -236,33 +238,35 @@ class Receiver:
         times = [min(gap.due_ms, gap.since_ms + self._give_up_ms) for gap in self._gaps]
         return min(times, default=None)
 
-    def _lose(self, first: int, end: int) -> Lost:
+    def _lose(self, first: int, end: int) -> Iterator[Event]:
+        """Note a loss. In order, it is reported when it is its turn."""
         self.lost += end - first
         self._skips[first] = end
-        return Lost(first, end - first)
+        if not self._is_ordered:
+            yield Lost(first, end - first)
 
     def _lose_before(self, sequence: int) -> Iterator[Event]:
-        """Yield the loss of all that is missing before a message, because no server has it."""
+        """Lose all that is missing before a message, because no server has it."""
         while self._gaps and self._gaps[0].first < sequence:
             gap = self._gaps[0]
             if gap.end <= sequence:
                 self._gaps.pop(0)
-                yield self._lose(gap.first, gap.end)
+                yield from self._lose(gap.first, gap.end)
             else:
                 first, gap.first = gap.first, sequence
-                yield self._lose(first, sequence)
+                yield from self._lose(first, sequence)
 
     def _lose_above_limit(self) -> Iterator[Event]:
         while self._gaps and len(self._waiting) + len(self._early) > self._most_waiting:
             gap = self._gaps.pop(0)
-            yield self._lose(gap.first, gap.end)
+            yield from self._lose(gap.first, gap.end)
             yield from self._deliver()
 
     def _give_up_all(self) -> Iterator[Event]:
         """Yield what is left of a session that has ended."""
         gaps, self._gaps = self._gaps, []
         for gap in gaps:
-            yield self._lose(gap.first, gap.end)
+            yield from self._lose(gap.first, gap.end)
         yield from self._deliver()
         self._waiting.clear()
         self._early.clear()

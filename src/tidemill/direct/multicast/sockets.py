@@ -6,6 +6,7 @@ Must not know: where messages come from, what they mean.
 from __future__ import annotations
 
 import ipaddress
+import math
 import select
 import socket
 import struct
@@ -45,6 +46,7 @@ class Sender:
         packets: packets for the group.
         unsent: those of them that the system did not take.
         malformed: requests that are not MoldUDP64.
+        failure: what has ended the thread that answers; None while it works.
 
     Raises:
         MulticastError: an address can't be used.
@@ -67,6 +69,7 @@ class Sender:
         self._heartbeat_s = heartbeat_s
         self._is_ended = False
         self.packets = self.unsent = self.malformed = 0
+        self.failure: Exception | None = None
         self._socket = _group_sender(group, interface)
         try:
             self._server = _bound(requests)
@@ -123,9 +126,15 @@ class Sender:
 
     def _serve(self) -> None:
         """Answer requests, and send heartbeats; it runs on a thread of its own."""
+        try:
+            self._serve_until_woken()
+        except Exception as error:
+            self.failure = error
+
+    def _serve_until_woken(self) -> None:
         while True:
             left = self._sent_at + self._heartbeat_s - time.monotonic()
-            ready, _, _ = select.select([self._server, self._woken], [], [], max(left, 0.0))
+            ready = _ready((self._server, self._woken), left)
             if self._woken in ready:
                 return
             if self._server in ready:
@@ -212,7 +221,7 @@ class MulticastReceiver(Closing):
         now = _now_ms()
         due = self.receiver.next_due_ms()
         wait_ms = min(left_s * 1000, _LOOK_MS if due is None else max(due - now, 0))
-        ready, _, _ = select.select([self._group, self._asking], [], [], wait_ms / 1000)
+        ready = _ready((self._group, self._asking), wait_ms / 1000)
         events: list[Event] = []
         for each in ready:
             events += self._receive(each)
@@ -254,6 +263,18 @@ class MulticastReceiver(Closing):
             self._asking.sendto(data, server)
         except OSError:
             return  # it is asked again after a pause
+
+
+def _ready(sockets: Sequence[socket.socket], timeout_s: float) -> list[socket.socket]:
+    """Return the sockets that have something; wait up to so long for the first one.
+
+    ``select.select`` refuses the descriptors above 1,023 of a process with many connections.
+    """
+    poller = select.poll()
+    for each in sockets:
+        poller.register(each, select.POLLIN)
+    found = {number for number, _ in poller.poll(max(math.ceil(timeout_s * 1000), 0))}
+    return [each for each in sockets if each.fileno() in found]
 
 
 def _now_ms() -> int:

@@ -51,6 +51,7 @@ _STATE_HEAD = struct.Struct(">2sBBQI")
 _STATE_ENTRY = struct.Struct(">IQ")
 _REQUEST = struct.Struct(">2sBBIIQ")
 _HEADER = struct.Struct(">Hi")
+_MOST = 0xFFFF
 NUMBER = struct.Struct(">I")
 REQUEST_SIZE = _REQUEST.size
 
@@ -135,7 +136,25 @@ def encode_block(
 def encode_columns(
     session: int, partition: int, first: int, following: int, columns: Columns
 ) -> bytes:
-    """Return the block of a range with these records."""
+    """Return the block of a range with these records.
+
+    What the format has no room for is left out: a header whose name has more than 65,535 bytes, and
+    those above so many of one record.
+    """
+    try:
+        return _encode_columns(session, partition, first, following, columns)
+    except struct.error:
+        fitting = [
+            [each for each in row if len(each[0].encode()) <= _MOST][:_MOST]
+            for row in columns.headers
+        ]
+        columns = columns._replace(headers=fitting)
+        return _encode_columns(session, partition, first, following, columns)
+
+
+def _encode_columns(
+    session: int, partition: int, first: int, following: int, columns: Columns
+) -> bytes:
     size, numbers, payloads, headers = columns
     flags = _HEADERS if headers else 0
     head = _HEAD.pack(_BLOCK, VERSION, flags, session, partition, first, following, size)
