@@ -19,6 +19,7 @@ from tests.support.processes import poll_until
 from tests.support.spans import recorded
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
+from tidemill.connect.direct import statsd
 from tidemill.connect.base.board import Board, BoardWriter
 from tidemill.connect.base.definitions import parse
 from tidemill.connect.direct.definition import Definition
@@ -38,7 +39,7 @@ def listeners(running: Running) -> list[Values]:
 
 
 def counted_series(running: Running) -> set[str]:
-    return {each["name"] for each in running.documents() if each["type"] != "listener"}
+    return {each.get("name", "") for each in running.documents() if each["type"] != "listener"}
 
 
 def test_counters_are_exact_over_many_intervals(running: Running, sender: socket.socket) -> None:
@@ -101,6 +102,38 @@ def test_events_checks_and_raw_lines_have_topics_of_their_own(
     running.wait(lambda: running.status()["refused"] == 1, "the broken one is counted")
 
 
+def test_a_time_in_the_far_future_costs_no_other_series(
+    running: Running, sender: socket.socket
+) -> None:
+    """Brokers refuse a whole batch for one record that is far ahead of their clock."""
+    running.define(**FAST, dialect="dogstatsd")
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    event = b"_e{1,1}:a|b|d:999999999999"
+    sender.sendto(b"late:1|c|T999999999999\nhits:1|c\n" + event, at)
+    running.wait(lambda: {"late", "hits"} <= counted_series(running), "they are written")
+    running.wait(lambda: len(counted_series(running)) == 3, "the event, too")
+    stamps = {each.get("name", "event"): each["timestamp"] for each in running.documents()}
+    assert stamps["late"] == stamps["event"] == 999_999_999_999_000
+    assert running.status()["refused"] == 0
+
+
+def test_a_clock_that_is_set_changes_neither_the_intervals_nor_their_rates(
+    running: Running, sender: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shifts_ms = [0]
+    now_ms = statsd._now_ms
+    monkeypatch.setattr(statsd, "_now_ms", lambda: now_ms() + shifts_ms[-1])
+    running.define(**FAST)
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    for shift_ms in (-3_600_000, -1_800_000, -7_200_000):
+        shifts_ms.append(shift_ms)
+        sender.sendto(b"hits%d:1|c" % len(shifts_ms), at)
+        running.wait(lambda: len(counted_series(running)) == len(shifts_ms) - 1, "it is written")
+    assert all(0 < each["interval_s"] < 60 for each in running.documents())
+
+
 def test_wide_records_have_all_columns(running: Running, sender: socket.socket) -> None:
     running.define(**FAST, format="wide", percentiles=[50.0, 99.9])
     running.start()
@@ -127,14 +160,13 @@ def test_a_paused_bridge_does_not_listen_and_a_resumed_one_does(running: Running
     socket.create_connection(at).close()
 
 
-def test_a_port_in_use_fails_with_a_hint_until_the_user_resumes(running: Running) -> None:
+def test_a_bridge_waits_for_a_port_that_is_in_use(running: Running) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         running.define(listen=[f"tcp://127.0.0.1:{taken.getsockname()[1]}"])
         running.start()
-        status = running.wait_for_phase("failed")
+        status = running.wait_for_phase("waiting")
         assert "can't listen at tcp://127.0.0.1" in status["error"]
         assert status["hint"]
-    running.order("pause", paused=False)
     running.wait_for_phase("running")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import struct
@@ -37,6 +38,7 @@ from tidemill.connect.direct.contract import Counts, Place
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.errors import DefinitionError
 from tidemill.connect.direct.identity import Described
+from tidemill.connect.direct.registry import check_options
 from tidemill.connect.direct.topics import BRIDGES
 from tidemill.connect.direct.zeromq import Published, ZeroMqBridge, _Live
 from tidemill.connect.direct.zeromq_log import Wanted
@@ -189,8 +191,7 @@ def test_a_subscriber_resumes_from_its_own_position_or_from_the_end(log: Log) ->
         positions = subscriber.positions
     assert values[-2:] == [b"1", b"2"]
     log.send(b"3", b"4")
-    # As JSON would have it.
-    stored = {number: list(position) for number, position in positions.items()}
+    stored = json.loads(json.dumps(positions))
     with log.subscriber(start=stored) as subscriber:
         log.send(b"5")
         found = records(subscriber, lambda found: len(found) == 3)
@@ -419,6 +420,20 @@ def test_only_clients_with_an_allowed_key_subscribe(log: Log, tmp_path: Path) ->
         assert subscriber.poll(0.3) == []
     with log.subscriber() as subscriber:
         assert subscriber.poll(0.3) == []
+
+
+@pytest.mark.parametrize("given", ["curve_public", "curve_allowed", "curve_server"])
+def test_keys_without_a_secret_one_are_an_error_and_not_a_bridge_without_encryption(
+    given: str,
+) -> None:
+    key = new_curve_keys().public.decode()
+    options = {
+        "addresses": ["tcp://127.0.0.1:5558"],
+        given: [key] if given == "curve_allowed" else key,
+    }
+    values = {"name": "a", "kind": "zeromq-in", "topic": "t", "options": options}
+    with pytest.raises(DefinitionError, match=r"invalid (public|secret) key"):
+        check_options(parse(Definition, values, DefinitionError, ""))
 
 
 def test_a_manager_runs_it_and_names_an_address_that_can_not_be_used(running: Running) -> None:

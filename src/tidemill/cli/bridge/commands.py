@@ -118,7 +118,8 @@ def run(
     """Run bridges in this process, until Ctrl-C or SIGTERM.
 
     The worker of 'tidemill dev' and 'tidemill serve' is 'tidemill bridge run --all --declared
-    FILE', with their settings file. It also runs in front of Apache Kafka.
+    FILE', with their settings file. It also runs in front of Apache Kafka. One worker runs a
+    bridge: the last one that was started.
     """
     from tidemill.connect.direct.definition import Definition
     from tidemill.connect.direct.manager import manager

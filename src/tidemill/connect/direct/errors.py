@@ -6,6 +6,8 @@ for the user.
 
 from __future__ import annotations
 
+import errno
+
 from tidemill.errors import TidemillError
 
 
@@ -23,3 +25,13 @@ class PermanentBridgeError(BridgeError):
 
 class DefinitionError(PermanentBridgeError):
     """The definition of a bridge is invalid. The user corrects it."""
+
+
+def opening_failed(error: TidemillError) -> BridgeError:
+    """Return the error of a bridge whose addresses can't be opened.
+
+    One that is in use can be free soon, when another worker of the bridge has ended.
+    """
+    is_in_use = getattr(error.__cause__, "errno", None) == errno.EADDRINUSE
+    kind = BridgeError if is_in_use else PermanentBridgeError
+    return kind(str(error), hint=error.hint)

@@ -19,7 +19,8 @@ def manager(kafka: Kafka, only: Collection[str] | None = None) -> Manager[Defini
     """Return what runs bridges until it is stopped.
 
     Args:
-        only: names of the bridges; None: all that are ``managed``.
+        only: names of the bridges; None: all that are ``managed``. One worker runs a bridge: the
+            last one that has begun. It tries again while the other one still has its addresses.
 
     Raises:
         UnreachableError: no broker answers.
@@ -29,4 +30,6 @@ def manager(kafka: Kafka, only: Collection[str] | None = None) -> Manager[Defini
         runs = Runs(PermanentBridgeError, BridgeError)
         return RestartingKeeper(RunningBridge(definition, kafka), runs, commands)
 
-    return Manager(kafka, BRIDGES, "bridge", Definition.decode, keep, only, add_bridges)
+    return Manager(
+        kafka, BRIDGES, "bridge", Definition.decode, keep, only, add_bridges, exclusive=True
+    )

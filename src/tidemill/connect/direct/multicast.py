@@ -22,7 +22,7 @@ from pydantic import Field
 
 from tidemill.confluent.reading import ExtractReader, Follower, OutOfRangeError, headers_of
 from tidemill.connect.direct.contract import Bridge, Counts, Place
-from tidemill.connect.direct.errors import BridgeError, TopicGoneError
+from tidemill.connect.direct.errors import BridgeError, TopicGoneError, opening_failed
 from tidemill.connect.direct.identity import Identity
 from tidemill.connect.direct.waiting import to_its_end
 from tidemill.direct.multicast import MulticastError, Record, encode_record
@@ -118,7 +118,7 @@ class MulticastBridge(Bridge):
             )
         except MulticastError as error:
             messages.close()
-            raise BridgeError(str(error), hint=error.hint) from error
+            raise opening_failed(error) from error
         follower = Follower.of(
             self._place.kafka,
             self._place.client,

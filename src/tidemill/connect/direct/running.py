@@ -5,6 +5,7 @@ Must not know: orders, pauses, the topic that they come from.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.keeper import RestartingKeeper
 from tidemill.connect.direct.contract import Bridge, Place
 from tidemill.connect.direct.definition import Definition
+from tidemill.connect.direct.errors import BridgeError
 from tidemill.connect.direct.registry import make_bridge
 
 log = structlog.get_logger("tidemill.bridges")
@@ -37,6 +39,7 @@ class RunningBridge:
 
         self._bridge = make_bridge(self._definition, self._place)
         await self._bridge.run(is_running)
+        raise BridgeError(f"bridge {self._place.name} has ended by itself")
 
     def failed(self, pause_s: float | None, said: Mapping[str, Any]) -> None:
         """Log a failure."""
@@ -46,6 +49,12 @@ class RunningBridge:
             log.warning("bridge.failed", bridge=self._place.name, **said)
 
     def figures(self) -> dict[str, Any]:
-        """Return what the bridge has counted."""
-        bridge = self._bridge
-        return {} if bridge is None else {**asdict(bridge.counts()), "details": bridge.details()}
+        """Return what the bridge has counted. A kind that fails here fails for itself only."""
+        if self._bridge is None:
+            return {}
+        try:
+            found = {**asdict(self._bridge.counts()), "details": self._bridge.details()}
+            json.dumps(found)
+        except Exception as error:
+            return {"details": {"unknown": f"{type(error).__name__}: {error}"}}
+        return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ import orjson
 from pydantic import Field
 
 from tidemill.connect.direct.contract import Bridge, Counts, Place
-from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.errors import BridgeError, opening_failed
 from tidemill.connect.direct.waiting import to_its_end
 from tidemill.connect.direct.writing import Writer
 from tidemill.direct.statsd import (
@@ -35,8 +36,8 @@ from tidemill.settings.section import Section
 
 _LINES_S = 0.1
 _STOP_S = 3.0
-_SLICE = 500
-"""So many records are written before other bridges have their turn."""
+_SET_MS = 500
+"""A clock that has moved by more than this against the monotonic one was set."""
 
 Intervals = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -113,7 +114,9 @@ class StatsdBridge(Bridge):
         self._malformed_notices = 0
         self._flushes = self._postponed = 0
         self._reported: dict[str, int] = {}
-        self._start_ms, self._is_partial = _now_ms(), True
+        self._interval = _Interval(round(options.interval_s * 1000))
+        self._is_partial = True
+        self._lines: deque[tuple[bytes, bool]] = deque()  # not written yet; whether it is raw
         self._columns = wide_columns(options.percentiles) if options.format == "wide" else ()
 
     async def run(self, running: Callable[[], None]) -> None:
@@ -124,7 +127,7 @@ class StatsdBridge(Bridge):
             try:
                 await self._listener.start()
             except StatsdError as error:
-                raise PermanentBridgeError(str(error), hint=error.hint) from error
+                raise opening_failed(error) from error
             running()
             await self._work(writer)
         finally:
@@ -180,16 +183,15 @@ class StatsdBridge(Bridge):
         )
 
     async def _work(self, writer: Writer) -> None:
-        self._start_ms = _now_ms()
-        interval_ms = round(self._options.interval_s * 1000)
-        end_ms = (self._start_ms // interval_ms + 1) * interval_ms
+        self._interval = interval = _Interval(round(self._options.interval_s * 1000))
         while True:
             if self._listener.failure is not None:
                 raise BridgeError(f"can't receive: {self._listener.failure}")
-            await asyncio.sleep(min(_LINES_S, max(end_ms - _now_ms(), 0) / 1000))
+            left_ms = interval.end_ms - interval.now_ms()
+            await asyncio.sleep(min(_LINES_S, max(left_ms, 0) / 1000))
             await self._write_lines(writer)
             writer.poll()
-            now_ms = _now_ms()
+            now_ms, end_ms = interval.now_ms(), interval.end_ms
             if now_ms < end_ms:
                 continue
             if writer.pending:
@@ -198,31 +200,30 @@ class StatsdBridge(Bridge):
                 # What was taken out of the aggregator is written, or it is lost.
                 with self._place.span():
                     await to_its_end(self._flush(writer, end_ms))
-            end_ms = (max(now_ms, end_ms) // interval_ms + 1) * interval_ms
+            interval.end_after(now_ms)
 
     async def _end(self, writer: Writer) -> None:
         """Write what there is at the end, which is not a whole interval."""
         await self._write_lines(writer)
         await writer.drain()
         self._is_partial = True
-        await self._flush(writer, _now_ms())
+        await self._flush(writer, self._interval.now_ms())
         await writer.drain()
 
     async def _flush(self, writer: Writer, end_ms: int) -> None:
         """End the interval, and give its records to the producer."""
         flush = await asyncio.to_thread(
-            self._aggregator.flush, self._start_ms, end_ms, is_partial=self._is_partial
+            self._aggregator.flush, self._interval.start_ms, end_ms, is_partial=self._is_partial
         )
-        self._start_ms, self._is_partial = end_ms, False
+        self._interval.start_ms, self._is_partial = end_ms, False
         self._flushes += 1
-        for number, (series, document) in enumerate(flush.documents()):
-            stamp = document["timestamp"]
+        for series, document in flush.documents():
             if self._columns:  # all of them, with the tags as one text
                 tags = ",".join(series.tags)
                 document = dict.fromkeys(self._columns) | document | {"tags": tags}
-            await writer.put(self._place.topic, series.key.encode(), orjson.dumps(document), stamp)
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
+            # Not with the time of its sample: brokers refuse batches with a time far ahead.
+            key, value = series.key.encode(), orjson.dumps(document)
+            await writer.put(self._place.topic, key, value, end_ms)
         await self._write_summary(writer, flush)
 
     async def _write_summary(self, writer: Writer, flush: Flush) -> None:
@@ -253,13 +254,22 @@ class StatsdBridge(Bridge):
     # --- lines --------------------------------------------------------------------------------
 
     async def _write_lines(self, writer: Writer) -> None:
-        """Write raw lines, if they are wanted, and events with service checks."""
-        raw, notices = self._aggregator.take_lines()
+        """Write raw lines, if they are wanted, and events with service checks.
+
+        If this is cancelled, the next call writes the rest.
+        """
+        if not self._lines:
+            raw, notices = self._aggregator.take_lines()
+            self._lines.extend((line, True) for line in raw)
+            self._lines.extend((line, False) for line in notices)
         now_ms = _now_ms()
-        for line in raw:
-            await writer.put(self._options.raw_topic, None, line, now_ms)
-        for line in notices:
-            await self._write_notice(writer, line, now_ms)
+        while self._lines:
+            line, is_raw = self._lines[0]
+            if is_raw:
+                await writer.put(self._options.raw_topic, None, line, now_ms)
+            else:
+                await self._write_notice(writer, line, now_ms)
+            self._lines.popleft()
 
     async def _write_notice(self, writer: Writer, line: bytes, now_ms: int) -> None:
         try:
@@ -267,10 +277,38 @@ class StatsdBridge(Bridge):
         except StatsdError:
             self._malformed_notices += 1
             return
-        stamp = notice["timestamp"] = notice.get("timestamp", 0) * 1000 or now_ms
+        notice["timestamp"] = notice.get("timestamp", 0) * 1000 or now_ms
         key = notice.get("name") or notice.get("aggregation_key") or notice["title"]
         topic = self._options.events_topic or self._place.topic
-        await writer.put(topic, key.encode(), orjson.dumps(notice), stamp)
+        await writer.put(topic, key.encode(), orjson.dumps(notice), now_ms)
+
+
+class _Interval:
+    """The open interval, aligned to the clock. If the clock is set, it moves and keeps its length.
+
+    Attributes:
+        start_ms: Its start, in milliseconds since the epoch.
+        end_ms: Its end.
+    """
+
+    def __init__(self, length_ms: int) -> None:
+        self._length_ms = length_ms
+        self.start_ms = _now_ms()
+        self._ahead_ms = self.start_ms - _monotonic_ms()
+        self.end_after(self.start_ms)
+
+    def end_after(self, now_ms: int) -> None:
+        """Let it end at the next multiple of its length."""
+        self.end_ms = (now_ms // self._length_ms + 1) * self._length_ms
+
+    def now_ms(self) -> int:
+        """Return the time, after a look whether the clock was set."""
+        now_ms = _now_ms()
+        before, self._ahead_ms = self._ahead_ms, now_ms - _monotonic_ms()
+        if abs(self._ahead_ms - before) > _SET_MS:
+            self.start_ms += self._ahead_ms - before
+            self.end_after(now_ms)
+        return now_ms
 
 
 def _text(raw: bytes) -> str:
@@ -279,3 +317,7 @@ def _text(raw: bytes) -> str:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

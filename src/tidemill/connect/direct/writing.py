@@ -17,6 +17,8 @@ from tidemill.connect.direct.errors import BridgeError
 
 _POLL_S = 0.005
 _QUEUE_KB = 256 << 10
+_SLICE = 500
+"""So many records are written before other bridges have their turn."""
 
 
 class Writer:
@@ -32,6 +34,7 @@ class Writer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._puts = 0
         self.written = self.refused = self.pending = 0
         self.last_refusal = ""
         self._fatal: KafkaError | None = None
@@ -56,9 +59,14 @@ class Writer:
     ) -> None:
         """Give a record to the producer. It waits while the producer has too many.
 
+        If this is cancelled, the producer does not have the record.
+
         Raises:
             BridgeError: the producer can't continue.
         """
+        self._puts += 1
+        if self._puts % _SLICE == 0:
+            await asyncio.sleep(0)
         while True:
             self._check()
             try:
@@ -74,8 +82,9 @@ class Writer:
                 await asyncio.sleep(_POLL_S)
                 self._producer.poll(0)
                 continue
-            except KafkaException as error:  # larger than the producer allows
-                self._refuse(error.args[0])
+            except KafkaException as error:  # for example, larger than the producer allows
+                self._failed(error.args[0])
+                self._check()
                 return
             self.pending += 1
             return
@@ -105,14 +114,15 @@ class Writer:
         self.pending -= 1
         if error is None:
             self.written += 1
-        elif error.fatal():
+        else:
+            self._failed(error)
+
+    def _failed(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self._fatal = error
         else:
-            self._refuse(error)
-
-    def _refuse(self, error: KafkaError) -> None:
-        self.refused += 1
-        self.last_refusal = error.str()
+            self.refused += 1
+            self.last_refusal = error.str()
 
     def _check(self) -> None:
         if self._fatal is not None:

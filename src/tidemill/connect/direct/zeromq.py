@@ -26,7 +26,7 @@ from pydantic import Field
 
 from tidemill.confluent.reading import Follower, headers_of
 from tidemill.connect.direct.contract import Bridge, Counts, Place
-from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.errors import BridgeError, opening_failed
 from tidemill.connect.direct.identity import Identity
 from tidemill.connect.direct.waiting import to_its_end
 from tidemill.connect.direct.zeromq_log import StoredBlocks, Wanted
@@ -75,9 +75,10 @@ class CurveOptions(Section):
         """Return the keys of a side that binds, or of one that knows its server.
 
         Raises:
-            PubSubError: a key is invalid.
+            PubSubError: a key is invalid, or one is missing: without an error, nothing would be
+                encrypted, and all would be admitted.
         """
-        if not self.curve_secret:
+        if not (self.curve_secret or self.curve_public or self.curve_allowed or server):
             return None
         keys = CurveKeys(self.curve_public.encode(), self.curve_secret.encode())
         if server:
@@ -135,7 +136,7 @@ class ZeroMqBridge(Bridge):
             try:
                 publish, requests = self._open(opened)
             except PubSubError as error:
-                raise PermanentBridgeError(str(error), hint=error.hint) from error
+                raise opening_failed(error) from error
             self._live = _Live(place, identity, found.id, published, publish, self._counts)
             self._answers = answers = _Answers(
                 place, identity, found.id, published, requests, self._counts
@@ -216,6 +217,11 @@ class Published:
                 _, dropped = self._blocks[self._order.popleft()].popleft()
                 self._bytes -= len(dropped) + _BLOCK_OVERHEAD
             self.ends[partition] = following
+
+    def extend(self, ends: Mapping[int, int]) -> None:
+        """Add partitions. Others can be going through the ones that there are."""
+        with self._lock:
+            self.ends = {**self.ends, **ends}
 
     def since(self, partition: int, offset: int) -> list[bytes]:
         """Return blocks from the one with an offset on, for one answer; none if they are gone."""
@@ -336,7 +342,7 @@ class _Live:
                 with self._place.span(sum(each.size for each in blocks)):
                     self._publish(blocks)
             if new := dict.fromkeys(set(described.partitions) - set(self._made), 0):
-                self._published.ends.update(new)
+                self._published.extend(new)
                 self._made.update(new)
                 follower.add({(self._place.topic, number): 0 for number in new})
         if now - self._state_at > _STATE_S:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tidemill.connect.direct.contract import Bridge, Counts, Place
-from tidemill.connect.direct.errors import BridgeError, PermanentBridgeError
+from tidemill.connect.direct.errors import BridgeError, opening_failed
 from tidemill.connect.direct.waiting import to_its_end
 from tidemill.connect.direct.writing import Writer
 from tidemill.connect.direct.zeromq import CurveOptions
@@ -88,7 +88,7 @@ class ZeroMqInBridge(Bridge):
             try:
                 socket = self._open()
             except PubSubError as error:
-                raise PermanentBridgeError(str(error), hint=error.hint) from error
+                raise opening_failed(error) from error
             opened.callback(socket.close)
             thread = opened.enter_context(ThreadPoolExecutor(1, f"bridge-{place.name}"))
             self._writer = writer = Writer(place)

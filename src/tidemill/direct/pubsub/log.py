@@ -229,7 +229,8 @@ class LogSubscriber(Closing):
 
 def _positions(start: Start) -> dict[int, Position]:
     if isinstance(start, Mapping):
-        return {number: Position(*each) for number, each in start.items()}
+        # JSON makes texts of numbers that are keys.
+        return {int(number): Position(*each) for number, each in start.items()}
     if start not in ("earliest", "latest", "last-values"):
         raise PubSubError(
             f"invalid start {start!r}",
