@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from tests.support.processes import poll_until
 from tests.support.spans import recorded
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
-from tidemill.connect.direct import statsd
 from tidemill.connect.base.board import Board, BoardWriter
 from tidemill.connect.base.definitions import parse
+from tidemill.connect.direct import statsd
 from tidemill.connect.direct.definition import Definition
 from tidemill.connect.direct.errors import DefinitionError
 from tidemill.connect.direct.registry import check_options
@@ -36,6 +37,10 @@ def counted(documents: list[Values], name: str) -> float:
 
 def listeners(running: Running) -> list[Values]:
     return [each for each in running.documents() if each["type"] == "listener"]
+
+
+def counted_intervals(running: Running, name: str) -> int:
+    return sum(each["name"] == name for each in running.documents())
 
 
 def counted_series(running: Running) -> set[str]:
@@ -132,6 +137,27 @@ def test_a_clock_that_is_set_changes_neither_the_intervals_nor_their_rates(
         sender.sendto(b"hits%d:1|c" % len(shifts_ms), at)
         running.wait(lambda: len(counted_series(running)) == len(shifts_ms) - 1, "it is written")
     assert all(0 < each["interval_s"] < 60 for each in running.documents())
+
+
+def test_intervals_end_while_raw_lines_are_always_under_way(
+    running: Running, sender: socket.socket
+) -> None:
+    running.define(**FAST, raw_topic=f"{running.topic}-raw")
+    running.start()
+    at = place(running.wait_for_phase("running")["details"]["addresses"][0])
+    done = threading.Event()
+
+    def send() -> None:
+        while not done.wait(0.005):
+            sender.sendto(b"hits:1|c", at)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        running.wait(lambda: counted_intervals(running, "hits") > 5, "several intervals ended")
+    finally:
+        done.set()
+        sending.join()
 
 
 def test_wide_records_have_all_columns(running: Running, sender: socket.socket) -> None:

@@ -184,6 +184,7 @@ class StatsdBridge(Bridge):
 
     async def _work(self, writer: Writer) -> None:
         self._interval = interval = _Interval(round(self._options.interval_s * 1000))
+        given = 0
         while True:
             if self._listener.failure is not None:
                 raise BridgeError(f"can't receive: {self._listener.failure}")
@@ -194,12 +195,15 @@ class StatsdBridge(Bridge):
             now_ms, end_ms = interval.now_ms(), interval.end_ms
             if now_ms < end_ms:
                 continue
-            if writer.pending:
-                self._postponed += 1  # the series continue, and nothing is lost
+            if writer.given - writer.pending < given:
+                # What there was at the end before is still under way: no broker answers. The series
+                # continue, and nothing is lost.
+                self._postponed += 1
             else:
                 # What was taken out of the aggregator is written, or it is lost.
                 with self._place.span():
                     await to_its_end(self._flush(writer, end_ms))
+            given = writer.given
             interval.end_after(now_ms)
 
     async def _end(self, writer: Writer) -> None:

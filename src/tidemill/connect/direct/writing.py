@@ -27,6 +27,8 @@ class Writer:
     Use it on the event loop.
 
     Attributes:
+        given: records that the producer has taken.
+        pending: those of them that are neither on disk nor refused yet.
         written: records that are on disk.
         refused: records that the broker refuses, for example because they are too large.
         last_refusal: its words about the last of them.
@@ -34,8 +36,7 @@ class Writer:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._puts = 0
-        self.written = self.refused = self.pending = 0
+        self.given = self.written = self.refused = self.pending = 0
         self.last_refusal = ""
         self._fatal: KafkaError | None = None
         self._producer: Any = place.kafka.producer(
@@ -64,8 +65,7 @@ class Writer:
         Raises:
             BridgeError: the producer can't continue.
         """
-        self._puts += 1
-        if self._puts % _SLICE == 0:
+        if self.given % _SLICE == 0:
             await asyncio.sleep(0)
         while True:
             self._check()
@@ -86,6 +86,7 @@ class Writer:
                 self._failed(error.args[0])
                 self._check()
                 return
+            self.given += 1
             self.pending += 1
             return
 
