@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import resource
@@ -178,13 +179,31 @@ def test_malformed_packets_and_requests_are_counted_and_change_nothing(group: Ad
 @pytest.mark.parametrize(
     ("group", "interface"),
     [(("127.0.0.1", 5000), "127.0.0.1"), (("nowhere", 5000), "127.0.0.1"),
-     (("239.1.1.1", 5000), "203.0.113.9")],
+     (("239.1.1.1", 5000), "203.0.113.9"), (("239.1.1.1", 70_000), "127.0.0.1")],
 )  # fmt: skip
 def test_an_address_that_can_t_be_used_is_an_error(group: Address, interface: str) -> None:
     with pytest.raises(MulticastError):
         RingPublisher(group, interface=interface)
     with pytest.raises(MulticastError):
         MulticastReceiver(group, interface=interface)
+
+
+@pytest.mark.parametrize("server", [("nowhere.invalid", 7001), ("127.0.0.1", 70_000)])
+def test_a_server_that_can_t_be_used_is_an_error_and_nothing_stays_open(
+    group: Address, server: Address, recwarn: pytest.WarningsRecorder
+) -> None:
+    with pytest.raises(MulticastError):
+        MulticastReceiver(group, [server])
+    gc.collect()
+    assert not [each for each in recwarn if each.category is ResourceWarning]
+
+
+def test_a_closed_publisher_takes_no_message(group: Address) -> None:
+    publisher = RingPublisher(group)
+    publisher.close()
+    publisher.close()
+    with pytest.raises(MulticastError, match="closed"):
+        publisher.publish(b"a")
 
 
 def test_a_request_port_in_use_is_an_error_and_nothing_stays_open(group: Address) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from tidemill.direct.closing import Closing
 from tidemill.direct.multicast.answers import LOOPBACK, Answers
+from tidemill.direct.multicast.errors import MulticastError
 from tidemill.direct.multicast.sockets import Address, Sender
 from tidemill.direct.multicast.wire import session_of
 
@@ -92,6 +93,7 @@ class RingPublisher(Closing):
         name = session or secrets.token_hex(5)
         self._ring = Ring(session_of(name), keep_bytes)
         self._lock = threading.Lock()
+        self._is_closed = False
         self.answers = Answers(self._ring, members, packet_size=packet_size)
         self._sender = Sender(self._ring, self.answers, group, requests, interface, packet_size)
 
@@ -104,9 +106,11 @@ class RingPublisher(Closing):
         """Send messages, in as few packets as they fit into; return the sequence of the last one.
 
         Raises:
-            MulticastError: a message is larger than a datagram.
+            MulticastError: a message is larger than a datagram, or the publisher is closed.
         """
         with self._lock:
+            if self._is_closed:
+                raise MulticastError("the publisher is closed")
             for message in messages:
                 self._sender.check(message)
             first = self._ring.end
@@ -117,6 +121,10 @@ class RingPublisher(Closing):
 
     def close(self, linger_s: float = 0.0) -> None:
         """Say that the session has ended, and close. Requests are answered for ``linger_s``."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
         deadline = time.monotonic() + linger_s
         while True:
             self._sender.end()

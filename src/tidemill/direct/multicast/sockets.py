@@ -12,7 +12,6 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 from tidemill.direct.closing import Closing
@@ -191,13 +190,15 @@ class MulticastReceiver(Closing):
         self.malformed = self.requested = 0
         self._servers = list(requests)
         self._turn = 0
-        self._events: deque[Event] = deque()
-        self._group = _group_receiver(group, interface, receive_bytes)
+        self._hosts = {_host(each) for each in self._servers}
         # Answers come to the port that asks.
         local = requests[0][0] if requests else "127.0.0.1"
-        any_address = "::" if ":" in local else "0.0.0.0"
-        self._asking = _bound((any_address, 0))
-        self._hosts = {_host(each) for each in self._servers}
+        self._asking = _bound(("::" if ":" in local else "0.0.0.0", 0))
+        try:
+            self._group = _group_receiver(group, interface, receive_bytes)
+        except MulticastError:
+            self._asking.close()
+            raise
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Return what has come, in order; wait up to so long for something."""
@@ -282,11 +283,24 @@ def _now_ms() -> int:
 
 
 def _host(address: Address) -> str:
-    found = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)[0][4]
+    _check_port(address)
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_DGRAM)[0][4]
+    except OSError as error:
+        raise MulticastError(
+            f"the address of {address[0]} is not known: {error.strerror or error}",
+            hint="Name the address of a re-request server.",
+        ) from error
     return str(found[0])
 
 
+def _check_port(address: Address) -> None:
+    if not 0 <= address[1] <= 65_535:
+        raise MulticastError(f"the port of {address[0]}:{address[1]} is not from 0 to 65535")
+
+
 def _bound(address: Address) -> socket.socket:
+    _check_port(address)
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     made = socket.socket(family, socket.SOCK_DGRAM)
     try:
@@ -302,6 +316,7 @@ def _bound(address: Address) -> socket.socket:
 
 
 def _check_group(group: Address) -> None:
+    _check_port(group)
     try:
         found = ipaddress.ip_address(group[0])
     except ValueError as error:
