@@ -202,7 +202,7 @@ def redeliver(
 def _check_range(
     kafka: Kafka, topic: str, partition: int | None, start: int | None, end: int | None
 ) -> None:
-    """Check that a topic has a record in a range: nobody would notice that none was delivered."""
+    """Check that a topic has a record in a range. Otherwise the redelivery would do nothing."""
     ends = kafka.end_offsets("tidemill-cli", kafka.partitions("tidemill-cli", topic))
     starts = kafka.start_offsets("tidemill-cli", ends)
     there = {
