@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from tests.connect.direct.conftest import Running
 from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess, poll_until
+from tidemill.connect.direct import registry
 from tidemill.connect.direct.contract import Bridge, Counts, Place
-from tidemill.connect.direct.registry import BUILT_IN
+from tidemill.connect.direct.errors import DefinitionError
+from tidemill.connect.direct.registry import BUILT_IN, GROUP, bridge_class
 from tidemill.settings.section import Section
 
 
@@ -53,6 +56,15 @@ def test_a_bridge_that_ends_or_can_t_be_described_fails_for_itself_only(
     assert "has ended by itself" in status["error"]
     assert "TypeError" in status["details"]["unknown"]
     assert Odd.runs < 10
+
+
+def test_a_kind_that_can_t_be_loaded_is_named_with_its_entry_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = EntryPoint("clock", "nowhere.clock:Clock", GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
+    with pytest.raises(DefinitionError, match="kind clock can't be loaded: ModuleNotFoundError"):
+        bridge_class("clock")
 
 
 @pytest.mark.crash

@@ -6,7 +6,7 @@ Must not know: how a bridge works.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from tidemill.confluent.clients import Kafka
@@ -45,8 +45,7 @@ def bridge_class(kind: str) -> type[Bridge]:
     """
     for entry in entry_points(group=GROUP):
         if entry.name == kind:
-            loaded: type[Bridge] = entry.load()
-            return loaded
+            return _loaded(entry)
     if kind not in BUILT_IN:
         raise DefinitionError(
             f"unknown kind of bridge {kind!r}", hint=f"Installed kinds: {', '.join(kinds())}."
@@ -58,6 +57,17 @@ def bridge_class(kind: str) -> type[Bridge]:
         raise DefinitionError(
             f"bridges of kind {kind} can't be used here: {error}",
             hint=f"Install what they need: pip install 'tidemill[{extra}]'",
+        ) from error
+    return found
+
+
+def _loaded(entry: EntryPoint) -> type[Bridge]:
+    try:
+        found: type[Bridge] = entry.load()
+    except Exception as error:  # what a module of another package raises
+        raise DefinitionError(
+            f"bridges of kind {entry.name} can't be loaded: {type(error).__name__}: {error}",
+            hint=f"The entry point is {entry.value}.",
         ) from error
     return found
 
