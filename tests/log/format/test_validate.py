@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 
 import cramjam
 import pytest
@@ -202,6 +205,31 @@ def test_damaged_compression_is_refused(codec: int, damage: Callable[[bytes], by
     assert check(batch(body, 200, codec)).headers[0].last_offset_delta == 199
     with pytest.raises(InvalidRecordError):
         check(batch(damage(body), 200, codec))
+
+
+@pytest.mark.parametrize("cuts", [(3,), (0,), (-1,), (0, 3, 3)])
+def test_gzip_data_with_several_members_is_refused(cuts: tuple[int, ...]) -> None:
+    """librdkafka reads the first member only, and then asks for the same batch without an end."""
+    body = with_deltas(*range(20))
+    ends = [at % (len(body) + 1) for at in cuts]
+    members = [body[start:end] for start, end in pairwise([0, *ends, len(body)])]
+    with pytest.raises(InvalidRecordError, match="member"):
+        check(batch(b"".join(map(gzip.compress, members)), 20, Codec.GZIP))
+
+
+@pytest.mark.parametrize("flags", [0x02, 0x20, 0x80])
+def test_gzip_data_with_a_header_that_zlib_refuses_is_refused(flags: int) -> None:
+    packed = bytearray(gzip.compress(with_deltas(0, 1)))
+    packed[3] = flags
+    with pytest.raises(InvalidRecordError):
+        check(batch(packed[:10] + b"\0\0" * (flags == 0x02) + packed[10:], 2, Codec.GZIP))
+
+
+def test_gzip_data_can_have_a_name_in_its_header() -> None:
+    packed = io.BytesIO()
+    with gzip.GzipFile("a" * 1000, "wb", fileobj=packed) as file:
+        file.write(with_deltas(0, 1))
+    assert check(batch(packed.getvalue(), 2, Codec.GZIP)).headers[0].record_count == 2
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import mmap
 import struct
+import zlib
 from collections.abc import Callable
 
 import cramjam
@@ -57,6 +58,8 @@ _FIRST_OUTPUT = 16 * 1024
 _LARGE_OUTPUT = 1 << 20
 """Results above this size get memory of their own. Clearing a ``bytearray`` of 64 MiB takes 30 to
 250 ms, and no other thread can run meanwhile."""
+_GZIP_BEGIN = 128 * 1024
+"""Bytes in which the content of a gzip member must begin. Before it are names and extra fields."""
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
@@ -160,6 +163,30 @@ def _try_into(
             raise InvalidRecordError(f"{codec.name.lower()} data is damaged: {error}") from None
         return None
     return out[:written] if size > _LARGE_OUTPUT else bytes(out[:written])
+
+
+def check_one_member(data: Buffer, body: Buffer) -> None:
+    """Refuse gzip data with several members, and with a header that zlib does not know.
+
+    librdkafka, which uses zlib, reads the first member only. Then its consumers ask for the same
+    batch without an end.
+
+    Args:
+        body: the data, decompressed.
+
+    Raises:
+        InvalidRecordError: the data is such. Or its header is longer than 128 KiB.
+    """
+    # A member ends with the size of its content. So only empty members can be before this one.
+    has_all = int.from_bytes(data[-4:], "little") == len(body)
+    if has_all and body:
+        begin = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            has_all = bool(begin.decompress(data[:_GZIP_BEGIN], 1))
+        except zlib.error as error:
+            raise InvalidRecordError(f"gzip data is damaged: {error}") from None
+    if not has_all:
+        raise InvalidRecordError("gzip data has more than one member, which not all clients read")
 
 
 def _buffer(size: int) -> bytearray | mmap.mmap:

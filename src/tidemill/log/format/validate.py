@@ -38,7 +38,7 @@ from tidemill.log.format.batch import (
     stamp_append_time,
     stamp_max_timestamp,
 )
-from tidemill.log.format.compression import CODEC_NAMES, compress
+from tidemill.log.format.compression import CODEC_NAMES, Codec, check_one_member, compress
 from tidemill.log.format.crc import crc32c
 from tidemill.log.format.records import (
     MEDIUM_OUTPUT,
@@ -145,6 +145,8 @@ def check_client_batch(records: Buffer, config: LogConfig, now_ms: int) -> Steps
         )
     _check_header(header)
     body: Buffer = yield from load_records(view, header, decompressed_limit(config))
+    if header.codec == Codec.GZIP:
+        check_one_member(memoryview(view)[HEADER_SIZE:], body)
     if len(body) <= MEDIUM_OUTPUT:
         body = bytes(body)  # a byte of a memoryview takes longer to read than it takes to copy it
     walked = yield from walk_records(body, header.record_count)
