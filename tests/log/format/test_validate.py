@@ -365,6 +365,13 @@ def test_the_records_that_are_named_are_limited() -> None:
     assert len(raised.value.bad_records) == MOST_NAMED
 
 
+def test_a_record_that_is_cut_in_a_header_with_others_behind_it_is_refused() -> None:
+    record = NewRecord(None, None, (("\x80", bytes(9)),), None)
+    sent = encode_batch([record, record], timestamp_ms=NOW)
+    with pytest.raises(InvalidRecordError, match="exceeds"):
+        check(batch(sent[HEADER_SIZE : HEADER_SIZE + 16], 2))
+
+
 # --- what is accepted is readable ----------------------------------------------------------------
 
 

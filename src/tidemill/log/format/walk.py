@@ -103,6 +103,8 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
             seen.add(*summary)
             if index < last:
                 position = yield from _walk_one(body, position, index, seen)
+                if position > len(body):
+                    raise IndexError  # noqa: TRY301
                 index += 1
             if index == count:
                 break
