@@ -36,6 +36,8 @@ from tidemill.errors import TidemillError
 
 SESSION_MS = 6_000
 COMMIT_S = 0.25
+STOP_S = 5.0
+"""How long a stop waits for the last commit."""
 _WAIT_S = 0.1
 _FETCHED_KB = 8192
 _END = -1
@@ -135,9 +137,13 @@ class Intake:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after it has committed the positions. It blocks."""
+        """End the thread, after it has committed the positions. It blocks for at most ``STOP_S``.
+
+        While no broker answers, a commit waits until one does, without a limit. What is not
+        committed is read again, and the topic of attempts says what is finished.
+        """
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         try:
