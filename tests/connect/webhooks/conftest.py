@@ -121,7 +121,8 @@ class Shop:
         try:
             poll_until(lambda: bool(condition()), 60, what, 0.02)
         except TimeoutError as error:
-            raise AssertionError(f"{error}: {self.status()}") from None
+            failed = [each for each in self.attempts() if each.get("error")]
+            raise AssertionError(f"{error}: {self.status()}, failed: {failed[-5:]}") from None
 
 
 @pytest.fixture
