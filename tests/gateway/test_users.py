@@ -435,6 +435,28 @@ async def test_clients_of_a_login_that_is_not_valid_any_more_are_closed_without_
     await asyncio.gather(users.close(), own.close())
 
 
+async def test_a_refused_login_that_is_found_twice_at_a_time_is_401(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(users_module, "_check", lambda kafka: None)
+    own = Parts.start(SASL, GatewaySettings())
+    users = Users(own, frozenset({"basic"}), FakeClock())
+
+    async def refuse(kafka: Kafka) -> None:
+        users._forget(next(iter(users._users)))  # the look without a request was faster
+        raise HttpError(401, "refused", "no")
+
+    async def fail() -> None:
+        async with users.parts(scope("deleted")):
+            monkeypatch.setattr(users, "_run", refuse)
+            raise HttpError(503, "unavailable", "no")
+
+    with pytest.raises(HttpError) as refused:
+        await fail()
+    assert refused.value.status == 401
+    await asyncio.gather(users.close(), own.close())
+
+
 async def test_new_tokens_hold_up_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users_module, "_check", lambda kafka: None)
     own, longest, at = Parts.start(SASL, GatewaySettings()), 0.0, time.monotonic()

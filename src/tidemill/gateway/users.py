@@ -196,7 +196,7 @@ class Users:
                 await self._run(user.parts.kafka)
             except (HttpError, SettingsError) as error:
                 user.is_refused = isinstance(error, HttpError) and error.status == 401
-                if user.is_refused:
+                if user.is_refused and self._users.get(key) is user:
                     self._forget(key)
             else:
                 user.checked_at, user.is_refused = self._now(), False
