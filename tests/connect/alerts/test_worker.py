@@ -246,6 +246,7 @@ def test_metrics_of_workers_are_known_at_the_first_look(
     assert producer.flush(60) == 0
     workers = WorkerMetrics(kafka)
     try:
+        workers.catch_up()
         found = [line for line in workers.page().split("\n") if f'worker="{name}"' in line]
     finally:
         workers.close()

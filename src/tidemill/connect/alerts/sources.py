@@ -112,31 +112,35 @@ class WorkerMetrics:
 
     def __init__(self, kafka: Kafka) -> None:
         create_topic(kafka)
+        self._kafka = kafka
         self._follower = Follower.of(kafka, CLIENT, [(METRICS, 0)], "read_uncommitted")
         self._processes: dict[bytes, Published] = {}
-        # Series that are not read yet would be absent, and alerts on them would end.
-        ends, deadline = end_offsets(kafka, CLIENT, METRICS), time.monotonic() + _PATIENCE_S
-        with contextlib.suppress(KafkaException):  # the user must not read it
-            while self._follower.behind(ends) and time.monotonic() < deadline:
-                self._take()
 
-    def _take(self) -> bool:
-        """Take over records that have arrived; return whether there were any."""
-        records = self._follower.take(0.05)
-        for each in records:
-            value = each.value()
-            made = None if value is None else decode(value)
-            if made is None:
-                self._processes.pop(each.key() or b"", None)
-            else:
-                self._processes[each.key() or b""] = made
-        return bool(records)
+    def catch_up(self) -> None:
+        """Read what there is now. Without it, series would be absent, and alerts on them would end.
+
+        Raises:
+            UnreachableError: no broker answers.
+        """
+        ends = end_offsets(self._kafka, CLIENT, METRICS)
+        with contextlib.suppress(KafkaException):  # the user must not read it
+            for message in self._follower.to_end(ends):
+                self._apply(message)
+
+    def _apply(self, message: Message) -> None:
+        value = message.value()
+        made = None if value is None else decode(value)
+        if made is None:
+            self._processes.pop(message.key() or b"", None)
+        else:
+            self._processes[message.key() or b""] = made
 
     def page(self) -> str:
         """Return the metrics of all processes in Prometheus's format."""
         with contextlib.suppress(KafkaException):  # the broker can be back at the next call
-            while self._take():
-                pass
+            while records := self._follower.take(0.05):
+                for each in records:
+                    self._apply(each)
         processes = without_replaced(list(self._processes.values()))
         families = merged(processes, time.time_ns() // 1_000_000)
         return "".join(text.write(families, text.PROMETHEUS))

@@ -180,6 +180,7 @@ class Run:
             self._apply(key, value)
         if self._on_metrics:
             self._workers = WorkerMetrics(self._kafka)
+            self._workers.catch_up()
         rules = {each.name: each for each in self._config.rules}
         conditions = {name: (rules[name].topic, each) for name, each in self._on_topics.items()}
         for name, (_, condition) in conditions.items():
