@@ -38,12 +38,9 @@ class Receiver(asyncio.Protocol):
             if head.startswith(b"get "):
                 self._data = self._data[end + 4 :]
                 times = Receiver.times
-                asked = (
-                    list(times)
-                    if head.startswith(b"get /times")
-                    else (Receiver.count, times[-1][0] if times else 0.0)
-                )
-                body = json.dumps(asked).encode()
+                last = times[-1][0] if times else 0.0
+                is_times = head.startswith(b"get /times")
+                body = json.dumps(list(times) if is_times else [Receiver.count, last]).encode()
                 self._transport.write(
                     b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
                 )

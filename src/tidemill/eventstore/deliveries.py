@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 
-from tidemill.eventstore.events import StoredEvent
+from tidemill.eventstore.events import StoredEvent, content_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Deliveries:
         """Take in the next event."""
         self._reached = event.position
         self._open[event.position] = event
-        self._size += _size(event)
+        self._size += content_size(event)
         waiting = self._streams.setdefault(event.stream, deque())
         waiting.append(event.position)
         if len(waiting) == 1:
@@ -114,7 +114,7 @@ class Deliveries:
         """Finish an event, so that the next one of its stream can be given out."""
         self._out.remove(position)
         event = self._open.pop(position)
-        self._size -= _size(event)
+        self._size -= content_size(event)
         del self._attempts[position]
         waiting = self._streams[event.stream]
         waiting.popleft()
@@ -122,7 +122,3 @@ class Deliveries:
             self._ready.append(waiting[0])
         else:
             del self._streams[event.stream]
-
-
-def _size(event: StoredEvent) -> int:
-    return len(event.data) + len(event.metadata)

@@ -236,13 +236,18 @@ SOME_BYTES = 4_194_304
 """A batch of events ends when their contents have so many bytes."""
 
 
+def content_size(event: StoredEvent) -> int:
+    """Return the bytes of an event's contents."""
+    return len(event.data) + len(event.metadata)
+
+
 def some(events: Iterator[StoredEvent], most: int) -> list[StoredEvent]:
     """Return the next events: at most so many, and fewer if they are large."""
     found: list[StoredEvent] = []
     size = 0
     for event in events:
         found.append(event)
-        size += len(event.data) + len(event.metadata)
+        size += content_size(event)
         if len(found) >= most or size >= SOME_BYTES:
             break
     return found

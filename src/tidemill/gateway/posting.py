@@ -335,9 +335,8 @@ async def _lines(request: Request, most: int, take: Callable[[int], None]) -> As
             if b"\n" in chunk:
                 *complete, last = rest.split(b"\n")
                 rest = bytearray(last)
-                if (
-                    len(rest) < taken
-                ):  # the line's record takes it: streams would wait for each other
+                # The record of the line takes its memory: streams would wait for each other.
+                if len(rest) < taken:
                     take(len(rest) - taken)
                     taken = len(rest)
                 for line in complete:

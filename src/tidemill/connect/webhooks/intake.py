@@ -382,9 +382,5 @@ def event_of(message: Message) -> Event:
         message.timestamp()[1],
         message.key(),
         message.value(),
-        _headers(message),
+        tuple(headers_of(message)),
     )
-
-
-def _headers(message: Message) -> tuple[tuple[str, bytes | None], ...]:
-    return tuple(headers_of(message))
