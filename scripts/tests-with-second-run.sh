@@ -13,22 +13,22 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$1
 most=${MOST_UNSTABLE:-5}
-folder=${TEST_FAILURES:+$(dirname "$TEST_FAILURES")}
-folder=${folder:-build/ci}
+failures=${TEST_FAILURES:-build/ci/failures}
+folder=$(dirname "$failures")
 mkdir -p "$folder"
 
 first=$folder/$target.failures
-second=$folder/$target.failures-of-second-run
 ids=$folder/$target.again
-rm -f "$first" "$second" "$ids"
+touch "$failures"
+before=$(wc -c <"$failures")
 
-TEST_FAILURES=$first "${MAKE:-make}" --no-print-directory "$target"
+# Each failure is in the file at once, so it is there too when a run is stopped.
+TEST_FAILURES=$failures "${MAKE:-make}" --no-print-directory "$target"
 code=$?
 if ((code == 0)); then
     exit 0
 fi
-touch "$first"
-[[ -n "${TEST_FAILURES:-}" ]] && cat "$first" >>"$TEST_FAILURES"
+tail -c "+$((before + 1))" "$failures" >"$first"
 
 # "FAILED tests/test_x.py::test_y (call)": the name without the phase.
 sed -n 's/^FAILED \(.*::.*\) ([^()]*)$/\1/p' "$first" | sort -u >"$ids"
@@ -38,9 +38,5 @@ if ((failed == 0)) || ((failed > most)) || grep -q '^FAILED .* (collection)$' "$
 fi
 
 echo "$failed tests failed. They run again, alone:"
-TEST_FAILURES=$second "${MAKE:-make}" --no-print-directory "$target" WORKERS=0 ARGS="@$ids" || {
-    code=$?
-    [[ -n "${TEST_FAILURES:-}" && -f "$second" ]] && cat "$second" >>"$TEST_FAILURES"
-    exit "$code"
-}
+TEST_FAILURES=$failures "${MAKE:-make}" --no-print-directory "$target" WORKERS=0 ARGS="@$ids" || exit
 sed 's/^/UNSTABLE test: /' "$ids" | tee -a "$folder/unstable"

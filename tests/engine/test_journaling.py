@@ -40,6 +40,7 @@ from tidemill.log.names import TopicPartition
 from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.settings import Log, Settings
 
+pytestmark = pytest.mark.usefixtures("no_extents")
 PARTITIONS = 12
 NO_EXTENT = Extent(bytes(16), 0, 0, 1)
 
@@ -56,12 +57,6 @@ async def broker(fs: FaultyFileSystem, journal_bytes: int = 1 << 20) -> Engine:
         while not (fs.capacity or is_noted(engine)):
             await asyncio.sleep(0.001)
     return engine
-
-
-@pytest.fixture(autouse=True)
-def no_extents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no test count the sync of the second place that knows the last entry."""
-    monkeypatch.setattr(journaling_module, "EXTENT_S", 3600.0)
 
 
 def is_discarded(fs: FaultyFileSystem) -> bool:

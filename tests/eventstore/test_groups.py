@@ -323,6 +323,44 @@ def test_a_group_outlives_a_broker_that_is_not_there_for_a_moment(
         poll_until(lambda: committed(kafka, store.topic) >= 2, 30, "the checkpoint is committed")
 
 
+def test_a_group_that_is_closed_does_not_wait_for_a_broker_that_stays_away(
+    kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "CLOSE_S", 0.05)
+    store.append("s", [NewEvent("e")])
+    is_asked, is_back, is_left = threading.Event(), threading.Event(), threading.Event()
+
+    class Waiting:
+        def __init__(self, consumer: Any) -> None:
+            self._consumer = consumer
+
+        def commit(self, **settings: Any) -> None:
+            is_asked.set()
+            assert is_back.wait(WAIT_S)
+            self._consumer.commit(**settings)
+
+        def close(self) -> None:
+            self._consumer.close()
+            is_left.set()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._consumer, name)
+
+    make = Kafka.make
+    with monkeypatch.context() as during:
+        during.setattr(
+            Kafka, "make", lambda kafka, kind, config: Waiting(make(kafka, kind, config))
+        )
+        group = Group(store, kafka, "g", backoff=QUICK)
+    taken(group).ack()
+    assert is_asked.wait(WAIT_S)
+    group.close()
+    assert not is_left.is_set()
+    is_back.set()
+    assert is_left.wait(WAIT_S)
+    assert committed(kafka, store.topic) == 1
+
+
 def test_a_group_whose_store_cannot_be_read_at_first_begins_later(
     kafka: Kafka, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

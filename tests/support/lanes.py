@@ -99,7 +99,8 @@ def make_scheduler(config: pytest.Config, log: Any, units_file: Path) -> Schedul
             self._helpers: set[WorkerController] = set()
 
         def schedule(self) -> None:
-            if not self._units:
+            # There is none if nothing was collected, as with a path that does not exist.
+            if not self._units and units_file.exists():
                 self._units = json.loads(units_file.read_text())
             super().schedule()
 

@@ -40,6 +40,8 @@ _CHECKPOINTS = "group.checkpoints"
 _REPLAYED, _CHECKPOINT = "replayed", "checkpoint"
 _OWN = {PARKED: {PARKED, _REPLAYED}, _CHECKPOINTS: {_CHECKPOINT}}
 """By category, the types of the events that groups write, and leave out."""
+CLOSE_S = 5.0
+"""How long a member that is closed waits for a broker that takes its checkpoint."""
 _COMMIT_S = 1.0
 _NOTE_S = 600.0
 _NOTE_POSITIONS = 10_000
@@ -256,6 +258,16 @@ class Group:
         self._woken.set()
 
     def _run(self) -> None:
+        self._work()
+        if self._failure is None:
+            with contextlib.suppress(KafkaException):
+                self._commit()
+                self._note_checkpoint()
+        # librdkafka raises what went wrong while it joined, as KafkaError: nothing is joined now.
+        with contextlib.suppress(*RAISED):
+            self._consumer.close()
+
+    def _work(self) -> None:
         try:
             last = time.monotonic()
             while not self._is_closed:
@@ -451,7 +463,9 @@ class Group:
     def close(self) -> None:
         """Commit the checkpoint, note it in the store, and leave the group.
 
-        Other threads' ``take`` returns None.
+        Other threads' ``take`` returns None. It blocks for at most ``CLOSE_S``: while no broker
+        answers, a commit waits until one does, without a limit. What is not committed then is
+        handled again.
         """
         with self._changed:
             if self._is_closed:
@@ -459,14 +473,7 @@ class Group:
             self._is_closed = True
             self._changed.notify_all()
         self._woken.set()
-        self._thread.join()
-        if self._failure is None:
-            with contextlib.suppress(KafkaException):
-                self._commit()
-                self._note_checkpoint()
-        # librdkafka raises what went wrong while it joined, as KafkaError: nothing is joined now.
-        with contextlib.suppress(*RAISED):
-            self._consumer.close()
+        self._thread.join(CLOSE_S)
 
     def __enter__(self) -> Self:
         return self

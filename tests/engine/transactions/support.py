@@ -205,18 +205,14 @@ async def cut_power(engine: Engine, fs: FaultyFileSystem, rng: random.Random) ->
 
 
 def is_noted(engine: Engine) -> bool:
-    """Return whether the journal is open, idle, and says of all that is synced that it is.
-
-    Its extent is stored, too, which is a sync some time after the last entry.
-    """
+    """Return whether the journal is open, idle, and says of all that is synced that it is."""
     journal, journaling = engine._store.journal, engine._flusher.journaling
     assert journaling is not None
-    is_idle = not journaling.is_busy and journaling._extent_timer is None
-    return journal.is_open and not journal.notes.are_waiting and is_idle
+    return journal.is_open and not journal.notes.are_waiting and not journaling.is_busy
 
 
 async def noted(engine: Engine) -> None:
-    """Wait until no more entries of the journal with notes only are to come, and no extent."""
+    """Wait until no more entries of the journal with notes only are to come."""
     while not is_noted(engine):
         await asyncio.sleep(0.001)
 

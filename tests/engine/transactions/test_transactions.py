@@ -222,6 +222,7 @@ async def test_other_writes_do_not_wake_readers_that_wait_for_the_end_of_a_trans
         assert len(looks) == 2 * len(polls)
 
 
+@pytest.mark.usefixtures("no_extents")
 async def test_readers_that_wait_for_the_end_of_a_transaction_cause_no_sync() -> None:
     fs = FaultyFileSystem()
     async with running(fs, log={"sync_interval_ms": 50_000}) as engine:
