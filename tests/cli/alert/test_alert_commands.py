@@ -25,7 +25,7 @@ def kafka(broker: BrokerProcess) -> Iterator[Kafka]:
     made, now_ms = Kafka(broker.bootstrap), time.time_ns() // 1_000_000
     firing = Alert("lag", "firing", {"alertname": "lag", "group": "a"}, 61, now_ms, now_ms)
     ended = Alert("disk", "resolved", {"alertname": "disk"}, 1, now_ms, now_ms, now_ms)
-    rules = {"lag": {"source": "m", "measure": "value", "series": 1, "error": "broken"}}
+    rules = {"lag": {"source": "m", "measure": "value", "series": 0, "error": "broken"}}
     records: dict[str, Stored | None] = {
         f"alert/{firing.id}": firing,
         f"alert/{ended.id}": ended,
@@ -44,7 +44,7 @@ def test_alerts_are_listed_and_shown(tidemill: CommandLine, kafka: Kafka) -> Non
     assert "disk" in tidemill.ok("alert", "list", "--all")
     (alert,) = tidemill.json("alert", "list")["alerts"]
     assert (alert["alert"], alert["state"], alert["value"]) == ("lag", "firing", 61.0)
-    assert "measure  value" in tidemill.ok("alert", "show", "lag")
+    assert "measure  value\nseries   0\n" in tidemill.ok("alert", "show", "lag")
     assert "labels        group=a" in tidemill.ok("alert", "show", alert["id"][:8])
     assert tidemill.json("alert", "show", alert["id"])["alerts"] == [alert]
 

@@ -114,7 +114,8 @@ def show(
         return
     if rule is not None:
         keys = ("source", "measure", "series", "error", "hint")
-        output.emit_fields([("name", name), *((k, rule[k]) for k in keys if rule.get(k))])
+        said = [(key, rule[key]) for key in keys if rule.get(key) not in (None, "")]
+        output.emit_fields([("name", name), *said])
     for number, alert in enumerate(alerts):
         if number or rule is not None:
             print()
