@@ -28,7 +28,6 @@ TINY = [
         ("throughput", 4),
         ("librdkafka", 0),
         ("latency", 1),
-        ("transactions", 0),
         ("parse", 2),
         pytest.param("eventstore", 3, marks=pytest.mark.nightly),
         pytest.param("sql", 2, marks=pytest.mark.nightly),
@@ -48,10 +47,12 @@ TINY = [
             *("pipeline-start", 2),
             marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly],
         ),
-        ("history", 1),
         *(
-            pytest.param(section, 1, marks=pytest.mark.nightly)
-            for section in ("source", "memory", "startup")
+            pytest.param(section, aims, marks=pytest.mark.nightly)
+            for section, aims in (
+                *(("source", 1), ("memory", 1), ("startup", 1), ("transactions", 0)),
+                ("history", 1),
+            )
         ),
     ],
 )

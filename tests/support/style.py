@@ -41,6 +41,7 @@ _PHRASE = {
 }
 _NAME = re.compile(r"COMES_AGAIN|LAST_BREATH|\bdoom\w*|\bunborn\w*", re.IGNORECASE)
 _OPENING = re.compile(r"(?:Of|What|Who|Whoever|Whose|Where|How|That|Which|When)\b")
+_OPENING_QUOTED = re.compile(rf"[\"']\s*{_OPENING.pattern}")
 
 
 class Finding(NamedTuple):
@@ -81,12 +82,15 @@ def phrases(path: Path) -> Iterator[Finding]:
 
 def openings(path: Path) -> Iterator[Finding]:
     """Yield the docstrings of a Python file that begin with a question word."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    if not _OPENING_QUOTED.search(text):
+        return  # it takes long to parse all
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node) or ""
-            if _OPENING.match(text):
+            said = ast.get_docstring(node) or ""
+            if _OPENING.match(said):
                 line = node.body[0].lineno
-                yield Finding(path, line, text.split("\n")[0], "a verb or a noun first")
+                yield Finding(path, line, said.split("\n")[0], "a verb or a noun first")
 
 
 def findings(roots: list[Path]) -> list[Finding]:

@@ -29,7 +29,7 @@ JOIN_STATE = "spark.sql.streaming.join.stateFormatVersion"
 HOW = ("inner", "left", "right", "full")
 EARLIER = HOW if effort.IS_NIGHTLY else ("inner", "full")
 """The joins whose state has an earlier format. A full one is a left one and a right one."""
-RESTARTS = 3 if effort.IS_NIGHTLY else 2
+RESTARTS = 3 if effort.IS_NIGHTLY else 1
 """With events that still meet some of before. Each start of a query costs a second."""
 AFTER_S = 20
 """The right event is at most so many seconds later than the left one."""
