@@ -14,6 +14,7 @@ from tidemill.connect.webhooks.deadlines import Deadline, Deadlines
 from tidemill.connect.webhooks.definition import Webhook
 from tidemill.connect.webhooks.errors import DefinitionError
 from tidemill.connect.webhooks.guard import guarded_sockets
+from tidemill.connect.webhooks.names import Names
 
 ANSWER_BYTES = 1024
 """So much of an answer is kept."""
@@ -53,6 +54,7 @@ class Sender:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=webhook.concurrency,
+                resolver=Names(),
                 # With a proxy, connections go to its address, which the user chose.
                 socket_factory=None if self._proxy else guard,
                 ssl=_authorities(webhook),
