@@ -13,12 +13,18 @@ pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] 
 
 
 from tests.sql.conftest import Topics
-from tests.support.topics import write
+from tests.support.topics import remove_before, write
 from tidemill import sql
-from tidemill.errors import DurationError
+from tidemill.errors import DataLossError, DurationError
 from tidemill.sql import feed
-from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
+from tidemill.sql.errors import (
+    OtherTopicError,
+    SqlError,
+    StatementRefusedError,
+    UnknownTableError,
+)
 from tidemill.sql.session import Connection
+from tidemill.sql.topics import Topics as ReadTopics
 
 
 @pytest.fixture
@@ -141,6 +147,98 @@ def test_a_condition_on_offset_or_time_says_where_it_begins(
         connection.follow(recent)
     recent = recent.replace("count(*) AS c", "n")
     assert len(followed(connection, recent, start="end")) == 10
+
+
+def test_a_condition_on_the_first_offset_says_where_it_begins(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"n": n}) for n in range(3)])
+    query = f"SELECT n FROM {topic} WHERE _offset >= 0"
+    assert followed(connection, query, start="end") == [(0,), (1,), (2,)]
+
+
+def test_a_join_needs_no_records_of_a_table_that_were_removed(
+    connection: Connection, topics: Topics
+) -> None:
+    users = topics.fill([("ann", {"city": "Ulm"}), ("ben", {"city": "Bonn"})])
+    remove_before(topics.servers, users, 1)
+    orders = topics.fill([("o", {"user": "ann"}), ("o", {"user": "ben"})])
+    query = f"SELECT user, city FROM {orders} o LEFT JOIN {users}$latest u ON o.user = u._key"
+    assert followed(connection, query) == [("ann", None), ("ben", "Bonn")]
+
+
+def test_a_table_that_changes_without_a_pause_holds_up_no_join(
+    connection: Connection, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = topics.fill([("ann", {"city": "Ulm"})])
+    orders = topics.fill([("o", {"user": "ann"})])
+    part, left = ReadTopics.part, [50]
+
+    def changing(self: Any, ranges: Any, *more: Any) -> Any:
+        if ranges[0].topic == users:
+            left[0] -= 1
+            assert left[0], "the table is read for ever"
+            put(topics, users, ("ben", {"city": "Bonn"}))
+        return part(self, ranges, *more)
+
+    monkeypatch.setattr(ReadTopics, "part", changing)
+    query = f"SELECT city FROM {orders} o JOIN {users}$latest u ON o.user = u._key"
+    assert followed(connection, query) == [("Ulm",)]
+
+
+def test_large_records_are_read_in_parts_of_all_partitions_in_turn(
+    connection: Connection, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "BATCH_BYTES", 1)
+    monkeypatch.setattr("tidemill.sql.topics._ROWS", 10)
+    topic = topics.fill([("k", {"n": n, "pad": "x" * 1000}) for n in range(90)], partitions=3)
+    query = f"SELECT n, _partition FROM {topic}"
+    with connection.follow(query, start="beginning", until_end=True) as follower:
+        batches = [batch.to_pylist() for batch in follower.batches()]
+    assert [{row["_partition"] for row in batch} for batch in batches] == [{0}, {1}, {2}] * 3
+    assert sorted(row["n"] for batch in batches for row in batch) == list(range(90))
+
+
+def test_a_topic_that_is_deleted_or_created_again_ends_the_query(
+    connection: Connection, topics: Topics
+) -> None:
+    for again, error in ((False, UnknownTableError), (True, OtherTopicError)):
+        topic = topics.fill([("k", {"n": n}) for n in range(5)])
+        with connection.follow(f"SELECT n FROM {topic}", start="beginning") as follower:
+            rows = iter(follower)
+            assert [next(rows) for _ in range(5)] == [(n,) for n in range(5)]
+            topics.kafka.delete_topics("test", [topic])
+            if again:
+                topics.fill([("k", {"n": n}) for n in range(7)], name=topic)
+            with pytest.raises(error, match=f"topic {topic} was deleted"):
+                next(rows)
+
+
+def test_a_log_that_has_become_shorter_ends_the_query(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"n": 1})])
+    with connection.follow(f"SELECT n FROM {topic}") as follower:
+        follower._feed.source.positions[0] = 9
+        with pytest.raises(
+            DataLossError, match=f"{topic}-0 ends at offset 1, and was read up to 9"
+        ):
+            next(iter(follower))
+
+
+def test_times_that_no_clock_shows_are_in_no_window(connection: Connection, topics: Topics) -> None:
+    absurd = ["infinity", "-infinity", "99999-01-01", "294247-01-10 04:00:54", "44-03-15 (BC)"]
+    times = [*absurd, "0001-01-01T00:00:01Z", "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z"]
+    topic = topics.fill([("k", {"t": time}) for time in times])
+    tumbling = f"FROM tumble({topic}, t, INTERVAL 1 MINUTE) GROUP BY ALL"
+    counted = [(1,), (1,)]
+    for statement in (f"SELECT count(*) AS c, window_end {tumbling}", f"SELECT t {tumbling}, t"):
+        assert len(followed(connection, statement.replace(" GROUP BY ALL, t", ""))) >= 2
+    found = followed(connection, f"SELECT window_end, count(*) AS c {tumbling}")
+    assert [row[1:] for row in found] == counted
+    hopping = f"hop({topic}, t, INTERVAL 1 MINUTE, INTERVAL 1 HOUR)"
+    query = f"SELECT window_start, t FROM {hopping} WHERE t < '0002'"
+    assert followed(connection, query)[-1][0] == "0000-12-31 23:01:00.000000"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
 from tests.support.effort import examples
 from tests.support.hidden_packages import python_without
@@ -243,6 +244,21 @@ def test_fields_with_the_names_of_other_columns_get_a_prefix(
     assert found == [("k", "x", "c", "y")]
 
 
+def test_absurd_names_of_fields_harm_no_other_field(connection: Connection, topics: Topics) -> None:
+    absurd = b'"": 7, "\\u0000": 8, "a\\u0000b": 9, "o": {"": 1, "p": 2, "p\\u0000": 3}'
+    topic = topics.fill(
+        [
+            ("k", b'{"a\\u0000b": 0, "a": 1, %s}' % absurd),
+            ("k", b'{"a": 2, "\\ud800": 3, "o": {"\\udfff": 4}}'),
+            ("k", b'{"a": 3, "value._key": 4, "_key": 5, "a": 6}'),
+        ]
+    )
+    cursor = connection.execute(f"SELECT a, o.p FROM {topic}")
+    assert cursor.fetchall() == [(1, 2), (None, None), (6, None)]
+    assert "1 value does not fit" in cursor.warnings[0]
+    assert len(connection.execute(f"SELECT * FROM {topic}").fetchall()) == 3
+
+
 def test_statements_with_any_spacing_comments_and_letters(
     connection: Connection, topics: Topics, tmp_path: Path
 ) -> None:
@@ -354,6 +370,25 @@ def test_a_statement_can_be_cancelled(connection: Connection) -> None:
     threading.Timer(0.3, cursor.cancel).start()
     with pytest.raises(QueryEndedError):
         cursor.fetchall()
+
+
+def test_a_statement_that_writes_can_be_cancelled(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.fill([])
+    connection = sql.connect(topics.servers, files=tmp_path, timeout_s=60)
+    endless = "SELECT a.range AS n FROM range(99999999) a, range(99999999) b"
+    for statement in (f"INSERT INTO {topic} {endless}", f"COPY ({endless}) TO 'n.csv'"):
+        cursor = connection.cursor()
+
+        def cancel(cursor: Any = cursor) -> None:
+            wait_for(lambda: cursor._running is not None, "the statement runs")
+            cursor.cancel()
+
+        threading.Thread(target=cancel).start()
+        began = time.monotonic()
+        with pytest.raises(QueryEndedError):
+            cursor.execute(statement)
+        assert time.monotonic() - began < 50
+    assert one(connection, f"SELECT count(*) FROM {topic}") == 0
 
 
 def test_memory_is_bounded(topics: Topics) -> None:

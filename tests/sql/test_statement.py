@@ -39,7 +39,8 @@ ALL = Needed()
         ("_offset BETWEEN 3 AND 5", Needed(first=3, end=6)),
         ("_offset IN (5, 2, 9)", Needed(first=2, end=10)),
         ("_offset >= 2 + 3", Needed(first=5)),
-        ("_offset >= -4", Needed()),
+        ("_offset >= 0", Needed(first=0)),
+        ("_offset >= -4", Needed(first=0)),
         ("_partition = 1", Needed(partitions=frozenset({1}))),
         ("_partition IN (1, 2) AND _partition = 2", Needed(partitions=frozenset({2}))),
         ("_timestamp >= TIMESTAMP '1970-01-01 00:00:02'", Needed(since_ms=2000)),
@@ -56,6 +57,9 @@ ALL = Needed()
         ("_offset > 10 * random()", ALL),
         ("_offset > ?", ALL),
         ("_offset > 'x'::BIGINT", ALL),
+        ("_offset > 1.6", ALL),
+        ("_offset < 2.5", ALL),
+        ("_partition = 0.6", ALL),
     ],
 )
 def test_a_condition_bounds_what_is_read_or_nothing(where: str, expected: Needed) -> None:
@@ -73,6 +77,8 @@ def test_a_condition_bounds_what_is_read_or_nothing(where: str, expected: Needed
         "SELECT * FROM t QUALIFY row_number() OVER () > 10",
         "SELECT * FROM u WHERE _offset > 10 AND n IN (SELECT n FROM t)",
         "SELECT * FROM (SELECT * FROM t) WHERE _offset > 10",
+        "SELECT * FROM t AS o(_offset) WHERE _offset > 10",
+        "SELECT * FROM t AS o(_offset) WHERE o._offset > 10",
     ],
 )
 def test_where_a_condition_would_change_the_result_nothing_is_left_out(statement: str) -> None:

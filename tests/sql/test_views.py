@@ -18,12 +18,11 @@ import pytest
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
 import duckdb
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
-from tests.support.topics import write
+from tests.support.topics import remove_before, write
 from tidemill import sql
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base import manager as base_manager
@@ -245,14 +244,30 @@ def test_a_view_whose_records_were_removed_says_how_to_make_it_again(
     with opened(topics, tmp_path, query) as store:
         settled(store)
     add(topics, topic, rows_of(10, 10))
-    admin = topics.kafka.admin("test")
-    (done,) = admin.delete_records([TopicPartition(topic, 0, 15)]).values()
-    done.result(30)
+    remove_before(topics.servers, topic, 15)
     with opened(topics, tmp_path, query) as store, pytest.raises(DataLossError) as raised:
         store.advance()
     assert "CREATE OR REPLACE MATERIALIZED VIEW" in raised.value.hint
     with opened(topics, tmp_path, query, version="2") as store:
         assert settled(store) == [(n,) for n in range(15, 20)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT n FROM {t}",
+        "SELECT n FROM {t}$latest",
+        "SELECT e.n FROM {t} e JOIN {t}$latest l USING (n)",
+    ],
+)
+def test_a_view_begins_with_the_records_that_its_topic_still_has(
+    topics: Topics, tmp_path: Path, query: str
+) -> None:
+    topic = topics.fill([(f"u{n}", {"n": n}) for n in range(10)])
+    remove_before(topics.servers, topic, 6)
+    with opened(topics, tmp_path, query.format(t=topic)) as store:
+        assert settled(store) == [(n,) for n in range(6, 10)]
+        assert store.is_current
 
 
 @pytest.mark.parametrize("table", ["{}", "{}$latest"])
@@ -380,6 +395,42 @@ def kept_current(
 
 def status_of(topics: Topics, name: str) -> dict[str, Any]:
     return Board.read(topics.kafka, VIEWS).statuses.get(name, {})
+
+
+@pytest.mark.usefixtures("without_pauses")
+@pytest.mark.parametrize("table", ["{}", "{}$latest"])
+def test_a_view_whose_topic_is_created_again_while_it_runs_is_made_again(
+    topics: Topics, connection: Connection, tmp_path: Path, table: str
+) -> None:
+    topic = topics.fill([(f"u{n}", {"n": n}) for n in range(10)])
+    query = f"SELECT n FROM {table.format(topic)}"
+    connection.execute(f"CREATE OR REPLACE MATERIALIZED VIEW again AS {query}")
+
+    def found() -> list[int]:
+        with contextlib.suppress(SqlError):
+            return sorted(n for (n,) in connection.execute("SELECT n FROM again").fetchall())
+        return []
+
+    with kept_current(topics, tmp_path, ["again"]):
+        wait_for(lambda: found() == list(range(10)), "the view has its rows")
+        topics.kafka.delete_topics("test", [topic])
+        topics.fill([(f"u{n}", {"n": n}) for n in range(20, 24)], name=topic)
+        wait_for(lambda: found() == list(range(20, 24)), "the view has the rows of the new topic")
+    connection.execute("DROP MATERIALIZED VIEW again")
+
+
+@pytest.mark.usefixtures("without_pauses")
+def test_a_view_of_what_is_no_topic_is_refused(topics: Topics, connection: Connection) -> None:
+    topic = topics.fill(rows_of(0, 3))
+    connection.execute(f"CREATE MATERIALIZED VIEW first AS SELECT n FROM {topic}")
+    create = "CREATE MATERIALIZED VIEW second AS SELECT n FROM "
+    with pytest.raises(StatementRefusedError, match="a view can't read the view first"):
+        connection.execute(create + "first")
+    with pytest.raises(UnknownTableError, match=f"there is no topic {topic}x") as raised:
+        connection.execute(f"{create}{topic}x$latest")
+    assert f'Did you mean "{topic}"?' in raised.value.hint
+    connection.execute("DROP MATERIALIZED VIEW first")
+    assert "second" not in Board.read(topics.kafka, VIEWS).definitions
 
 
 @pytest.mark.usefixtures("without_pauses")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 TIMEOUT_S = 90.0
@@ -50,3 +50,10 @@ def write(
         if one_by_one:
             assert producer.flush(TIMEOUT_S) == 0
     assert producer.flush(TIMEOUT_S) == 0
+
+
+def remove_before(bootstrap: str, topic: str, offset: int, partition: int = 0) -> None:
+    """Remove the records before an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    (done,) = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
+    done.result(TIMEOUT_S)

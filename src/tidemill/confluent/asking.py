@@ -79,6 +79,13 @@ class TopicQuestions:
         """Return the offset behind the last committed record of each partition, by number."""
         return {place[1]: end for place, end in self._ends(self._places(topic)).items()}
 
+    def identified_ends(self, topic: str) -> tuple[str | None, dict[int, int]]:
+        """Return what ``identity`` returns, and what ``ends`` did immediately after that."""
+        if self._own is not None:
+            return self.identity(topic), self.ends(topic)
+        id_, places = self._kafka.identified(self._client, topic, self._admin)
+        return id_, {place[1]: end for place, end in self._ends(places).items()}
+
     def since(self, topic: str, numbers: Iterable[int], time_ms: int) -> dict[int, int]:
         """Return the first offset from a time on, or -1, of some partitions, by number.
 

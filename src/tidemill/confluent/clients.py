@@ -186,26 +186,26 @@ class Kafka:
             TidemillError: the broker refuses, e.g. because the name is invalid.
             UnreachableError: no broker answers.
         """
-        found = self._described(client, topic, admin)
-        return [] if found is None else [(topic, int(each.id)) for each in found.partitions]
+        return self.identified(client, topic, admin)[1]
 
     def topic_id(self, client: str, topic: str, admin: AdminClient | None = None) -> str | None:
         """Return the id of a topic as Kafka's tools print it; None if the topic does not exist.
 
-        Where brokers give no ids (before Apache Kafka 2.8), it is the topic's name.
-
-        Args:
-            admin: the client to ask with; by default a new one.
-
-        Raises:
-            TidemillError: the user must not see the topic.
-            UnreachableError: no broker answers.
+        Where brokers give no ids (before Apache Kafka 2.8), it is the topic's name. The rest is as
+        with ``partitions``.
         """
+        return self.identified(client, topic, admin)[0]
+
+    def identified(
+        self, client: str, topic: str, admin: AdminClient | None = None
+    ) -> tuple[str | None, list[tuple[str, int]]]:
+        """Return what ``topic_id`` and ``partitions`` do, both as of one moment."""
         found = self._described(client, topic, admin)
         if found is None:
-            return None
+            return None, []
         id_ = topic_id_text(found)
-        return topic if set(id_) <= {"A"} else id_
+        places = [(topic, int(each.id)) for each in found.partitions]
+        return topic if set(id_) <= {"A"} else id_, places
 
     def _described(self, client: str, topic: str, admin: AdminClient | None) -> Any | None:
         """Return librdkafka's description of a topic; None if it does not exist."""

@@ -24,7 +24,12 @@ _KIND = re.compile(r"^(Parser|Binder|Catalog|Permission|Invalid Input) Error: (?
 FOR_LATEST = frozenset({"_key", "_partition", "_offset", "_timestamp", "_value"})
 """Columns of records that decide which one of a key is the latest."""
 _MEMORY_HINT = "Read less, or raise the memory limit: --memory, or connect(memory=...)."
-_INTEGERS = {"_offset": "({})::BIGINT", "_partition": "({})::BIGINT", "_timestamp": "epoch_ms({})"}
+_WHOLE = "CASE WHEN {0} = CAST({0} AS BIGINT) THEN CAST({0} AS BIGINT) END"
+_INTEGERS = {
+    "_offset": _WHOLE,
+    "_partition": _WHOLE,
+    "_timestamp": "epoch_ms(CAST({0} AS TIMESTAMPTZ))",
+}
 
 
 def open_database(
@@ -148,11 +153,11 @@ def text_of(database: duckdb.DuckDBPyConnection, node: Node) -> str:
 
 
 def value_of(database: duckdb.DuckDBPyConnection, node: Node, column: str) -> int | None:
-    """Return the value of an expression without columns, as an integer."""
+    """Return the value of an expression without columns; None if it is not an integer."""
     try:
-        kind = "TIMESTAMPTZ" if column == "_timestamp" else "BIGINT"
-        asked = _INTEGERS[column].format(f"CAST(({text_of(database, node)}) AS {kind})")
-        ((found,),) = ask(database, f"SELECT {asked}")
+        ((found,),) = ask(
+            database, f"SELECT {_INTEGERS[column].format(f'({text_of(database, node)})')}"
+        )
     except duckdb.Error:
         return None
     return None if found is None else int(found)

@@ -26,6 +26,10 @@ class UnknownTableError(SqlError):
     """A statement names a table that is not a topic."""
 
 
+class OtherTopicError(SqlError):
+    """A topic that was followed was deleted, and created again."""
+
+
 class TooMuchToReadError(SqlError):
     """A statement would read more than its limit allows.
 

@@ -116,7 +116,7 @@ class Follower:
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for batch in self.batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from rows_of(batch)
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +125,8 @@ class Follower:
         self.close()
 
     def _is_at(self, ends: Mapping[int, int]) -> bool:
-        return all(self._feed.positions.get(number, 0) >= end for number, end in ends.items())
+        positions = self._feed.source.positions
+        return all(positions.get(number, 0) >= end for number, end in ends.items())
 
     def _step(self) -> pa.Table:
         """Return the rows that a batch adds to the result."""
@@ -151,13 +152,27 @@ class Follower:
         for number, time in ask(self._database, asked):
             if time is not None:
                 self._highest[number] = max(time, self._highest.get(number, time))
-        ends = self._feed.ends()
-        behind = [n for n, end in ends.items() if self._feed.positions.get(n, 0) < end]
+        tail = self._feed.source
+        behind = [n for n, end in tail.ends().items() if tail.positions.get(n, 0) < end]
         if any(number not in self._highest for number in behind) or not self._highest:
             return
         times = [self._highest[number] for number in behind]
-        found = (min(times) if times else max(self._highest.values())) - self._delay
+        newest = min(times) if times else max(self._highest.values())
+        found = newest - self._delay if newest - datetime.min > self._delay else datetime.min
         self._watermark = found if self._watermark is None else max(found, self._watermark)
+
+
+def rows_of(batch: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a batch. A time that Python does not have is text, as DuckDB returns it."""
+    yield from zip(*map(_values, batch.columns), strict=True)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        found = column.cast(pa.string()).to_pylist()
+    return found
 
 
 def refused(

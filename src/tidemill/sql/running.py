@@ -102,7 +102,12 @@ class Running:
             raise found from error
 
     def translated(self, error: BaseException) -> BaseException:
-        """Return an error as one of tidemill's."""
+        """Return an error as one of tidemill's.
+
+        DuckDB looks at Python's signals, and makes another error of Ctrl-C.
+        """
+        if type(error) is RuntimeError and str(error) == "Query interrupted":
+            return KeyboardInterrupt()
         if isinstance(error, TidemillError) or not isinstance(error, Exception):
             return error
         failure = next((scan.failure for scan in self.scans if scan.failure is not None), None)

@@ -188,8 +188,8 @@ class Connection:
             plan = self._followed(database, statement)
             stop = threading.Event()
             feed = Feed(self._topics, plan, database, self._shape, misfits, stop)
-            ends = feed.ends()
-            self._place(database, feed, plan, ends if start == "end" else None)
+            ends = {number: each.end for number, each in feed.extents[plan.source].items()}
+            self._place(database, feed, plan, ends, start)
             ask(database, "SET lock_configuration = true")
             follower = Follower(
                 database,
@@ -205,18 +205,23 @@ class Connection:
             return follower
 
     def _place(
-        self, database: duckdb.DuckDBPyConnection, feed: Feed, plan: Plan, ends: Any
+        self,
+        database: duckdb.DuckDBPyConnection,
+        feed: Feed,
+        plan: Plan,
+        ends: dict[int, int],
+        start: Literal["beginning", "end"],
     ) -> None:
-        """Set where a query begins: where its conditions say, or else at ``ends``."""
+        """Set where a query begins: where its conditions say, or else where ``start`` does."""
         places = [
             needed(bounds, lambda node, column: value_of(database, node, column))
             for bounds in plan.used.tables[plan.source]
         ]
-        if any(each.first or each.since_ms is not None for each in places):
+        if any(each.first is not None or each.since_ms is not None for each in places):
             found = self._topics.ranges(plan.source, feed.extents[plan.source], places)
-            feed.positions = feed.ends() | {each.partition: each.start for each in found}
-        elif ends is not None:
-            feed.positions = dict(ends)
+            feed.source.positions = ends | {each.partition: each.start for each in found}
+        elif start == "end":
+            feed.source.positions = dict(ends)
 
     def _followed(self, database: duckdb.DuckDBPyConnection, statement: str) -> Plan:
         """Return the plan of a query that is followed."""
@@ -236,18 +241,14 @@ class Connection:
     def _database(self) -> duckdb.DuckDBPyConnection:
         return open_database(self._memory, self._threads, self._files)
 
-    def start(self, statement: str, parameters: Sequence[Any]) -> Running:
-        """Start a statement; used by ``Cursor``."""
-        running = Running(self._database(), self._timeout_s)
-        try:
+    def running(self) -> Running:
+        """Return what ``start`` takes; used by ``Cursor``."""
+        return Running(self._database(), self._timeout_s)
+
+    def start(self, running: Running, statement: str, parameters: Sequence[Any]) -> None:
+        """Start a statement; used by ``Cursor``. It can be cancelled meanwhile."""
+        with running.guarded():
             self._start(running, statement, parameters)
-        except BaseException as error:
-            running.close()
-            found = running.translated(error)
-            if found is error:
-                raise
-            raise found from error
-        return running
 
     def _start(self, running: Running, statement: str, parameters: Sequence[Any]) -> None:
         command = commands.parse(statement)
@@ -309,9 +310,17 @@ class Connection:
 
         if isinstance(command, DropView):
             reading.drop(self._kafka, command.name)
-        elif command.name in self._topics.asking.names():
-            raise StatementRefusedError(f"a topic has the name {command.name}", hint="")
         else:
+            names = self._topics.asking.names()
+            if command.name in names:
+                raise StatementRefusedError(f"a topic has the name {command.name}", hint="")
+            for table in sorted(uses(tree_of(running.database, command.query)).tables):
+                if (topic := table.removesuffix(LATEST)) in names:
+                    continue
+                if VIEWS in names and reading.exists(self._kafka, table):
+                    hint = "Write its query as a part of this one."
+                    raise StatementRefusedError(f"a view can't read the view {table}", hint=hint)
+                raise _unknown(topic, names)
             reading.create(self._kafka, command, self._given)
         running.prepare("SELECT ? AS view", [command.name])
 
@@ -441,7 +450,12 @@ class Cursor:
             UnreachableError: no broker answers.
         """
         self.close()
-        self._running = self._connection.start(statement, parameters)
+        self._running = running = self._connection.running()
+        try:
+            self._connection.start(running, statement, parameters)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     @property

@@ -231,7 +231,9 @@ def _add(table: Node, found: Uses, hidden: frozenset[str], bounds: dict[str, lis
         return
     alias = str(table.get("alias") or table["table_name"]).lower()
     found.rows.add(alias)
-    mine = [] if table.get("sample") else [*bounds.get(alias, []), *bounds.get("", [])]
+    mine = [*bounds.get(alias, []), *bounds.get("", [])]
+    if table.get("sample") or table.get("column_name_alias"):
+        mine = []
     found.tables.setdefault(name, []).append(mine)
 
 
@@ -338,13 +340,13 @@ class Needed:
 
     Attributes:
         partitions: None for all.
-        first: the first offset of each partition.
+        first: the first offset of each partition; None for all.
         end: the offset behind the last one; None for the end of the log.
         since_ms: the first time, in ms since 1970; None for all.
     """
 
     partitions: frozenset[int] | None = None
-    first: int = 0
+    first: int | None = None
     end: int | None = None
     since_ms: int | None = None
 
@@ -355,7 +357,7 @@ def needed(bounds: Sequence[Bound], evaluate: Evaluate) -> Needed:
     An upper bound of ``_timestamp`` is not used: later records can have earlier times.
     """
     partitions: frozenset[int] | None = None
-    first, end, since = 0, None, None
+    first, end, since = None, None, None
     for bound in bounds:
         values = [evaluate(value, bound.column) for value in bound.values]
         known = [value for value in values if value is not None]
@@ -369,10 +371,10 @@ def needed(bounds: Sequence[Bound], evaluate: Evaluate) -> Needed:
             partitions = chosen if partitions is None else partitions & chosen
         elif bound.column == "_offset":
             if lower:
-                first = max(first, low + (bound.operator == ">"))
+                first = max(first or 0, low + (bound.operator == ">"))
             if upper and not bound.moves:
                 behind = high + (bound.operator != "<")
                 end = behind if end is None else min(end, behind)
         elif bound.column == "_timestamp" and lower:
             since = low if since is None else max(since, low)
-    return Needed(partitions, max(0, first), end, since)
+    return Needed(partitions, first, end, since)

@@ -5,8 +5,9 @@ Through a Kafka client only. Must not know: DuckDB, SQL.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -82,7 +83,7 @@ class Topics:
                         break
         return shape_of(keys, values)
 
-    def _fetch(self, wanted: OffsetRange, headers: bool, rows: int) -> Iterator[pa.RecordBatch]:
+    def _fetch(self, wanted: OffsetRange, headers: bool, rows: int) -> Generator[pa.RecordBatch]:
         plan = FetchPlan.committed(
             self._kafka.servers,
             self._kafka.properties,
@@ -112,6 +113,37 @@ class Topics:
                         raise QueryEndedError("the statement was cancelled")
                     yield columns.make(batch)
                 position, rows = end, _ROWS
+
+    def part(
+        self,
+        ranges: Sequence[OffsetRange],
+        columns: Columns,
+        cancelled: threading.Event,
+        most_bytes: int,
+    ) -> tuple[pa.Table, dict[int, int]]:
+        """Return the columns of the first records of ranges, and the offset behind them.
+
+        Args:
+            most_bytes: about how many bytes of records are read at most.
+
+        Returns:
+            The records, and the next offset by partition, of those that were read.
+        """
+        made: list[pa.RecordBatch] = []
+        ends: dict[int, int] = {}
+        size = 0
+        for wanted in ranges:
+            with contextlib.closing(self._fetch(wanted, columns.needs_headers, _ROWS)) as batches:
+                for batch in batches:
+                    if cancelled.is_set():
+                        raise QueryEndedError("the statement was cancelled")
+                    made.append(columns.make(batch))
+                    size += batch.nbytes
+                    if size >= most_bytes:
+                        ends[wanted.partition] = batch.column("offset")[-1].as_py() + 1
+                        return pa.Table.from_batches(made, columns.schema), ends
+            ends[wanted.partition] = wanted.end
+        return pa.Table.from_batches(made, columns.schema), ends
 
 
 class Scan:
@@ -152,7 +184,7 @@ def _part(
     """Return the offsets of a partition that one place needs; none if the first is not below."""
     if need.partitions is not None and partition not in need.partitions:
         return 0, 0
-    first = max(extent.first, need.first)
+    first = max(extent.first, need.first or 0)
     if need.since_ms is not None:
         offset = since.get(partition, extent.first)
         first = max(first, extent.end if offset < 0 else offset)

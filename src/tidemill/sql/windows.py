@@ -15,6 +15,7 @@ import duckdb
 from tidemill.sql.database import ask, quoted, text_of
 from tidemill.sql.statement import Node, window_of
 
+_FIRST, _LAST = "TIMESTAMP '0001-01-01'", "TIMESTAMP '9999-12-31 23:59:59.999999'"
 _BUCKET = "time_bucket({}, {}, TIMESTAMP '1970-01-01')"
 
 
@@ -43,8 +44,12 @@ def expanded(database: duckdb.DuckDBPyConnection, tree: Any) -> Any:
 
 
 def time_text(column: str) -> str:
-    """Return the time that a column has: it can be text. What is not a time is in no window."""
-    return f"TRY_CAST({column} AS TIMESTAMP)"
+    """Return the time that a column has: it can be text. What is not a time is in no window.
+
+    DuckDB also takes 'infinity' and years that ISO 8601 does not have, which no clock shows.
+    """
+    time = f"TRY_CAST({column} AS TIMESTAMP)"
+    return f"CASE WHEN {time} BETWEEN {_FIRST} AND {_LAST} THEN {time} END"
 
 
 def statement_text(database: duckdb.DuckDBPyConnection, node: Node) -> str:

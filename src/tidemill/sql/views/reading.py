@@ -72,6 +72,11 @@ def drop(kafka: Kafka, name: str) -> None:
     writer.close()
 
 
+def exists(kafka: Kafka, name: str) -> bool:
+    """Return whether there is a view of a name."""
+    return name in Board.read(kafka, VIEWS).definitions
+
+
 class Copy:
     """The rows of a view as a stream of Arrow that can be read several times."""
 

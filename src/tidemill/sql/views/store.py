@@ -33,8 +33,13 @@ from tidemill.sql.database import (
     translation,
     tree_of,
 )
-from tidemill.sql.errors import SqlError, StatementRefusedError, UnknownTableError
-from tidemill.sql.feed import Feed, Latest, new_records
+from tidemill.sql.errors import (
+    OtherTopicError,
+    SqlError,
+    StatementRefusedError,
+    UnknownTableError,
+)
+from tidemill.sql.feed import Feed, Latest, Tail, advanced, firsts
 from tidemill.sql.incremental import Plan, merge, plan
 from tidemill.sql.statement import LATEST, uses
 from tidemill.sql.topics import Topics
@@ -131,12 +136,14 @@ class Store:
         Raises:
             SqlError: an expression of the query fails.
             DataLossError: records were removed before they were read.
+            OtherTopicError: a topic was created again.
+            UnknownTableError: a topic was deleted.
             UnreachableError: no broker answers.
         """
         try:
             with translation():
                 if self._feed is not None:
-                    count = self._feed.read(feed.BATCH)
+                    count = self._feed.read()
                     if count:
                         with self._transaction():
                             self._take(self._feed)
@@ -144,6 +151,8 @@ class Store:
                 return sum(self._update(each) for each in self._tables)
         except DataLossError as error:
             raise DataLossError(str(error), hint=_LOST_HINT) from error
+        except OtherTopicError as error:
+            raise OtherTopicError(str(error), hint="The view is made again by itself.") from error
 
     @property
     def is_current(self) -> bool:
@@ -234,14 +243,14 @@ class Store:
     def _read_by_batches(self) -> dict[str, dict[int, int]]:
         """Return the next offsets of the topics that ``advance`` reads, by partition."""
         if self._feed is not None:
-            return {self._plan_.source: self._feed.positions}
-        return {table.topic: table.positions for table in self._tables}
+            return {self._plan_.source: self._feed.source.positions}
+        return {table.tail.topic: table.tail.positions for table in self._tables}
 
     # --- rows ------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Make the tables that are missing, and what reads the topics."""
-        query = self._definition.query
+        query, ids = self._definition.query, self._identity["topics"]
         made = _plan(self._database, query)
         self._feed: Feed | None = None
         self._tables: list[Latest] = []
@@ -251,16 +260,18 @@ class Store:
             wanted = None if used.all_columns else frozenset(used.names) | FOR_LATEST
             for table in used.tables:
                 topic = table.removesuffix(LATEST)
-                shape = self._shape(topic, self._topics.asking.extents(topic))
-                columns = Columns(shape, wanted, self._misfits)
-                positions = self._positions(topic)
-                self._tables.append(Latest(self._database, topic, columns, positions, kept=True))
+                extents = self._topics.asking.extents(topic)
+                columns = Columns(self._shape(topic, extents), wanted, self._misfits)
+                positions = firsts(extents) | self._positions(topic)
+                place = topic, columns, positions, ids[topic], self._stop
+                tail = Tail(self._topics, *place)
+                self._tables.append(Latest(self._database, tail, kept=True))
             return
         self._plan_ = made
         self._feed = Feed(
-            self._topics, made, self._database, self._shape, self._misfits, self._stop
+            self._topics, made, self._database, self._shape, self._misfits, self._stop, ids
         )
-        self._feed.positions |= self._positions(made.source)
+        self._feed.source.positions |= self._positions(made.source)
         if made.result:
             merge(self._database, made, _STATE)
             self._result = made.result.format(_STATE)
@@ -274,19 +285,18 @@ class Store:
             merge(self._database, self._plan_, _STATE)
         else:
             ask(self._database, f"INSERT INTO {_ROWS} {self._plan_.batch}")
-        self._set_positions(self._plan_.source, source.positions)
+        self._set_positions(self._plan_.source, source.source.positions)
 
     def _update(self, table: Latest) -> int:
-        before = dict(table.positions)
-        new = new_records(
-            self._topics, table.topic, table.columns, table.positions, feed.BATCH, self._stop
-        )
+        tail = table.tail
+        before = dict(tail.positions)
+        new = tail.read(feed.BATCH)
         if new is None:
             return 0
         with self._transaction():
             table.add(new)
-            self._set_positions(table.topic, table.positions)
-        return sum(end - before.get(number, 0) for number, end in table.positions.items())
+            self._set_positions(tail.topic, tail.positions)
+        return advanced(before, tail.positions)
 
     def _shape(self, topic: str, extents: Mapping[int, Extent]) -> Shape:
         if topic not in self._shapes:
