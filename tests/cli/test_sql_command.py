@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import CommandLine
+from tests.interop.common import wait_for
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import write
+from tidemill import sql
+from tidemill.cli.main import app
+from tidemill.cli.sql import commands
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
@@ -53,11 +62,62 @@ def test_statements_of_stdin_end_with_a_semicolon(line: CommandLine) -> None:
     assert line.ok("sql", stdin=text).split() == ["a", "1", "b", "2", "c", "3"]
 
 
+def test_columns_of_the_same_name_are_all_in_json(line: CommandLine) -> None:
+    found = line.ok("sql", "--json", "SELECT 1 AS n, 2 AS n, 3 AS n_1, 4 AS n")
+    assert json.loads(found) == {"n": 1, "n_1": 2, "n_1_1": 3, "n_2": 4}
+
+
+def test_a_semicolon_in_a_text_or_a_comment_ends_no_statement(line: CommandLine) -> None:
+    text = (
+        "SELECT 'x;\n;' AS a; -- first;\n/* none; */ ;;\n"
+        'SELECT 1 AS "b;", $$c;\n$$ AS c; SELECT 2 AS d -- last;\n'
+    )
+    rows = [json.loads(each) for each in line.ok("sql", "--json", stdin=text).splitlines()]
+    assert rows == [{"a": "x;\n;"}, {"b;": 1, "c": "c;\n"}, {"d": 2}]
+    assert line.run("sql", stdin="SELECT 'open;\n").returncode == 1
+
+
 def test_the_first_error_of_stdin_ends_it(line: CommandLine) -> None:
     done = line.run("sql", stdin="SELECT nope;\nSELECT 2;")
     assert done.returncode == 1
     assert "nope" in done.stderr
     assert done.stdout == ""
+
+
+def test_ctrl_c_ends_a_statement_amid_its_query(bootstrap: str) -> None:
+    cursor = sql.connect(bootstrap, threads=1).cursor()
+
+    def run() -> None:
+        cursor.execute(f"SELECT count(*) FROM {ENDLESS}").fetchall()
+
+    def press() -> None:
+        wait_for(lambda: cursor._running is not None and cursor._running._has_begun, "it runs")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with cursor, pytest.raises(KeyboardInterrupt):
+        commands._until_interrupted(run, cursor.cancel)
+    assert "statement" not in [each.name for each in threading.enumerate()]
+
+
+def test_ctrl_c_in_the_shell_ends_the_statement_and_not_the_shell(
+    monkeypatch: pytest.MonkeyPatch, bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["SELECT 1 AS a;", "SELECT 2 AS b;", "exit"])
+    run = commands._run
+
+    def interrupted(connection: Any, statement: str, *more: Any, **named: Any) -> None:
+        if "1" in statement:
+            raise KeyboardInterrupt
+        run(connection, statement, *more, **named)
+
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(commands, "_run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        app(["sql", "-b", bootstrap])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split() == ["b", "2"]
 
 
 def test_reading_much_needs_a_confirmation(line: CommandLine) -> None:

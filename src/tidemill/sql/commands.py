@@ -106,6 +106,27 @@ def parse(statement: str) -> Command | None:
     )
 
 
+def split(text: str) -> list[str]:
+    """Return the statements of a text, each of which ends with ``;``, and what is behind them.
+
+    A ``;`` in a string, a name or a comment ends nothing. What is behind is empty if it has only
+    comments. Text that is not valid is one statement.
+    """
+    try:
+        encoded = text.encode()  # DuckDB counts bytes
+    except UnicodeEncodeError:
+        return [text, ""]
+    found, begin, is_empty = [], 0, True
+    for at, kind in duckdb.tokenize(text):
+        if encoded[at : at + 1] == b";" and kind.name == "operator":
+            if not is_empty:
+                found.append(encoded[begin : at + 1].decode().strip())
+            begin, is_empty = at + 1, True
+        elif kind.name != "comment":
+            is_empty = False
+    return [*found, "" if is_empty else encoded[begin:].decode().strip()]
+
+
 def _insert(tokens: _Tokens) -> Insert:
     tokens.need("into", _INSERT_FORM)
     topic, columns = tokens.name(_INSERT_FORM), []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _LIMIT = 1 << 30
 """Bytes above which a statement asks before it reads."""
 _PROMPT, _MORE = "sql> ", "...> "
+_CANCEL_S = 5.0
+"""How long Ctrl-C waits for the end of a statement."""
 _SHOWN = 1000
 _WIDTH, _LEAST_WIDTH = 60, 19
 
@@ -129,6 +132,10 @@ def sql(
             if not interactive:
                 raise
             output.error(str(error), error.hint)
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            sys.stderr.write("\n")
 
 
 def _declared(text: str) -> tuple[str, str]:
@@ -144,24 +151,50 @@ def _run(connection: Connection, statement: str, show: Any, max_bytes: int, *, y
     from tidemill.sql.errors import TooMuchToReadError
 
     connection.max_bytes = max_bytes
-    try:
-        cursor = connection.execute(statement)
-    except TooMuchToReadError as error:
-        output.confirm(f"This reads about {output.size_text(error.bytes)}. Continue?", yes=yes)
-        connection.max_bytes = None
-        cursor = connection.execute(statement)
-    with cursor:
-        show(cursor)
+    with connection.cursor() as cursor:
+
+        def run() -> None:
+            show(cursor.execute(statement))
+
+        try:
+            _until_interrupted(run, cursor.cancel)
+        except TooMuchToReadError as error:
+            output.confirm(f"This reads about {output.size_text(error.bytes)}. Continue?", yes=yes)
+            connection.max_bytes = None
+            _until_interrupted(run, cursor.cancel)
         for note in cursor.notes:
             output.note(note)
         for warning in cursor.warnings:
             output.warn(warning)
 
 
+def _until_interrupted(work: Callable[[], None], cancel: Callable[[], None]) -> None:
+    """Do something in a thread. Ctrl-C cancels it: amid a query, DuckDB looks at no signal."""
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # raised again below
+            errors.append(error)
+        done.set()
+
+    threading.Thread(target=run, name="statement", daemon=True).start()
+    try:
+        done.wait()
+    except KeyboardInterrupt:
+        cancel()
+        done.wait(_CANCEL_S)
+        raise
+    if errors:
+        raise errors[0]
+
+
 def _follow(follower: Follower, show: Any) -> None:
     """Print the rows of a query that is followed, each batch when it comes."""
     with follower, contextlib.suppress(KeyboardInterrupt):
-        show(_Flushed(follower))
+        _until_interrupted(lambda: show(_Flushed(follower)), follower.cancel)
     for warning in follower.warnings:
         output.warn(warning)
 
@@ -174,8 +207,10 @@ class _Flushed:
         self._batches = follower.batches()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        from tidemill.sql.following import rows_of
+
         for batch in self._batches:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from rows_of(batch)
             sys.stdout.flush()
 
 
@@ -196,19 +231,18 @@ def _lined(rows: _Flushed) -> None:
 
 def _statements(interactive: bool) -> Iterator[str]:
     """Yield the statements of stdin: each ends with ``;``, the last one also with the input."""
+    from tidemill.sql.commands import split
+
     lines: list[str] = []
     for line in _lines(interactive, lines):
-        lines.append(line)
-        text = "\n".join(lines).strip()
-        if text.endswith(";"):
-            lines.clear()
-            if text.strip("; \n"):
-                yield text
-        elif interactive and text in ("exit", "quit", ".quit", "\\q"):
+        lines.append(line.rstrip("\n"))
+        if ";" in line:
+            *complete, rest = split("\n".join(lines))
+            lines[:] = [rest] if rest else []
+            yield from complete
+        elif interactive and "\n".join(lines).strip() in ("exit", "quit", ".quit", "\\q"):
             return
-    text = "\n".join(lines).strip()
-    if text:
-        yield text
+    yield from filter(None, split("\n".join(lines)))
 
 
 def _lines(interactive: bool, pending: list[str]) -> Iterator[str]:
@@ -239,9 +273,21 @@ def _table(cursor: Cursor) -> None:
 
 
 def _json_lines(cursor: Cursor) -> None:
-    names = [str(each[0]) for each in cursor.description or ()]
+    names = _distinct([str(each[0]) for each in cursor.description or ()])
     for row in cursor:
         output.emit_json({n: plain(v) for n, v in zip(names, row, strict=True)})
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return names of columns with a number behind those that occur again: an object has one."""
+    found: dict[str, None] = {}
+    for name in names:
+        number, own = 0, name
+        while own in found:
+            number += 1
+            own = f"{name}_{number}"
+        found[own] = None
+    return [*found]
 
 
 def _csv(cursor: Cursor) -> None:

@@ -38,14 +38,19 @@ def fields_of(objects: Sequence[Mapping[str, Any]], depth: int = DEPTH) -> dict[
     """Return the fields of objects with types that take all their values.
 
     Names differ not only in case: of several spellings the first counts. Fields above
-    ``MOST_FIELDS`` are left out.
+    ``MOST_FIELDS`` are left out, and those whose names no schema of Arrow can pass on: with half
+    of a surrogate pair, which values must not have either, or with a zero byte.
     """
     names: dict[str, str] = {}
     for each in objects:
         for name in each:
             names.setdefault(name.lower(), name)
-    kept = list(names.values())[:MOST_FIELDS]
+    kept = [name for name in names.values() if _is_passed_on(name)][:MOST_FIELDS]
     return {n: _type_of([each[n] for each in objects if n in each], depth - 1) for n in kept}
+
+
+def _is_passed_on(name: str) -> bool:
+    return "\0" not in name and not any("\ud800" <= each <= "\udfff" for each in name)
 
 
 def _type_of(values: Sequence[Any], depth: int) -> pa.DataType:
