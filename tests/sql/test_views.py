@@ -197,6 +197,27 @@ def test_another_query_or_another_topic_makes_the_view_again(
         assert settled(store) == [("1",), ("2",)]
 
 
+def test_a_damaged_file_says_how_to_make_the_view_again(topics: Topics, tmp_path: Path) -> None:
+    query = f"SELECT n FROM {topics.fill(rows_of(0, 5))}"
+    with opened(topics, tmp_path, query) as store:
+        settled(store)
+    (tmp_path / "v" / "view.duckdb").write_bytes(b"damage" * 10_000)
+    with pytest.raises(SqlError) as raised, opened(topics, tmp_path, query):
+        pass
+    assert "drop the view and create it again" in raised.value.hint
+
+
+def test_a_view_can_have_the_name_of_a_table_of_its_file(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.fill(rows_of(0, 3))
+    for name in ("__offsets", "__meta", "__rows"):
+        definition = Definition(name=name, query=f"SELECT n FROM {topic}")
+        with Store(tmp_path, definition, topics.kafka, threading.Event()) as store:
+            settled(store)
+            store.publish()
+        with duckdb.connect(str(store.published), read_only=True) as copy:
+            assert copy.execute(f"SELECT count(*) FROM {name}").fetchall() == [(3,)]
+
+
 def test_two_processes_cannot_keep_the_same_view(topics: Topics, tmp_path: Path) -> None:
     topic = topics.fill(rows_of(0, 10))
     query = f"SELECT n FROM {topic}"

@@ -51,6 +51,9 @@ PUBLISHED = "published.duckdb"
 _FILE, _NEW = "view.duckdb", "new.duckdb"
 _STATE, _ROWS = "__state", "__rows"
 _LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its topics still have."
+_DAMAGED_HINT = (
+    "Restore the file, or drop the view and create it again: it is read from its topics."
+)
 
 
 def check(definition: Definition) -> None:
@@ -174,7 +177,6 @@ class Store:
             ask(self._database, f"ATTACH '{path}' AS __copy")
             try:
                 ask(self._database, f"CREATE TABLE __copy.{name} AS FROM ({self._result})")
-                ask(self._database, "CREATE TABLE __copy.__offsets AS FROM __offsets")
             finally:
                 ask(self._database, "DETACH __copy")
         os.replace(new, self.published)
@@ -197,7 +199,12 @@ class Store:
     # --- the file --------------------------------------------------------------------------------
 
     def _open(self) -> duckdb.DuckDBPyConnection:
-        database = open_database(self._definition.memory, None, self._own, self._own / _FILE)
+        try:
+            database = open_database(self._definition.memory, None, self._own, self._own / _FILE)
+        except SqlError as error:
+            if "not a valid" not in str(error):
+                raise
+            raise SqlError(str(error), hint=_DAMAGED_HINT) from error
         ask(database, "CREATE TABLE IF NOT EXISTS __meta (text VARCHAR)")
         ask(
             database,
