@@ -52,7 +52,7 @@ _FILE, _NEW = "view.duckdb", "new.duckdb"
 _STATE, _ROWS = "__state", "__rows"
 _LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its topics still have."
 _DAMAGED_HINT = (
-    "Restore the file, or drop the view and create it again: it is read from its topics."
+    "Restore the file, or drop the view and create it again: its topics are read again."
 )
 
 
