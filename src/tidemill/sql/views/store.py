@@ -51,9 +51,7 @@ PUBLISHED = "published.duckdb"
 _FILE, _NEW = "view.duckdb", "new.duckdb"
 _STATE, _ROWS = "__state", "__rows"
 _LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its topics still have."
-_DAMAGED_HINT = (
-    "Restore the file, or drop the view and create it again: its topics are read again."
-)
+_DAMAGED_HINT = "Restore the file, or drop the view and create it again: its topics are read again."
 
 
 def check(definition: Definition) -> None:
