@@ -214,6 +214,13 @@ def test_it_looks_pleasant_and_escapes_what_is_in_the_topic(kafka: Kafka) -> Non
     assert "&lt;script&gt;" in html
 
 
+def test_a_time_outside_of_the_years_of_python_is_the_nearest_one(kafka: Kafka) -> None:
+    fill(kafka, "past", {"n": 1}, timestamp=-9_000_000_000_000_000)
+    records = tidemill.read("past")
+    assert [each.timestamp for each in records] == [datetime.min.replace(tzinfo=UTC)]
+    assert "0001-01-01 00:00:00.000" in repr(records)
+
+
 def test_an_empty_topic_is_an_empty_table(kafka: Kafka) -> None:
     fill(kafka, "empty")
     assert tidemill.read("empty").to_arrow().num_rows == 0

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,8 @@ Moment = str | datetime | timedelta
 BOOTSTRAP_VARIABLE = "TIDEMILL_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS = "localhost:9092"
 _CLIENT = "tidemill-read"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MIN, _MAX = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _SHOWN = 10
 _WIDTH = 40
 
@@ -48,7 +50,7 @@ class Record:
         topic: its topic.
         partition: its partition.
         offset: its place in the partition.
-        timestamp: its time.
+        timestamp: its time; the nearest one that Python has, if that is outside of its years.
         headers: names and values, in their order.
     """
 
@@ -180,9 +182,11 @@ class Records:
 
     def __iter__(self) -> Iterator[Record]:
         for batch in self.batches():
-            for row in batch.drop_columns(["timestampType"]).to_pylist():
+            times = _times(batch.column("timestamp"))
+            rows = batch.drop_columns(["timestamp", "timestampType"]).to_pylist()
+            for row, timestamp in zip(rows, times, strict=True):
                 headers = tuple((each["key"], each["value"]) for each in row.pop("headers") or ())
-                yield Record(**row, headers=headers)
+                yield Record(**row, timestamp=timestamp, headers=headers)
 
     def __len__(self) -> int:
         return int(self._stored.num_rows)
@@ -426,8 +430,25 @@ def _is_text(value: bytes | None) -> bool:
 # --- how it looks --------------------------------------------------------------------------------
 
 
+def _times(column: pa.Array) -> list[datetime]:
+    try:
+        found: list[datetime] = column.to_pylist()
+    except (OverflowError, ValueError):
+        return [_EPOCH + timedelta(microseconds=_clamped(each.value)) for each in column]
+    return found
+
+
+def _clamped(microseconds: int) -> int:
+    first, last = ((each - _EPOCH) // timedelta(microseconds=1) for each in (_MIN, _MAX))
+    return min(max(microseconds, first), last)
+
+
 def _cells(table: pa.Table) -> list[list[str]]:
-    return [[_cell(value) for value in row.values()] for row in table.to_pylist()]
+    columns = [
+        _times(column.combine_chunks()) if name == "_timestamp" else column.to_pylist()
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    ]
+    return [[_cell(value) for value in row] for row in zip(*columns, strict=True)]
 
 
 def shown(text: str, width: int = _WIDTH) -> str:
