@@ -137,6 +137,14 @@ def test_reading_much_needs_a_confirmation(line: CommandLine) -> None:
         (["--columns", "many", "SELECT 1"], 2, "TOPIC=COLUMNS"),
         (["--columns", "many=n NOTATYPE", "SELECT 1"], 1, "invalid columns"),
         (["--memory", "lots", "SELECT 1"], 1, "must have a number"),
+        (["--until-end", "SELECT 1"], 2, "--until-end needs --follow"),
+        (["--from", "end", "SELECT 1"], 2, "--from needs --follow"),
+        (
+            ["-f", "--timeout", "1", "SELECT n FROM many"],
+            2,
+            "--timeout can't be used with --follow",
+        ),
+        (["--csv", "--json", "SELECT 1"], 2, "--csv goes without --json"),
         (
             ["--timeout", "0.2", "SELECT count(*) FROM range(99999999) a, range(99999999) b"],
             1,

@@ -275,6 +275,10 @@ def test_errors_of_a_followed_query(connection: Connection, topics: Topics) -> N
         connection.follow(f"SELECT nosuch FROM {topic}")
     with pytest.raises(DurationError):
         connection.follow(f"SELECT n FROM {topic}", watermark="soon")
+    with pytest.raises(DurationError, match="negative"):
+        connection.follow(f"SELECT n FROM {topic}", watermark="-1 hour")
+    with pytest.raises(SqlError, match="LIMIT is negative"):
+        connection.follow(f"SELECT n FROM {topic} LIMIT -1")
     with pytest.raises(SqlError, match="Could not convert"):
         followed(connection, f"SELECT s::INTEGER FROM {topic}")
     with pytest.raises(StatementRefusedError):

@@ -215,3 +215,9 @@ def pair_list(values: Iterable[str] | None, flag: str) -> list[tuple[str, str]]:
             raise UsageError(f"{flag} {text}: expected KEY=VALUE")
         result.append((key, value))
     return result
+
+
+def is_given(context: typer.Context, parameter: str) -> bool:
+    """Return whether the command line or the environment sets a parameter."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")

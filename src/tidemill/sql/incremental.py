@@ -167,6 +167,8 @@ def _checked(database: duckdb.DuckDBPyConnection, node: Node) -> tuple[Node, int
             what = modifier["type"].removesuffix("_MODIFIER")
             raise _refused(f"it has {what} BY" if what == "ORDER" else f"it has {what}")
         ((limit,),) = ask(database, f"SELECT ({text_of(database, modifier['limit'])})::BIGINT")
+        if limit is not None and limit < 0:
+            raise MalformedStatementError("LIMIT is negative")
     for name in ("having", "sample", "qualify"):
         if node.get(name):
             raise _refused(f"it has {name.upper()}")

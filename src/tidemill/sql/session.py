@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidemill.confluent.asking import Extent
 from tidemill.confluent.clients import Kafka
 from tidemill.duration import Duration, microseconds
-from tidemill.errors import NotAllowedError
+from tidemill.errors import DurationError, NotAllowedError
 from tidemill.extras import require_package
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands
@@ -180,9 +180,11 @@ class Connection:
             StatementRefusedError: the query can't be followed; the hint has the pipeline that can.
             SqlError: it is malformed.
             UnknownTableError: a table is not a topic.
-            DurationError: the watermark is malformed.
+            DurationError: the watermark is malformed, or negative.
         """
         delay = timedelta(microseconds=microseconds(watermark))
+        if delay < timedelta(0):
+            raise DurationError(f"the watermark {watermark} is negative")
         with contextlib.ExitStack() as opened, translation():
             database, misfits = opened.enter_context(self._database()), Misfits()
             plan = self._followed(database, statement)

@@ -16,7 +16,7 @@ import typer
 
 from tidemill.cli import output
 from tidemill.cli.client import Cluster
-from tidemill.cli.options import LOCAL, Brokers, Json
+from tidemill.cli.options import LOCAL, Brokers, Json, is_given
 from tidemill.cli.pipeline.status import as_dict, emit, troubles
 from tidemill.cli.positions import parse
 from tidemill.cli.stopping import SIGNALS, event_of_signals
@@ -151,7 +151,7 @@ def run_options(
     _check_master(master)
     # The brokers that a pipeline declares count, unless the command line or the environment names
     # others.
-    if pipeline.bootstrap_servers and not _is_given(context, "servers"):
+    if pipeline.bootstrap_servers and not is_given(context, "servers"):
         brokers = replace(brokers, servers=pipeline.bootstrap_servers)
     cluster = Cluster.at(brokers)
     state = state_folder(data_dir)
@@ -216,12 +216,6 @@ def _check_master(master: str) -> None:
             f"--master {master}: invalid Spark master",
             hint="Use local[2], local[*], spark://host:7077, yarn or k8s://https://host:443.",
         )
-
-
-def _is_given(context: typer.Context, parameter: str) -> bool:
-    """Return whether the command line or the environment sets a parameter."""
-    source = context.get_parameter_source(parameter)
-    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
 def _log_file(given: Path | None, own: Path) -> Path:

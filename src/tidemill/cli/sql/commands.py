@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemill.cli import output
-from tidemill.cli.options import LOCAL, Brokers, Json, Yes
+from tidemill.cli.options import LOCAL, Brokers, Json, Yes, is_given
 from tidemill.errors import TidemillError
 from tidemill.sql.plain import plain
 
@@ -76,6 +76,7 @@ _UntilEnd = Annotated[
 
 
 def sql(
+    context: typer.Context,
     statement: Annotated[
         str | None,
         typer.Argument(metavar="STATEMENT", help="A statement; without it, a shell or stdin."),
@@ -104,6 +105,7 @@ def sql(
     from tidemill.extras import require_extra
 
     require_extra("sql")
+    _check_options(context)
     cluster = Cluster.at(brokers)
     declared = dict(_declared(each) for each in columns or ())
     connection = topics_sql.connect(
@@ -136,6 +138,25 @@ def sql(
             if not interactive:
                 raise
             sys.stderr.write("\n")
+
+
+_OF_FOLLOW = {"from_": "--from", "watermark": "--watermark", "until_end": "--until-end"}
+_NOT_OF_FOLLOW = {"timeout": "--timeout", "max_bytes": "--max-bytes"}
+
+
+def _check_options(context: typer.Context) -> None:
+    """Check that no option is given that would change nothing.
+
+    Raises:
+        UsageError: one is.
+    """
+    follows, way = context.params["follow"], "can't be used with --follow"
+    others, why = (_NOT_OF_FOLLOW, way) if follows else (_OF_FOLLOW, "needs --follow")
+    for parameter, name in others.items():
+        if is_given(context, parameter):
+            raise output.UsageError(f"{name} {why}")
+    if context.params["as_csv"] and context.params["as_json"]:
+        raise output.UsageError("--csv goes without --json")
 
 
 def _declared(text: str) -> tuple[str, str]:
