@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tests.sql.conftest import Topics
 from tests.support.topics import remove_before, write
 from tidemill import sql
 from tidemill.errors import DataLossError, DurationError
+from tidemill.spark.base.ddl import columns
 from tidemill.sql import feed
 from tidemill.sql.errors import (
     OtherTopicError,
@@ -265,6 +267,24 @@ def test_what_cannot_be_followed_prints_the_pipeline_that_can(
     assert f"pipeline.stream({events!r}, topic={events!r}, schema=" in program
     assert all(column in program for column in schema.split(", "))
     compile(program, "pipeline.py", "exec")
+
+
+def test_the_pipeline_is_valid_whatever_names_and_texts_there_are(
+    connection: Connection, topics: Topics
+) -> None:
+    topic = topics.fill([("k", {"my `field`": {"a b": 1}, 'quo"te': 2})])
+    query = f'SELECT \'"""\\d\' AS "a""b", count(*) FROM {topic} ORDER BY 1'
+    with pytest.raises(StatementRefusedError) as raised:
+        connection.follow(query)
+    calls = ast.parse(raised.value.hint.split("\n\n", 1)[1]).body
+    (schema,) = _texts(calls[2], "STRUCT")
+    assert columns(schema)[0].name == "my `field`"
+    assert _texts(calls[3], "SELECT") == [query]
+
+
+def _texts(node: ast.AST, part: str) -> list[str]:
+    constants = [each for each in ast.walk(node) if isinstance(each, ast.Constant)]
+    return [str(each.value) for each in constants if part in str(each.value)]
 
 
 def test_errors_of_a_followed_query(connection: Connection, topics: Topics) -> None:

@@ -190,20 +190,26 @@ def refused(
         text = re.sub(rf'"{escaped}(\$latest)?"|(?<!\w){escaped}(\$latest)?(?![\w$])', name, text)
     lines = ["from tidemill.spark import Pipeline, TopicSink", "", 'pipeline = Pipeline("query")']
     for topic, shape in shapes.items():
-        schema = ", ".join(f"{name} {_ddl(kind)}" for name, kind in shape.fields.items())
+        schema = ", ".join(f"{_name(name)} {_ddl(kind)}" for name, kind in shape.fields.items())
         what = "table" if f"{topic}{LATEST}" in statement else "stream"
         key = f", key={next(iter(shape.fields), 'id')!r}" if what == "table" else ""
         lines.append(f"pipeline.{what}({names[topic]!r}, topic={topic!r}{key}, schema={schema!r})")
-    lines += [f'pipeline.sql("query", """{text}""", sink=TopicSink("query.result"))']
+    whole = repr(text) if "\\" in text or '"' in text else f'"""{text}"""'
+    lines += [f'pipeline.sql("query", {whole}, sink=TopicSink("query.result"))']
     hint = "A pipeline can. Save this, and run it with 'tidemill pipeline run FILE':\n\n"
     return StatementRefusedError(str(error), hint=hint + "\n".join(lines))
+
+
+def _name(name: str) -> str:
+    """Return a name of a column as CREATE TABLE of Spark has it."""
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else f"`{name.replace('`', '``')}`"
 
 
 def _ddl(kind: pa.DataType) -> str:
     """Return a type as CREATE TABLE of Spark has it."""
     types = pa.types
     if types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{each.name}: {_ddl(each.type)}' for each in kind)}>"
+        return f"STRUCT<{', '.join(f'{_name(each.name)}: {_ddl(each.type)}' for each in kind)}>"
     if types.is_list(kind):
         return f"ARRAY<{_ddl(kind.value_type)}>"
     known = {pa.bool_(): "BOOLEAN", pa.float64(): "DOUBLE", pa.int32(): "INT", pa.date32(): "DATE"}
