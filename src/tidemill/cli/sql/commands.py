@@ -126,6 +126,11 @@ def sql(
     if statement is not None:
         _run(connection, statement, show, max_bytes, yes=yes)
         return
+    _run_all(connection, show, max_bytes, yes=yes)
+
+
+def _run_all(connection: Connection, show: Any, max_bytes: int, *, yes: bool) -> None:
+    """Run the statements of stdin. The first error ends them, but not a shell."""
     interactive = sys.stdin is not None and sys.stdin.isatty()
     for each in _statements(interactive):
         try:
