@@ -40,11 +40,15 @@ int tm_binary_append(tm_binary *to, const uint8_t *data, int64_t length)
     return append_i32(&to->ends, (int32_t)to->data.size);
 }
 
-/* Append what a record has besides key, value and headers. */
+/* Append what a record has besides key, value and headers. A time that microseconds can't express
+   becomes the nearest one: a producer can send any number, for example nanoseconds. */
 int tm_columns_append(tm_columns *to, int64_t offset, int64_t millis, int32_t type)
 {
+    const int64_t most = INT64_MAX / 1000;
+    if (millis > most) millis = most;
+    if (millis < -most) millis = -most;
     if (append_i64(&to->offset, offset) < 0) return -1;
-    if (append_i64(&to->timestamp, (int64_t)((uint64_t)millis * 1000u)) < 0) return -1;
+    if (append_i64(&to->timestamp, millis * 1000) < 0) return -1;
     if (append_i32(&to->timestamp_type, type) < 0) return -1;
     to->rows++;
     return 0;

@@ -78,6 +78,14 @@ class FetchContract:
         assert micros == [1357000000123000, 2000, 1000]
         assert columns["timestampType"] == [0] * 3
 
+    def test_a_time_that_microseconds_cannot_express_is_the_nearest_one(
+        self, reading: Reading
+    ) -> None:
+        topic = reading.broker.topic()
+        reading.broker.produce(topic, [{"value": b"v", "timestamp": -(2**60)}])
+        (batch,) = reading.batches(OffsetRange(topic, 0, 0, 1))
+        assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [-9223372036854775000]
+
     def test_broker_time_is_told_from_the_producers(self, reading: Reading) -> None:
         topic = reading.broker.topic(message_timestamp_type="LogAppendTime")
         before = time.time_ns() // 1_000_000

@@ -6,6 +6,7 @@ import random
 import struct
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,14 @@ def test_records_of_several_batches(codec: int) -> None:
     assert offsets(found) == [0, 1, 2, 3]
     assert [row["timestamp"].timestamp() for row in rows(found)] == [1.0] * 4
     assert [row["timestampType"] for row in rows(found)] == [0] * 4
+
+
+@pytest.mark.parametrize("millis", [2**63 - 1, 1_795_000_000_000_000_000, -(2**62)])
+def test_a_time_that_microseconds_cannot_express_is_the_nearest_one(millis: int) -> None:
+    record = [NewRecord(None, b"v", timestamp=millis)]
+    (table,) = decode(encode_batch(record, timestamp_ms=millis))[0]
+    (micros,) = table.column("timestamp").cast(pa.int64()).to_pylist()
+    assert micros == (9223372036854775000 if millis > 0 else -9223372036854775000)
 
 
 def test_timestamps_of_the_broker() -> None:

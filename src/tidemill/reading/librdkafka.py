@@ -198,6 +198,10 @@ class _RangeReader:
             raise failures.timed_out(self._range, self._position, self._plan, last.text)
 
 
+_MOST_MS = (2**63 - 1) // 1000
+"""Times above, and below its negative, become the nearest that microseconds express."""
+
+
 def to_record_batch(
     messages: Sequence[Message], topic: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
@@ -210,7 +214,8 @@ def to_record_batch(
     count = len(messages)
     stamps: list[tuple[int, int]] = list(map(Message.timestamp, messages))
     types, millis = [stamp[0] for stamp in stamps], [stamp[1] for stamp in stamps]
-    micros = pc.multiply(pa.array(millis, pa.int64()), 1000)
+    within = (min(max(each, -_MOST_MS), _MOST_MS) for each in millis)
+    micros = pc.multiply(pa.array(within, pa.int64(), size=count), 1000)
     columns: list[Any] = [
         pa.array(map(Message.key, messages), pa.binary(), size=count),
         pa.array(map(Message.value, messages), pa.binary(), size=count),
