@@ -135,6 +135,9 @@ class FakeWriter:
     def key_of(self, table: Table, row: Row) -> bytes:
         return json.dumps({"k": row["k"]}).encode()
 
+    def selects(self, table: Table, row: Row) -> bool:
+        return True
+
     def write(self, batch: Batch) -> None:
         for change in batch.changes:
             row = change.after or change.before or {}

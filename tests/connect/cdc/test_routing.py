@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from tests.support.spans import PARENT
 from tidemill.connect.cdc.contract import Change, Column, Row, Table
 from tidemill.connect.cdc.definition import Outbox, parse
 from tidemill.connect.cdc.errors import DefinitionError
-from tidemill.connect.cdc.routing import OutboxRouter, Rules, TransactionCounter, parse_condition
+from tidemill.connect.cdc.routing import (
+    OutboxRouter,
+    Rules,
+    TransactionCounter,
+    parse_condition,
+    unused_rules,
+)
 from tidemill.connect.cdc.state import WorkerState
 
 TABLE = Table(
@@ -21,6 +28,16 @@ TABLE = Table(
     "main",
     "people",
     tuple(Column(name, "TEXT", "text") for name in ("id", "email", "phone", "notes", "country")),
+    ("id",),
+)
+OUTBOX = Table(
+    "d",
+    "main",
+    "outbox",
+    tuple(
+        Column(name, "TEXT", "text")
+        for name in ("id", "aggregatetype", "aggregateid", "type", "payload")
+    ),
     ("id",),
 )
 
@@ -101,6 +118,74 @@ def test_conditions_select_rows(
     assert (found and found.op) == expected
 
 
+KEY_ONLY: Row = {"id": "1"}
+
+
+@pytest.mark.parametrize(
+    ("op", "before", "after", "expected"),
+    [
+        ("u", row(country="NL"), row(country="NL"), KEY_ONLY),
+        ("u", None, row(country="NL"), KEY_ONLY),
+        ("u", {"id": "1"}, row("2", country="NL"), KEY_ONLY),
+        ("d", row(country="NL"), None, KEY_ONLY),
+        ("d", {"id": "1"}, None, KEY_ONLY),
+        ("u", row(country="DE"), row(country="NL"), row(country="DE")),
+        ("d", row(country="DE"), None, row(country="DE")),
+    ],
+)
+def test_no_delete_has_the_values_of_a_row_outside_of_the_selection(
+    monkeypatch: pytest.MonkeyPatch,
+    op: Any,
+    before: Row | None,
+    after: Row | None,
+    expected: Row,
+) -> None:
+    applied = rules(monkeypatch, where=["country = 'DE'"])
+    found = applied.apply(Change(TABLE, op, before, after, 1, {}))
+    assert found is not None
+    assert (found.op, found.before, found.after) == ("d", expected, None)
+
+
+@pytest.mark.parametrize("op", ["u", "d"])
+def test_of_a_table_without_a_key_nothing_outside_of_the_selection_is_written(
+    monkeypatch: pytest.MonkeyPatch, op: Any
+) -> None:
+    applied = rules(monkeypatch, where=["country = 'DE'"])
+    after = row(country="NL") if op == "u" else None
+    change = Change(replace(TABLE, key=()), op, row(country="NL"), after, 1, {})
+    assert applied.apply(change) is None
+
+
+def test_an_empty_key_of_hashes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASH_KEY", "")
+    definition = parse(
+        {
+            "name": "x",
+            "kind": "sqlite",
+            "hash_key": "${env:HASH_KEY}",
+            "table": {"main.people": {"hash": ["email"]}},
+        }
+    )
+    with pytest.raises(DefinitionError, match=r"hash_key \$\{env:HASH_KEY\} is empty"):
+        Rules(definition)
+
+
+@pytest.mark.parametrize(
+    ("more", "unused"),
+    [
+        ({"table": {"main.people": {}, "outbox": {}}}, []),
+        ({"table": {"main.poeple": {"mask": {"phone": "x"}}}}, ["main.poeple"]),
+        ({"table": {"people": {}}, "outbox": {"table": "main.outbox"}}, []),
+        ({"outbox": {"table": "events"}}, ["events"]),
+        # The router sees the rows before the rules do.
+        ({"table": {"main.outbox": {}}, "outbox": {"table": "outbox"}}, ["main.outbox"]),
+    ],
+)
+def test_rules_without_effect_are_found(more: dict[str, Any], unused: list[str]) -> None:
+    definition = parse({"name": "x", "kind": "sqlite", **more})
+    assert unused_rules(definition, [TABLE, OUTBOX]) == unused
+
+
 @pytest.mark.parametrize(
     ("text", "value", "holds"),
     [
@@ -142,18 +227,6 @@ def test_rules_that_do_not_fit_are_refused(
     applied = rules(monkeypatch, **of_table)
     with pytest.raises(DefinitionError, match=text):
         applied.apply(Change(TABLE, "c", None, row(), 1, {}))
-
-
-OUTBOX = Table(
-    "d",
-    "main",
-    "outbox",
-    tuple(
-        Column(name, "TEXT", "text")
-        for name in ("id", "aggregatetype", "aggregateid", "type", "payload")
-    ),
-    ("id",),
-)
 
 
 def test_an_outbox_row_is_an_event_of_its_aggregate() -> None:

@@ -140,6 +140,34 @@ def test_rules_an_outbox_and_tables_without_a_key_together(
     assert list(people.values()) == [{"id": 1, "phone": "***", "country": "DE"}]
 
 
+def test_rows_that_the_rules_do_not_let_in_any_more_leave_the_topic_with_a_new_snapshot(
+    kafka: Kafka, name: str, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, country TEXT)")
+    database.execute("INSERT INTO people VALUES (1, 'DE'), (2, 'NL'), (3, 'NL')")
+    with RunningWorker(sqlite_definition(name, tmp_path), kafka) as worker:
+        worker.wait_for_snapshots()
+    rules = {"main.people": {"where": ["country = 'DE'"]}}
+    again = RunningWorker(sqlite_definition(name, tmp_path, table=rules), kafka)
+    again.orders.again = "order-1"
+    with again as worker:
+        worker.wait_for_snapshots()
+    people = table_of(records_of(kafka, f"{name}.main.people"))
+    assert list(people.values()) == [{"id": 1, "country": "DE"}]
+
+
+def test_rules_for_a_table_that_is_not_captured_are_reported(
+    kafka: Kafka, name: str, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, phone TEXT)")
+    rules = {"main.poeple": {"mask": {"phone": "***"}}}
+    definition = sqlite_definition(name, tmp_path, table=rules)
+    with logged() as lines, RunningWorker(definition, kafka) as worker:
+        worker.wait_for_snapshots()
+    (found,) = [each for each in lines if each["event"] == "source.rules_without_effect"]
+    assert (found["source"], found["table"]) == (name, "main.poeple")
+
+
 def test_a_status_has_an_error_in_one_line_and_a_command_with_the_sources_name(
     tmp_path: Path,
 ) -> None:

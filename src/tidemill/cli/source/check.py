@@ -33,7 +33,9 @@ def check(
     It connects from here, so secrets must be available here. Nothing is changed. A file needs no
     broker. The exit code is 1 if something prevents capture.
     """
+    from tidemill.connect.cdc.contract import Finding
     from tidemill.connect.cdc.registry import source_class
+    from tidemill.connect.cdc.routing import UNUSED_RULES, unused_rules
 
     definition = _definition(what, brokers)
     source = source_class(definition.kind)(definition.capture())
@@ -42,6 +44,14 @@ def check(
         tables = source.tables()
     finally:
         source.close()
+    found += [
+        Finding(
+            "warning",
+            f"what the definition says about table {name} has no effect: {UNUSED_RULES}",
+            "Correct the name.",
+        )
+        for name in unused_rules(definition, tables)
+    ]
     errors = [each for each in found if each.severity == "error"]
     if as_json:
         tables_shown = [{"table": each.id, "key": list(each.key)} for each in tables]

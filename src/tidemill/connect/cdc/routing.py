@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ _SPAN_CONTEXT = "tracingspancontext"
 _SPAN_LINES = 20
 
 Condition = Callable[[Row], bool]
+UNUSED_RULES = "no captured table has this name, or the outbox takes its rows"
 
 
 def parse_condition(text: str) -> tuple[str, Condition]:
@@ -88,12 +89,35 @@ def _literal(text: str) -> Any:
     return float(text)
 
 
+def unused_rules(definition: Definition, tables: Iterable[Table]) -> list[str]:
+    """Return the tables that a definition names and whose rules have no effect.
+
+    They are not captured, or not under this name; or the outbox router takes their rows. The rows
+    of a table whose name is misspelled are written as they are.
+    """
+    outbox = definition.outbox
+    ruled: set[str] = set()
+    routed: set[str] = set()
+    for table in tables:
+        is_routed = outbox is not None and outbox.table in (table.id, table.name)
+        (routed if is_routed else ruled).update((table.id, table.name))
+    unused = [name for name in definition.table if name not in ruled]
+    return [*unused, outbox.table] if outbox and outbox.table not in routed else unused
+
+
 @dataclass(slots=True)
 class _Prepared:
-    source: Table
     table: Table
     rules: TableRules
-    conditions: list[Condition]
+    conditions: list[tuple[str, Condition]]
+
+    def selects(self, row: Row) -> bool:
+        """Return whether all conditions hold for a row."""
+        return all(test(row) for _, test in self.conditions)
+
+    def knows(self, row: Row) -> bool:
+        """Return whether a row has the columns of all conditions."""
+        return all(name in row for name, _ in self.conditions)
 
 
 class Rules:
@@ -103,13 +127,19 @@ class Rules:
         definition: the source. Its rules are checked when a table first appears.
 
     Raises:
-        DefinitionError: a condition is invalid.
+        DefinitionError: a condition is invalid, or the key of hashes is empty.
     """
 
     def __init__(self, definition: Definition) -> None:
         self._rules = definition.table
         key = resolve(definition.hash_key)
         self._key = (key.reveal() if isinstance(key, Secret) else str(key)).encode()
+        if not self._key and any(rules.hash for rules in self._rules.values()):
+            raise DefinitionError(
+                f"hash_key {definition.hash_key} is empty, so anyone could compute the hashes of "
+                "known values",
+                hint="Write a long random text into the variable or the file.",
+            )
         self._prepared: dict[int, _Prepared | None] = {}
         for rules in self._rules.values():
             for text in rules.where:
@@ -118,7 +148,9 @@ class Rules:
     def apply(self, change: Change) -> Change | None:
         """Return the change as it is written, or None if it is left out.
 
-        With conditions, an update into the selection is a create, and one out of it a delete.
+        With conditions, an update into the selection is a create, and one out of it a delete. What
+        can have been outside is deleted by its key only: no record has the values of a row that the
+        conditions leave out.
         """
         if not self._rules or change.table is None:
             return change
@@ -127,16 +159,19 @@ class Rules:
             return change
         op, before, after = change.op, change.before, change.after
         if prepared.conditions and change.error is None:
-            was = before is None or all(test(before) for test in prepared.conditions)
-            now = after is not None and all(test(after) for test in prepared.conditions)
-            if op == "u" and not now:
-                # What is known of the old row is perhaps its key only: a delete is always safe.
-                old = before if before is not None else after
-                op, before, after = "d", old, None
-            elif op == "u" and not was and before is not None and len(before) == len(after or ()):
-                op, before = "c", None
-            elif op in ("c", "r") and not now:
+            is_whole = before is not None and prepared.knows(before)
+            was = before is not None and is_whole and prepared.selects(before)
+            now = after is not None and prepared.selects(after)
+            if op in ("c", "r") and not now:
                 return None
+            if (op == "u" and not now) or op == "d":
+                old = before if before is not None else after
+                op, after = "d", None
+                before = old if was else _key_of(change.table, old or {})
+                if before is None:
+                    return None
+            elif op == "u" and is_whole and not was:
+                op, before = "c", None
         return Change(
             prepared.table,
             op,
@@ -147,6 +182,11 @@ class Rules:
             change.transaction,
             change.error,
         )
+
+    def selects(self, table: Table, row: Row) -> bool:
+        """Return whether the conditions of a table hold for a row."""
+        prepared = self._find(table) if self._rules else None
+        return prepared is None or prepared.selects(row)
 
     def key_row(self, table: Table, row: Row) -> tuple[Table, Row]:
         """Return the table and the row as they are written, for the row's key."""
@@ -186,7 +226,7 @@ class Rules:
             )
         columns = tuple(each for each in table.columns if each.name not in rules.exclude_columns)
         shown = replace(table, columns=columns)
-        return _Prepared(table, shown, rules, [test for _, test in conditions])
+        return _Prepared(shown, rules, conditions)
 
     def _row(self, prepared: _Prepared, row: Row | None) -> Row | None:
         if row is None:
@@ -201,6 +241,13 @@ class Rules:
                 value = str(shown[name]).encode()
                 shown[name] = hmac.new(self._key, value, hashlib.sha256).hexdigest()
         return shown
+
+
+def _key_of(table: Table, row: Row) -> Row | None:
+    """Return the key of a row; None without a key, where all columns are the record's key."""
+    if not table.key or not all(name in row for name in table.key):
+        return None
+    return {name: row[name] for name in table.key}
 
 
 @dataclass(frozen=True, slots=True)

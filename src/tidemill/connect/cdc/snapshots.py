@@ -280,7 +280,10 @@ class Snapshots:
         self._size.adapt(chunk.rows)
         self._window = Window(table, chunk, self._writer.key_of)
         if self._keys is not None:
-            self._keys.discard(self._writer.key_of(table, row) for row in chunk.rows)
+            # A row that the rules leave out now can be there from before they were changed.
+            writer = self._writer
+            kept = (row for row in chunk.rows if writer.selects(table, row))
+            self._keys.discard(writer.key_of(table, row) for row in kept)
 
     def _close(self, progress: TableProgress, window: Window) -> None:
         self._window = None
@@ -304,12 +307,15 @@ class Snapshots:
 
     def _see_keys(self, keys: KeySet, name: str, changes: Iterable[Change]) -> None:
         """Keep the keys that the stream writes."""
+        writer = self._writer
         keys.discard(
-            self._writer.key_of(change.table, row)
+            writer.key_of(change.table, row)
             for change in changes
             if change.table is not None and change.table.id == name
             for row in (change.before, change.after)
             if row is not None and all(key in row for key in change.table.key)
+            # A new row that the rules leave out is not written: its key is deleted at the end.
+            if row is change.before or writer.selects(change.table, row)
         )
 
     def _forget_keys(self) -> None:

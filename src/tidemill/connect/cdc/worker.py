@@ -25,6 +25,7 @@ from tidemill.connect.cdc.bad_rows import CAREFUL_BATCH_BYTES, ROW_ERRORS, Care,
 from tidemill.connect.cdc.contract import Batch, Capture, Lag, Source, Table
 from tidemill.connect.cdc.definition import Definition
 from tidemill.connect.cdc.errors import FencedError, PositionLostError, SetupError
+from tidemill.connect.cdc.routing import UNUSED_RULES, unused_rules
 from tidemill.connect.cdc.snapshots import Snapshots
 from tidemill.connect.cdc.state import KEY, WorkerState, notes_of
 from tidemill.connect.cdc.topics import state_topic, transactional_id
@@ -179,7 +180,9 @@ class Worker:
             self._definition.chunk_rows,
         )
         try:
-            snapshots.know(source.tables())
+            tables = source.tables()
+            self._report_unused_rules(tables)
+            snapshots.know(tables)
             if first:
                 batch = source.poll(0.0)  # its notes are stored together with the first position
                 if batch is not None:
@@ -230,6 +233,16 @@ class Worker:
             for table, rows in read.rows:
                 writer.write_rows(table, rows, read)
             self.state.position = read.position
+
+    def _report_unused_rules(self, tables: list[Table]) -> None:
+        for table in unused_rules(self._definition, tables):
+            log.warning(
+                "source.rules_without_effect",
+                source=self._definition.name,
+                table=table,
+                why=UNUSED_RULES,
+                hint=f"tidemill source check {self._definition.name} lists the captured tables",
+            )
 
     def _look_for_left_out(self, source: Source) -> None:
         """Report tables that the patterns select and that are not captured, each once."""

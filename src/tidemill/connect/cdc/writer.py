@@ -171,6 +171,10 @@ class Writer:
         """Return the key of a row, as it is in the topic."""
         return self._encoder.key_of(*self._rules.key_row(table, row))
 
+    def selects(self, table: Table, row: Row) -> bool:
+        """Return whether the rules of a table let a row be in its topic."""
+        return self._rules.selects(table, row)
+
     def write(self, batch: Batch) -> None:
         """Add the changes of a batch to the transaction."""
         self._encoder.tick()
