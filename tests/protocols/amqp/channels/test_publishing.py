@@ -11,6 +11,7 @@ from tests.protocols.amqp.client import Broker, Client, publish_bytes
 from tidemill.engine.queues.api import MAX_BODY_BYTES, Message
 from tidemill.engine.queues.publish import LivePublisher
 from tidemill.protocols.amqp.channels.confirms import Confirms
+from tidemill.protocols.amqp.codec import methods
 from tidemill.protocols.amqp.codec.properties import parse
 from tidemill.protocols.amqp.metrics import Tally
 
@@ -319,6 +320,59 @@ async def test_settlements_wait_for_the_commit(broker: Broker) -> None:
     await client.ask(1, "tx.commit")
     assert broker.queue().unacknowledged == 0
     assert await broker.values() == [b"2"]
+
+
+async def test_a_failed_commit_returns_what_it_settled(broker: Broker) -> None:
+    client = await transacting(broker, **FULL_AFTER_TWO)
+    for _ in range(2):
+        client.publish(1, "", "q", b"x")
+    await client.ask(1, "tx.commit")
+    await client.ask(1, "basic.get", queue="q")
+    for _ in range(2):  # one more than there is space for
+        client.publish(1, "", "q", b"y")
+    client.say(1, "basic.ack", delivery_tag=1)
+    closed = await client.ask(1, "tx.commit")
+    assert (closed.name, closed.reply_code) == ("Channel.Close", 406)
+    assert broker.queue().unacknowledged == 0
+    assert await broker.values() == [b"x", b"x", b"y"]
+
+
+async def test_a_connection_that_is_lost_in_a_commit_returns_what_it_settled(
+    broker: Broker,
+) -> None:
+    client = await transacting(broker)
+    client.publish(1, "", "q", b"1")
+    await client.ask(1, "tx.commit")
+    await client.ask(1, "basic.get", queue="q")
+    broker.disk.hold()
+    client.publish(1, "", "q", b"2")
+    client.say(1, "basic.ack", delivery_tag=1)
+    await client.tell(1, "tx.commit")
+    client.session.closed()
+    broker.disk.release()
+    await client.settle()
+    assert broker.queue().unacknowledged == 0
+    assert await broker.values() == [b"1", b"2"]
+    assert client.server.shared.kept.size == 0
+
+
+async def test_a_message_from_before_the_transaction_does_not_fail_its_commit(
+    broker: Broker,
+) -> None:
+    client = await broker.client_with_queue(**FULL_AFTER_TWO)
+    await client.ask(1, "queue.declare", queue="other")
+    for _ in range(2):
+        client.publish(1, "", "q", b"x")
+    await client.settle()
+    client.feed(
+        publish_bytes(1, "", "q", b"refused")
+        + methods.encode(1, "tx.select")
+        + publish_bytes(1, "", "other", b"y")
+        + methods.encode(1, "tx.commit")
+    )
+    await client.settle()
+    assert client.names() == ["Tx.SelectOk", "Tx.CommitOk"]
+    assert await broker.values("other") == [b"y"]
 
 
 async def test_a_refused_message_fails_the_commit(broker: Broker) -> None:

@@ -56,11 +56,15 @@ class Transaction:
         self._settled += [(how, tag, entry) for tag, entry in zip(tags, taken, strict=True)]
 
     async def commit(self) -> None:
-        """Publish and settle what was kept; return when that is on disk."""
+        """Publish and settle what was kept; return when that is on disk.
+
+        What was settled is kept until the messages are on disk: a channel that is closed before
+        returns it to its queues.
+        """
         published, self._published = self._published, []
-        settled, self._settled = self._settled, []
         self.pending_bytes = 0
         await self._publish(published)
+        settled, self._settled = self._settled, []
         for how in ("acknowledge", "release", "reject"):
             entries = [entry for kind, _, entry in settled if kind == how]
             if entries:
@@ -69,7 +73,8 @@ class Transaction:
             await self._consuming.stored()
 
     async def _publish(self, published: list[tuple[PublishHead, Published, bytes]]) -> None:
-        for tag, (head, message, body) in enumerate(published):
+        # Messages from before tx.select have the tag 0.
+        for tag, (head, message, body) in enumerate(published, 1):
             if self._publishing.route(tag, head, message, body):
                 self._waiting.add(tag)
         if self._waiting:
@@ -80,8 +85,8 @@ class Transaction:
             raise precondition(f"partial tx completion: {count} messages were refused")
 
     def _on_settled(self, ok: list[int], refused: list[int]) -> None:
+        self._refused += len(self._waiting.intersection(refused))
         self._waiting.difference_update(ok, refused)
-        self._refused += len(refused)
         if not self._waiting and self._done is not None and not self._done.done():
             self._done.set_result(None)
 
