@@ -168,6 +168,26 @@ async def test_methods_before_the_connection_is_open_close_it(broker: Broker) ->
     assert (name, frame.reply_code) == ("Connection.Close", 503)
 
 
+async def test_content_before_the_connection_is_open_takes_no_memory(broker: Broker) -> None:
+    client = broker.client()
+    client.feed(HEADER)
+    whole = publish_bytes(1, "", "q", b"x" * 1_000_000)
+    client.feed(whole[:-9])  # without its end
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", 503)
+    assert client.server.listener.budget.used < 70_000
+
+
+async def test_a_frame_before_the_login_has_64_kib_at_most(broker: Broker) -> None:
+    client = broker.client()
+    client.feed(HEADER)
+    client.feed(b"\x01\x00\x00" + (100_000).to_bytes(4, "big"))
+    client.feed(bytes(60_000))
+    name, frame = client.heard()[-1]
+    assert (name, frame.reply_code) == ("Connection.Close", 501)
+    assert client.server.listener.budget.used < 70_000
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [

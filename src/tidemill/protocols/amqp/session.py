@@ -66,6 +66,7 @@ class AmqpSession:
             shared.max_message,
             shared.listener.limits.connection_inflight_bytes,
         )
+        self._reader.frame_max, self._reader.takes_messages = frames.LOGIN_FRAME_MAX, False
         self._handshake = Handshake(shared.users, link.peer, link.host)
         self._pending = shared.users.entrance.logins.pending
         self.owner = Owner(link.peer)
@@ -453,6 +454,7 @@ class AmqpSession:
             self._link.write([reply])
 
     def _opened(self) -> None:
+        self._reader.takes_messages = True
         if self._timer is not None:
             self._timer.cancel()
         door = self.shared.door_for(Principal(self.user), self._link.host)

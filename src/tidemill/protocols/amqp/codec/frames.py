@@ -31,6 +31,8 @@ SCRATCH_BYTES = 262_144
 FRAME_MAX = 131_072
 """Largest frame that the broker accepts and sends, with its 8 bytes of overhead."""
 
+LOGIN_FRAME_MAX = 65_536
+"""Largest frame before the limits are negotiated: a login fits in it."""
 FRAME_MIN = 4096
 """Smallest limit of frames that a client can ask for. Any connection accepts such a frame."""
 
@@ -118,6 +120,8 @@ class FrameReader:
 
     Attributes:
         frame_max: largest frame, as negotiated.
+        takes_messages: whether a publish has a content that is assembled. Otherwise it is a METHOD
+            as any other: before the login, nobody gets memory for a message.
     """
 
     __slots__ = (
@@ -131,6 +135,7 @@ class FrameReader:
         "_scratch",
         "_unfinished",
         "frame_max",
+        "takes_messages",
     )
 
     def __init__(self, scratch: memoryview, max_message: int, max_unfinished: int) -> None:
@@ -144,6 +149,7 @@ class FrameReader:
         self._heads: dict[bytes, PublishHead] = {}
         self._unfinished = 0
         self.frame_max = FRAME_MAX
+        self.takes_messages = True
 
     @property
     def partial_bytes(self) -> int:
@@ -229,7 +235,7 @@ class FrameReader:
                         "expected content header for class 60, got non content header frame "
                         f"{method_name(number)} instead"
                     )
-                if number == _PUBLISH_NUMBER:
+                if number == _PUBLISH_NUMBER and self.takes_messages:
                     head = self._heads.get(data[at + 7 : after - 1])
                     if head is None:
                         head = self._parse_head(data[at + 7 : after - 1])
