@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.connect.cdc.postgres.reading import Reading
+from tidemill.connect.cdc.errors import SetupError
 
 LARGE = "CREATE TABLE t (id int PRIMARY KEY, n int, big text, other text)"
 FILL = "SELECT string_agg(md5((i * %s)::text), '') FROM generate_series(1, 400) i"
@@ -86,3 +88,64 @@ def test_a_table_that_is_gone_stops_nothing(
     ]
     sql.execute("DROP TABLE t")
     read.nothing()
+
+
+@pytest.mark.usefixtures("big")
+def test_a_column_that_is_gone_stops_nothing(
+    sql: psycopg.Connection[Any], started: Callable[..., Reading], big: tuple[str, str]
+) -> None:
+    """Others are read all the same: of this table, and of the next one."""
+    sql.execute("UPDATE t SET other = big")
+    sql.execute("CREATE TABLE u (id int PRIMARY KEY, n int, big text)")
+    sql.execute("INSERT INTO u VALUES (0, 0, %s)", (big[0],))
+    sql.execute(
+        "INSERT INTO t SELECT i, 0, big, big FROM t, generate_series(2, 600) i WHERE id = 1"
+    )
+    read = started()
+    sql.execute("UPDATE t SET n = 1")
+    sql.execute("UPDATE u SET n = 1")
+    sql.execute("ALTER TABLE t DROP COLUMN big")
+    found = read.changes(602)
+    assert found[-1].after == {"id": 0, "n": 1, "big": big[0]}
+    for each in found[:-1]:
+        assert each.after is not None
+        assert each.after.keys() == {"id", "n", "other"}
+
+
+def test_a_key_that_is_of_another_type_stops_nothing(
+    sql: psycopg.Connection[Any], started: Callable[..., Reading]
+) -> None:
+    sql.execute("CREATE TABLE t (id text PRIMARY KEY, n int, big text)")
+    sql.execute(
+        "INSERT INTO t SELECT 'a', 0, string_agg(md5(i::text), '') FROM generate_series(1, 400) i"
+    )
+    read = started()
+    sql.execute("UPDATE t SET n = 1")
+    sql.execute("DELETE FROM t")
+    sql.execute("ALTER TABLE t ALTER id TYPE int USING 1")
+    update, _ = read.changes(2)
+    assert update.after == {"id": "a", "n": 1}
+
+
+@pytest.mark.usefixtures("big")
+def test_values_that_must_not_be_read_stop_the_source(
+    sql: psycopg.Connection[Any], reading: Callable[..., Reading]
+) -> None:
+    """A placeholder would stay in the topic when the privilege is given back."""
+    role, database = f"r{uuid.uuid4().hex[:8]}", sql.info.dbname
+    sql.execute(f"CREATE ROLE {role} LOGIN REPLICATION".encode())
+    try:
+        sql.execute(f"GRANT CREATE ON DATABASE {database} TO {role}".encode())
+        sql.execute(f"GRANT SELECT ON t TO {role}".encode())
+        sql.execute("CREATE PUBLICATION own FOR TABLE t")
+        read = reading(user=role, publication="own")
+        read.start()
+        sql.execute("UPDATE t SET n = 1 WHERE id = 0")
+        sql.execute(f"REVOKE SELECT ON t FROM {role}".encode())
+        with pytest.raises(SetupError) as caught:
+            read.changes(1)
+        assert "GRANT SELECT ON" in (caught.value.hint or "")
+        read.source.close()
+    finally:
+        sql.execute(f"DROP OWNED BY {role}".encode())
+        sql.execute(f"DROP ROLE {role}".encode())

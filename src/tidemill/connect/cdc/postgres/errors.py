@@ -25,6 +25,10 @@ class ProtocolError(PermanentCaptureError):
     """The server sent a message that the protocol does not allow. This is a bug on one side."""
 
 
+class AlteredError(SetupError):
+    """A statement does not fit the table: it is gone, or it was altered since it was described."""
+
+
 _PRIVILEGE, _AUTHENTICATION, _FEATURE, _UNDEFINED, _IN_USE = "42501", "28", "0A000", "42", "55006"
 _PREREQUISITE, _LIMIT, _WAL_REMOVED, _NO_DATABASE = "55000", "53400", "58P01", "3D000"
 
@@ -48,7 +52,7 @@ def translated(fault: psycopg.Error, doing: str) -> CaptureError:
     if state == _WAL_REMOVED:
         return PositionLostError(text, hint="Run: tidemill source restart NAME --resnapshot.")
     if state.startswith(_UNDEFINED):
-        return SetupError(text, hint=hint or "Run: tidemill source check NAME.")
+        return AlteredError(text, hint=hint or "Run: tidemill source check NAME.")
     if state == _IN_USE:
         hint = hint or "Another program reads this slot. Stop it, or wait until its session ends."
     return SourceUnavailableError(text, hint=hint)

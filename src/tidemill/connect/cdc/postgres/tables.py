@@ -19,6 +19,7 @@ from tidemill.connect.cdc.postgres.catalog import (
     described,
 )
 from tidemill.connect.cdc.postgres.decoding.messages import Relation
+from tidemill.connect.cdc.postgres.errors import translating
 from tidemill.connect.cdc.postgres.reading.chunks import Reader
 
 
@@ -134,11 +135,18 @@ class Tables:
     def by_keys(
         self, connection: Any
     ) -> Callable[[Table, Sequence[Sequence[Any]], Sequence[str]], list[Row]]:
-        """Return a function that reads rows by their keys."""
+        """Return a function that reads rows by their keys, within the open transaction.
+
+        It raises AlteredError if the table was altered so that it can't. The transaction goes on.
+        """
 
         def read(table: Table, keys: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Row]:
             reader = self.reader(connection, table)
-            return [] if reader is None else reader.by_keys(keys, columns)
+            if reader is None:
+                return []
+            left = {name for name, *_ in reader.columns}.intersection(columns)
+            with translating(f"can't read {table.id}"), connection.transaction():
+                return reader.by_keys(keys, sorted(left))
 
         return read
 

@@ -16,11 +16,18 @@ from tidemill.connect.cdc.contract import Row, Table
 from tidemill.connect.cdc.packed import VALUE_RULE, ColumnRule, PackedRows
 from tidemill.connect.cdc.postgres.catalog import CatalogTable, Published
 from tidemill.connect.cdc.postgres.connection import unchecked_texts
-from tidemill.connect.cdc.postgres.errors import ProtocolError, translated, translating
+from tidemill.connect.cdc.postgres.errors import (
+    AlteredError,
+    ProtocolError,
+    translated,
+    translating,
+)
 from tidemill.connect.cdc.postgres.types import RULES, Convert, Types, array, binary, boolean
 from tidemill.connect.cdc.values import bytes_of
 from tidemill.native import extension
 
+_INVALID = "22"
+"""Class of errors of values, for example a text that is no number."""
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _BYTES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
@@ -217,7 +224,10 @@ class Reader:
         except psycopg.Error as fault:
             raise translated(fault, doing) from None
         if result.status != pq.ExecStatus.TUPLES_OK:
-            raise translated(error_from_result(result), doing)
+            fault = error_from_result(result)
+            if values and (fault.sqlstate or "").startswith(_INVALID):
+                raise AlteredError(f"{doing}: its key has another type now")
+            raise translated(fault, doing)
         return result
 
 

@@ -10,7 +10,7 @@ changes follow, as with values that are stored out of line. Must not know: the s
 from __future__ import annotations
 
 from tidemill.connect.cdc.contract import Change, Table
-from tidemill.connect.cdc.errors import SetupError
+from tidemill.connect.cdc.postgres.errors import AlteredError
 from tidemill.connect.cdc.postgres.reading.toast import Incomplete, ReadByKeys
 
 _KEYS = 500
@@ -22,8 +22,8 @@ def settle(deletes: Incomplete, read: ReadByKeys) -> None:
 
     Args:
         deletes: Deletes of contested keys, with their tables.
-        read: Returns the key and the named columns of the rows with some keys. It raises SetupError
-            if the table or a column does not exist any more: then the deletes stay.
+        read: Returns the key and the named columns of the rows with some keys. After
+            AlteredError, the deletes stay.
     """
     of_table: dict[int, tuple[Table, list[Change]]] = {}
     for change, table in deletes:
@@ -38,7 +38,7 @@ def _settle_some(changes: list[Change], table: Table, read: ReadByKeys) -> None:
     keys = [[(change.before or {}).get(name) for name in table.key] for change in changes]
     try:
         rows = read(table, list({repr(key): key for key in keys}.values()), names)
-    except SetupError:
+    except AlteredError:
         return
     known = {repr([row[name] for name in table.key]): row for row in rows}
     for change, key in zip(changes, keys, strict=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidemill.connect.cdc.contract import Change, Row, Table
-from tidemill.connect.cdc.errors import SetupError
+from tidemill.connect.cdc.postgres.errors import AlteredError
 
 _KEYS = 500
 """Keys in one query."""
@@ -27,8 +27,8 @@ def fill(incomplete: Incomplete, read: ReadByKeys) -> None:
 
     Args:
         incomplete: Changes whose new row lacks values.
-        read: Returns the key and the named columns of the rows with some keys. It raises SetupError
-            if the table or a column does not exist any more: then the rows stay incomplete.
+        read: Returns the key and the named columns of the rows with some keys. After
+            AlteredError, the rows stay incomplete.
     """
     of_table: dict[int, list[tuple[Change, Table]]] = {}
     for each in incomplete:
@@ -53,7 +53,7 @@ def _fill_some(changes: list[Change], table: Table, read: ReadByKeys) -> None:
         return
     try:
         rows = read(table, list(of_key.values()), sorted(missing))
-    except SetupError:
+    except AlteredError:
         return
     known = {repr([row[name] for name in table.key]): row for row in rows}
     for change in changes:
