@@ -339,16 +339,18 @@ class _Url(NamedTuple):
 def _parsed(url: str) -> _Url:
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise AmqpUrlError(f"invalid AMQP URL {url!r}: {error}") from error
-    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+        host, port = parts.hostname, parts.port
+    except ValueError:  # its text can have a part of the password
+        host = None
+    if not host or parts.scheme not in ("amqp", "amqps"):
         raise AmqpUrlError(
-            f"invalid AMQP URL {url!r}", hint="Use amqp://USER:PASSWORD@HOST:PORT/, or amqps://."
+            "invalid AMQP URL (not shown, because it can contain a password)",
+            hint="Use amqp://USER:PASSWORD@HOST:PORT/, or amqps://. In a password, write / as %2F, "
+            "@ as %40 and % as %25.",
         )
     tls = parts.scheme == "amqps"
     return _Url(
-        parts.hostname,
+        host,
         port if port is not None else (5671 if tls else 5672),
         unquote(parts.username or "guest"),
         unquote(parts.password or "guest"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import resource
+import socket
 import struct
 import zlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, cast
 
 import pytest
@@ -33,6 +36,7 @@ from tidemill.connect.cdc.binlog.decoding.scalars import (
     decode_time,
 )
 from tidemill.connect.cdc.binlog.decoding.table_map import ColumnMap, TableMap, parse_table_map
+from tidemill.connect.cdc.binlog.dump import PacketReader
 from tidemill.connect.cdc.errors import PermanentCaptureError, PositionLostError
 from tidemill.connect.cdc.mariadb import dialect
 from tidemill.connect.cdc.mariadb.dialect import GtidPosition, MariaDb, parse_gtid
@@ -237,3 +241,17 @@ def test_a_value_that_can_not_be_decoded_takes_only_its_row() -> None:
         assert row == (None, {"i": number, "e": label, "s": "hi"}, None)
     assert found[1][:2] == (None, {"i": 2, "s": "hi"})
     assert found[1][2] == "column e can't be decoded: list index out of range"
+
+
+def test_packets_are_waited_for_in_a_process_with_many_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as opened:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1200, hard), hard))
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        server, client = map(opened.enter_context, socket.socketpair())
+        number = fcntl.fcntl(client, fcntl.F_DUPFD, 1024)
+        packets = PacketReader(opened.enter_context(socket.socket(fileno=number)), 1)
+        assert not packets.wait(0)
+        server.sendall(b"\x01\0\0\x01x")
+        assert packets.wait(10)
+        assert packets.receive() == [b"x"]

@@ -88,6 +88,22 @@ def test_a_compressed_binary_log_is_read(source: MariaDbSource, execute: Execute
     assert changes[0].after["v"] == "x" * 5000
 
 
+def test_a_statement_with_variables_of_its_own_is_understood(
+    source: MariaDbSource, execute: Execute, shop: str
+) -> None:
+    execute("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (id INT PRIMARY KEY)")
+    source.start(None)
+    execute(
+        "SET STATEMENT lock_wait_timeout=5 FOR TRUNCATE TABLE a",
+        "SET STATEMENT max_statement_time=9 FOR ALTER TABLE b ADD COLUMN v INT DEFAULT 5",
+    )
+    reasons: dict[str, str] = {}
+    while reasons.keys() != {f"{shop}.a", f"{shop}.b"}:
+        batch = source.poll(60)
+        assert batch is not None, reasons
+        reasons |= batch.reasons
+
+
 def test_check_names_what_is_missing_and_the_statement_that_gives_it(
     make_source: MakeSource, shop: str, execute: Execute
 ) -> None:

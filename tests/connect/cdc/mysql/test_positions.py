@@ -10,6 +10,7 @@ import pytest
 
 from tests.connect.cdc.binlog_servers import Execute, MakeSource, poll_all, resumed
 from tests.support.mysql import PASSWORD, USER, MySql
+from tidemill.connect.base.secrets import resolve
 from tidemill.connect.cdc.contract import Capture
 from tidemill.connect.cdc.errors import (
     PermanentCaptureError,
@@ -195,8 +196,9 @@ def test_a_login_over_tcp_uses_tls_or_says_what_it_needs(
     server: MySql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = {"host": "127.0.0.1", "port": server.port, "user": USER, "password": PASSWORD}
-    ca = str(server.data / "ca.pem")
-    secure = MySqlSource(Capture("s", database={**section, "ssl_ca": ca, "ssl_verify": False}))
+    monkeypatch.setenv("MYSQL_CA", str(server.data / "ca.pem"))
+    tls = resolve({"ssl_ca": "${env:MYSQL_CA}", "ssl_verify": False})
+    secure = MySqlSource(Capture("s", database={**section, **tls}))
     secure.tables()
     secure.close()
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:

@@ -46,14 +46,15 @@ class PacketReader:
         self._buffer = bytearray(RECEIVE_BYTES)
         self._filled = 0
         self._number = 1
+        self._poll = select.poll()  # select() takes no file descriptor above 1023
+        self._poll.register(connection, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
         """Return whether data arrives within the time."""
         pending = getattr(self._socket, "pending", None)  # bytes that TLS has decrypted
         if pending is not None and pending():
             return True
-        readable, _, _ = select.select([self._socket], [], [], timeout_s)
-        return bool(readable)
+        return bool(self._poll.poll(max(0.0, timeout_s) * 1000))
 
     def receive(self) -> list[bytes]:
         """Return the next packets, at least one. Blocks until one is complete.

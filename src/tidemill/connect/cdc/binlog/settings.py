@@ -79,7 +79,7 @@ class Settings:
             )
         if not database.get("user"):
             raise DefinitionError("[database] needs a user", hint='For example: user = "tidemill"')
-        tls: dict[str, Any] = {key: str(database[key]) for key in _TLS if database.get(key)}
+        tls: dict[str, Any] = {key: _revealed(database[key]) for key in _TLS if database.get(key)}
         if tls and database.get("ssl_verify", True) is not False:
             tls |= {"ssl_verify_cert": True, "ssl_verify_identity": True}
         default_id = zlib.crc32(f"tidemill source {name}".encode()) & 0x7FFFFFFF | 0x40000000

@@ -147,6 +147,18 @@ class _Reader:
         """Take one of these words, if one is the next."""
         return any(self.take(word) for word in words)
 
+    def skip_behind(self, word: str) -> None:
+        """Take all tokens up to a word that is in no parentheses, and the word."""
+        depth = 0
+        while True:
+            self._look(1)
+            if not self._next:
+                raise _UnreadError
+            token = self._next.pop(0)
+            depth += (token.text == "(") - (token.text == ")")
+            if (token.kind, token.text, depth) == ("word", word, 0):
+                return
+
     def name(self) -> str:
         """Take a name."""
         if not self._is_name():
@@ -180,6 +192,8 @@ def parse_statement(text: str) -> Statement:
 
 
 def _parse(reader: _Reader, text: str) -> Statement:
+    while reader.take("SET", "STATEMENT"):  # of MariaDB: variables for one statement
+        reader.skip_behind("FOR")
     first = reader.word()
     if not reader.take(first):
         return Statement("other")

@@ -137,7 +137,7 @@ class Tables:
     ) -> Callable[[Table, Sequence[Sequence[Any]], Sequence[str]], list[Row]]:
         """Return a function that reads rows by their keys, within the open transaction.
 
-        It raises AlteredError if the table was altered so that it can't. The transaction goes on.
+        It raises AlteredError if the table was altered so that it can't. The transaction continues.
         """
 
         def read(table: Table, keys: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Row]:

@@ -121,7 +121,7 @@ class FrameReader:
     Attributes:
         frame_max: largest frame, as negotiated.
         takes_messages: whether a publish has a content that is assembled. Otherwise it is a METHOD
-            as any other: before the login, nobody gets memory for a message.
+            as any other: before the login, a client gets no memory for a message.
     """
 
     __slots__ = (

@@ -27,7 +27,7 @@ from tidemill.connect.cdc.values import bytes_of
 from tidemill.native import extension
 
 _INVALID = "22"
-"""Class of errors of values, for example a text that is no number."""
+"""Class of errors of values, for example of a text where a number is expected."""
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _BYTES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
@@ -224,10 +224,10 @@ class Reader:
         except psycopg.Error as fault:
             raise translated(fault, doing) from None
         if result.status != pq.ExecStatus.TUPLES_OK:
-            fault = error_from_result(result)
-            if values and (fault.sqlstate or "").startswith(_INVALID):
+            refused = error_from_result(result)
+            if values and (refused.sqlstate or "").startswith(_INVALID):
                 raise AlteredError(f"{doing}: its key has another type now")
-            raise translated(fault, doing)
+            raise translated(refused, doing)
         return result
 
 
