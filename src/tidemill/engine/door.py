@@ -364,6 +364,22 @@ class Publish(Question):
         call.change("check", check)
 
 
+class StillAllowed(Check):
+    """Refuse the call as ``Check``, and let what it starts ask again as long as it lasts."""
+
+    def before(self, call: Call) -> None:
+        """Ask about the name, and pass the check on."""
+        super().before(call)
+        access, name = call.access, call.get(self.path)
+
+        def check() -> bool:
+            # Only a refusal is reported: it is asked before each delivery.
+            allowed = access.allows(self.operation, self.kind, name)
+            return allowed or access.refusal(self.operation, self.kind, name) is None
+
+        call.change("may_read", check)
+
+
 class Declare(Question):
     """Ask for CREATE, and for DESCRIBE in a passive declaration, also where the broker names it."""
 
@@ -414,7 +430,7 @@ class Queues(Part):
     """Queues, exchanges and bindings. A connection can always end, and wait for what it settled."""
 
     publisher = Row(QueueRequests.publisher, Publish(WRITE, EXCHANGE), Question(WRITE, TOPIC))
-    consume = Row(QueueRequests.consume, Check(READ, TOPIC, "queue"))
+    consume = Row(QueueRequests.consume, StillAllowed(READ, TOPIC, "queue"))
     get = Row(QueueRequests.get, Check(READ, TOPIC, "queue"))
     declare_exchange = Row(QueueRequests.declare_exchange, Declare(CREATE, EXCHANGE))
     delete_exchange = Row(QueueRequests.delete_exchange, Check(DELETE, EXCHANGE, "name"))

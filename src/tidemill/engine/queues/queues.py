@@ -34,6 +34,7 @@ from tidemill.engine.queues.errors import (
     UnknownExchangeError,
     UnknownQueueError,
 )
+from tidemill.engine.queues.live.consumers import MayRead
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.state.internal_topics import is_internal
 from tidemill.state.routing.arguments import (
@@ -80,10 +81,20 @@ class QueueRequests:
         self._core.check_running()
         return self._core.publisher(on_settled, check)
 
-    async def consume(self, queue: str, spec: ConsumerSpec, recipient: Recipient) -> Consumer:
+    async def consume(
+        self,
+        queue: str,
+        spec: ConsumerSpec,
+        recipient: Recipient,
+        may_read: MayRead | None = None,
+    ) -> Consumer:
         """Start a consumer.
 
         The first delivery comes in a later turn of the event loop.
+
+        Args:
+            may_read: returns whether the client may still read the queue. It is asked before
+                messages are delivered; a consumer that must not is cancelled.
 
         Raises:
             UnknownQueueError, ResourceLockedError, ConsumerAccessError, InvalidQueueArgumentError
@@ -93,9 +104,11 @@ class QueueRequests:
         live = self._usable(queue, spec.owner)
         if live.policy.is_stream:
             start = values.get("x-stream-offset", "next")
-            return live.add_stream_consumer(spec, recipient, start)
+            return live.add_stream_consumer(spec, recipient, start, may_read)
         priority = values.get("x-priority", 0)
-        return live.add_consumer(spec, recipient, priority if isinstance(priority, int) else 0)
+        return live.add_consumer(
+            spec, recipient, priority if isinstance(priority, int) else 0, may_read
+        )
 
     async def get(self, queue: str, owner: Owner, *, no_ack: bool) -> Got | None:
         """Return the first message that is ready, or None. ``delivery.holder`` settles it.

@@ -39,6 +39,9 @@ class Settling(Protocol):
 
 
 Settle = Callable[[int, int, int, int], None]
+MayRead = Callable[[], bool]
+"""Returns whether a client may still read a queue."""
+REVOKED = "the client must not read the queue any more"
 
 
 class LiveHolder:
@@ -124,9 +127,18 @@ class LiveConsumer(LiveHolder):
         priority: a higher one gets messages first.
         credit: how many messages it takes, while messages are dispatched.
         is_cancelled: whether it gets no messages any more.
+        may_read: returns whether its client may still read; None: always.
     """
 
-    __slots__ = ("_on_cancelled", "credit", "is_cancelled", "priority", "recipient", "spec")
+    __slots__ = (
+        "_on_cancelled",
+        "credit",
+        "is_cancelled",
+        "may_read",
+        "priority",
+        "recipient",
+        "spec",
+    )
 
     def __init__(
         self,
@@ -136,8 +148,10 @@ class LiveConsumer(LiveHolder):
         recipient: Recipient,
         priority: int,
         on_cancelled: Callable[[LiveConsumer], None],
+        may_read: MayRead | None = None,
     ) -> None:
         super().__init__(queue, number)
+        self.may_read = may_read
         self.spec = spec
         self.recipient = recipient
         self.priority = priority
@@ -154,6 +168,12 @@ class LiveConsumer(LiveHolder):
         if not self.is_cancelled:
             self.is_cancelled = True
             self._on_cancelled(self)
+
+    def revoke(self) -> None:
+        """End it because its client must not read any more. What it holds stays out."""
+        if not self.is_cancelled:
+            self.cancel()
+            self.recipient.cancelled(REVOKED)
 
     def release_all(self) -> None:
         """Return everything that it holds: its connection is gone."""

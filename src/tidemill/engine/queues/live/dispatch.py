@@ -251,7 +251,11 @@ class Dispatcher:
             consumers = consumers[:1]
         if after is None:
             for consumer in consumers:
-                consumer.credit = consumer.recipient.credit()
+                if consumer.may_read is None or consumer.may_read():
+                    consumer.credit = consumer.recipient.credit()
+                else:
+                    consumer.credit = 0
+                    self._loop.call_soon(consumer.revoke)
         found = [each for each in consumers if each.credit > 0]
         if len(found) > 1:
             highest = max(each.priority for each in found)

@@ -18,7 +18,7 @@ from tidemill.engine.queues.api import (
     Recipient,
 )
 from tidemill.engine.queues.live.ack_log import AckLog
-from tidemill.engine.queues.live.consumers import LiveConsumer, LiveHolder
+from tidemill.engine.queues.live.consumers import LiveConsumer, LiveHolder, MayRead
 from tidemill.engine.queues.live.dispatch import DELAYED, DROPPED, Counters, Dispatcher
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.stored import Stored, expires_of
@@ -177,24 +177,34 @@ class LiveQueue:
 
     # --- consumers -------------------------------------------------------------------------------
 
-    def add_consumer(self, spec: ConsumerSpec, recipient: Recipient, priority: int) -> LiveConsumer:
+    def add_consumer(
+        self,
+        spec: ConsumerSpec,
+        recipient: Recipient,
+        priority: int,
+        may_read: MayRead | None = None,
+    ) -> LiveConsumer:
         """Add a consumer."""
         if self.consumers and (spec.exclusive or any(c.spec.exclusive for c in self.consumers)):
             raise ConsumerAccessError(f"queue {self.name!r} in exclusive use", self.name)
         consumer = LiveConsumer(
-            self, self._new_owner(), spec, recipient, priority, self.remove_consumer
+            self, self._new_owner(), spec, recipient, priority, self.remove_consumer, may_read
         )
         self.consumers.append(consumer)
         self.wake()
         return consumer
 
     def add_stream_consumer(
-        self, spec: ConsumerSpec, recipient: Recipient, start: object
+        self,
+        spec: ConsumerSpec,
+        recipient: Recipient,
+        start: object,
+        may_read: MayRead | None = None,
     ) -> StreamConsumer:
         """Add a consumer of a stream, which reads from ``start`` on."""
         now_ms = self.clock.now_ms()
         consumer = StreamConsumer(
-            self.name, self.lanes[0], spec, recipient, start, now_ms, self.streams.remove
+            self.name, self.lanes[0], spec, recipient, start, now_ms, self.streams.remove, may_read
         )
         self.streams.append(consumer)
         return consumer

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from tidemill.engine.queues.api import ConsumerSpec, Delivery, Recipient
+from tidemill.engine.queues.live.consumers import REVOKED, MayRead
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.errors import TidemillError
@@ -28,6 +29,7 @@ class StreamConsumer:
     Args:
         start: ``x-stream-offset`` as ``arguments`` checked it.
         on_cancelled: called when the consumer is cancelled.
+        may_read: returns whether its client may still read; None: always.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class StreamConsumer:
         start: object,
         now_ms: int,
         on_cancelled: Callable[[StreamConsumer], None],
+        may_read: MayRead | None = None,
     ) -> None:
+        self._may_read = may_read
         self.spec = spec
         self.recipient = recipient
         self.priority = 0
@@ -92,9 +96,17 @@ class StreamConsumer:
                 await self._event.wait()
                 self._event.clear()
                 position = await self._pump(position)
+                if self._is_revoked():
+                    self.is_cancelled = True
+                    self._on_cancelled(self)
+                    self.recipient.cancelled(REVOKED)
+                    return
         except TidemillError as error:
             logger.error("queue.failed", queue=self._name, error=str(error), hint=error.hint)
             self.recipient.cancelled("the stream can't be read")
+
+    def _is_revoked(self) -> bool:
+        return self._may_read is not None and not self._may_read()
 
     async def _position(self, start: object, now_ms: int) -> int:
         log = self._lane.log
@@ -119,7 +131,7 @@ class StreamConsumer:
 
     async def _pump(self, position: int) -> int:
         """Deliver what there is credit for; return the offset to read next."""
-        while (credit := self.recipient.credit()) > 0:
+        while (credit := self.recipient.credit()) > 0 and not self._is_revoked():
             if not self._read:
                 position = max(position, self._lane.log.log_start_offset)
                 if position >= self._lane.end:
