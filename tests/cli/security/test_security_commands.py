@@ -205,6 +205,20 @@ def test_rules_are_created_listed_explained_and_deleted(line: Users) -> None:
     assert line.run("acl", "delete", "--user", "dora", "--yes").returncode == NOT_FOUND
 
 
+def test_the_name_of_a_user_can_have_a_colon(line: Users) -> None:
+    create_user(line, "svc:carl")
+    line.ok("topic", "create", "colon")
+    login = {"user": "svc:carl", "password": "p"}
+    line.ok("acl", "create", "svc:carl", "read", "topic:colon", "--from", "0:0:0:0:0:0:0:1")
+    assert "colon" not in line.ok("topic", "list", **login)
+    shown = line.ok("acl", "create", "svc:carl", "read", "topic:colon")
+    assert shown == "created: allow User:svc:carl read topic:colon\n"
+    assert "colon" in line.ok("topic", "list", **login)
+    assert "::1" in line.ok("acl", "list", "--user", "svc:carl")
+    line.ok("acl", "delete", "--user", "User:svc:carl", "--yes")
+    assert "colon" not in line.ok("topic", "list", **login)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -213,6 +227,8 @@ def test_rules_are_created_listed_explained_and_deleted(line: Users) -> None:
         ("dora", "read", "topic:"),
         ("dora", "look", "topic:orders"),
         ("User:", "read", "topic:orders"),
+        ("dora", "read", "topic:orders", "--from", "10.0.0.0/8"),
+        ("dora", "read", "topic:orders", "--from", "localhost"),
     ],
 )
 def test_an_invalid_rule_is_a_usage_error(line: Users, arguments: tuple[str, ...]) -> None:

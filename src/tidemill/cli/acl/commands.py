@@ -17,6 +17,7 @@ from tidemill.cli.acl.presets import (
 )
 from tidemill.cli.acl.text import (
     operation_text,
+    parse_host,
     parse_operations,
     parse_principal,
     parse_resource,
@@ -196,7 +197,7 @@ def explain(
         configs = requests.broker_configs(["super.users", "allow.everyone.if.no.acl.found"])
     found = rules.decide(
         principal,
-        host,
+        parse_host(host),
         asked,
         kind,
         name,
@@ -227,15 +228,16 @@ def _rules(
     user: str, operations: str, resource: str, host: str, *, deny: bool, literal: bool
 ) -> list[Rule]:
     kind, pattern, name = parse_resource(resource, literal=literal)
-    principal = parse_principal(user)
+    principal, address = parse_principal(user), parse_host(host)
     return [
-        Rule(kind, pattern, name, principal, host, operation, not deny)
+        Rule(kind, pattern, name, principal, address, operation, not deny)
         for operation in parse_operations(operations)
     ]
 
 
 def _is_wanted(rule: Rule, user: str | None, resource: str | None) -> bool:
-    if user is not None and rule.principal != parse_principal(user):
+    # Other programs can have made rules for principals of another type.
+    if user is not None and rule.principal not in (parse_principal(user), user):
         return False
     if resource is None:
         return True

@@ -5,6 +5,8 @@ This module must not print, and imports no client.
 
 from __future__ import annotations
 
+import ipaddress
+
 from tidemill.cli.output import UsageError
 from tidemill.state.security.types import (
     CLUSTER_NAME,
@@ -24,16 +26,34 @@ KINDS = {
     "user": ResourceKind.USER,
 }
 OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation}
+_USER = "User:"
 _KIND_NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def parse_principal(text: str) -> str:
-    """Return ``User:alice`` for ``alice``, and a principal with a type as it is."""
-    if not text or text.endswith(":"):
+    """Return ``User:alice`` for ``alice`` and for itself.
+
+    ``User`` is the only type that the broker gives. A name can have a colon.
+    """
+    name = text.removeprefix(_USER)
+    if not name:
         raise UsageError(
             f"invalid principal {text!r}", hint="For example alice, or * for everyone."
         )
-    return text if ":" in text else f"User:{text}"
+    return _USER + name
+
+
+def parse_host(text: str) -> str:
+    """Return an address as the broker writes it, or ``*``."""
+    if text == WILDCARD:
+        return text
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise UsageError(
+            f"invalid address {text!r}: a rule names one IP address, or * for all",
+            hint="The broker knows no names of hosts, and rules have no networks.",
+        ) from None
 
 
 def parse_resource(text: str, *, literal: bool = False) -> tuple[ResourceKind, Pattern, str]:
