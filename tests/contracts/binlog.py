@@ -350,6 +350,35 @@ class BinlogContract:
         assert source.reached(batch.position, start)
         assert not source.reached(start, batch.position)
 
+    def test_a_table_that_must_not_be_read_is_not_taken_for_one_that_is_gone(
+        self, make_source: MakeSource, execute: Execute, shop: str
+    ) -> None:
+        """Its snapshot would be skipped, and its rows would be missing when it can be read again."""
+        user = f"'reader_{shop}'@localhost"
+        rights = "REPLICATION SLAVE, REPLICATION CLIENT"
+        execute(
+            "CREATE TABLE a (id INT PRIMARY KEY)",
+            "CREATE TABLE b (id INT PRIMARY KEY)",
+            f"CREATE USER {user} IDENTIFIED BY 'pw'",
+            f"GRANT {rights} ON *.* TO {user}",
+            f"GRANT SELECT ON {shop}.a TO {user}",
+            f"GRANT SELECT ON {shop}.b TO {user}",
+        )
+        try:
+            source = make_source(user=f"reader_{shop}", password="pw")
+            source.start(None)
+            execute(f"REVOKE SELECT ON {shop}.b FROM {user}")
+            assert source.find_table(shop, "a") is not None
+            with pytest.raises(SetupError, match="denied"):
+                source.find_table(shop, "b")
+            execute(f"GRANT SELECT ON {shop}.b TO {user}")
+            assert source.find_table(shop, "b") is not None
+            execute("DROP TABLE b")
+            assert source.find_table(shop, "b") is None
+            assert source.find_table("elsewhere", "b") is None
+        finally:
+            execute(f"DROP USER {user}")
+
     def test_a_stream_resumes_behind_each_batch(
         self, source: BinlogSource, execute: Execute
     ) -> None:

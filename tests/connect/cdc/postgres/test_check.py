@@ -110,6 +110,25 @@ def test_the_statements_give_a_role_what_it_lacks(sql: Sql, dsn: str, role: str)
     sql.execute(f"DROP PUBLICATION tidemill_{read.capture.name}".encode())
 
 
+def test_a_later_table_of_another_role_stops_nothing(sql: Sql, dsn: str, role: str) -> None:
+    sql.execute(f"ALTER ROLE {role} REPLICATION".encode())
+    sql.execute(f"GRANT CREATE ON DATABASE {sql.info.dbname} TO {role}".encode())
+    sql.execute(f"GRANT ALL ON SCHEMA public TO {role}".encode())
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    sql.execute(f"ALTER TABLE t OWNER TO {role}".encode())
+    read = Reading(dsn.replace("user=tidemill", f"user={role}"))
+    read.start()
+    sql.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    sql.execute("INSERT INTO t VALUES (1)")
+    assert [each.after for each in read.look().changes] == [{"id": 1}]
+    assert list(read.source.left_out()) == ["public.later"]
+    (found,) = [each for each in read.source.check() if "does not own public.later" in each.text]
+    sql.execute(found.fix.encode())
+    assert read.look().resync == ["public.later"]
+    assert read.source.left_out() == {}
+    read.source.drop()
+
+
 def test_a_server_without_logical_decoding_is_named(tmp_path_factory: Any) -> None:
     few = {"max_wal_senders": "0", "max_replication_slots": "0", "wal_level": "minimal"}
     with (

@@ -42,8 +42,8 @@ from tidemill.connect.cdc.contract import (
 from tidemill.connect.cdc.errors import SetupError, SourceUnavailableError
 from tidemill.connect.cdc.packed import Changes
 
-_UNREADABLE = (1146, 1814)
-"""The table is gone; its tablespace was discarded."""
+_UNREADABLE = (1049, 1146, 1814)
+"""The database or the table is gone; its tablespace was discarded."""
 
 
 class BinlogSource:
@@ -94,17 +94,23 @@ class BinlogSource:
         }
 
     def find_table(self, schema: str, name: str) -> Table | None:
-        """Return a captured table as it is now; see ``Source.find_table``."""
-        found = self._find_captured(schema, name)
-        return found.table() if found is not None and self._is_readable(found) else None
+        """Return a captured table as it is now; see ``Source.find_table``.
 
-    def _is_readable(self, table: CatalogTable) -> bool:
+        Raises:
+            SetupError: the user must not read it. Then the catalog does not show it either.
+        """
+        if not self._capture.selects(schema, name):
+            return None
+        found = self._find_captured(schema, name)
+        is_readable = self._is_readable(schema, name)
+        return found.table() if found is not None and is_readable else None
+
+    def _is_readable(self, database: str, name: str) -> bool:
         """Return whether a table has rows to read: not after DISCARD TABLESPACE, until IMPORT."""
         with self._typed_errors():
             try:
                 query(
-                    self._connection(),
-                    f"SELECT 1 FROM {quoted(table.database)}.{quoted(table.name)} LIMIT 1",
+                    self._connection(), f"SELECT 1 FROM {quoted(database)}.{quoted(name)} LIMIT 1"
                 )
             except pymysql.err.MySQLError as error:
                 if error.args and error.args[0] in _UNREADABLE:

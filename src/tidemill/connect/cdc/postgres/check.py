@@ -151,7 +151,9 @@ def _publication(catalog: Catalog, capture: Capture, settings: Settings) -> Iter
                 f"{publication.publish_all(name)} If the source has run: tidemill source restart "
                 f"{capture.name} --resnapshot",
             )
-        if not publication.is_own(catalog, name, capture):
+        if publication.is_own(catalog, name, capture):
+            yield from _not_owned(catalog, capture, name)
+        else:
             yield from _unpublished(catalog, capture, name)
         return
     if slot.find(catalog, settings.slot) is not None:
@@ -178,6 +180,18 @@ def _publication(catalog: Catalog, capture: Capture, settings: Settings) -> Iter
             f"the publication {name} does not exist, and {why}",
             statement.as_string(None) + ";",
         )
+
+
+def _not_owned(catalog: Catalog, capture: Capture, name: str) -> Iterator[Finding]:
+    here = {each.oid for each in catalog.published(name) or []}
+    for each in publication.wanted(catalog, capture):
+        if each.oid not in here and not _owns(catalog, each):
+            yield Finding(
+                "warning",
+                f"the role does not own {each.id}, so it can't be added to the publication {name}, "
+                "and is not captured",
+                f"ALTER TABLE {_of(each)} OWNER TO {_quoted(catalog.connection.info.user)};",
+            )
 
 
 def _unpublished(catalog: Catalog, capture: Capture, name: str) -> Iterator[Finding]:

@@ -170,7 +170,7 @@ def reconcile(catalog: Catalog, name: str, capture: Capture) -> bool:
 
     A table is added under a lock that waits for its writers: a transaction that has written to it
     before, and commits after, would be missing in the stream and in a snapshot. If the lock is not
-    free soon, the table is added later.
+    free soon, or the role does not own the table, it is added later, and stops no other.
 
     Returns:
         Whether the publication is as it should be: no table is left for later.
@@ -229,7 +229,11 @@ def _add(catalog: Catalog, name: str, table: CatalogTable) -> bool:
                 connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
                 connection.execute(_statement("LOCK TABLE {1} IN SHARE MODE", name, [table]))
                 connection.execute(_statement("ALTER PUBLICATION {} ADD TABLE {}", name, [table]))
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+        except (
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.InsufficientPrivilege,  # of a table that another role has made
+        ):
             return False
     return True
 
