@@ -353,7 +353,7 @@ class BinlogContract:
     def test_a_table_that_must_not_be_read_is_not_taken_for_one_that_is_gone(
         self, make_source: MakeSource, execute: Execute, shop: str
     ) -> None:
-        """Its snapshot would be skipped, and its rows would be missing when it can be read again."""
+        """Its snapshot would be skipped, and its rows be missing when it can be read again."""
         user = f"'reader_{shop}'@localhost"
         rights = "REPLICATION SLAVE, REPLICATION CLIENT"
         execute(

@@ -380,7 +380,7 @@ class ModelSource(BinlogSource):
         found = self._server.tables.get(name) if database == DATABASE else None
         return None if found is None else found.catalog(name)
 
-    def _is_readable(self, table: CatalogTable) -> bool:
+    def _is_readable(self, database: str, name: str) -> bool:
         return True
 
     def _captured(self) -> list[CatalogTable]:
