@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tidemill.net.budget import Budget
 from tidemill.net.link import Link, Session
-from tidemill.net.listener import Listener
+from tidemill.net.listener import KEEPALIVE, Listener
 from tidemill.settings import Limits, Settings
 from tidemill.settings.section import ListenerSection
 
@@ -128,6 +128,25 @@ async def test_what_is_written_after_the_last_word_is_discarded() -> None:
     await listening.stop(1)
 
     assert [each.has_written for each in sessions] == [True]
+
+
+async def test_the_kernel_looks_whether_a_silent_client_is_still_there() -> None:
+    links: list[Link] = []
+
+    def session(link: Link) -> Session:
+        links.append(link)
+        return FinishedEarly(link)
+
+    listening = Listener(Settings(), Section(port=0), session)
+    reader, writer = await asyncio.open_connection(*await listening.start())
+    writer.write(b"hello")
+    await reader.read()
+    assert links[0]._under is not None
+    accepted = links[0]._under.get_extra_info("socket")
+    assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE["TCP_KEEPIDLE"]
+    writer.close()
+    await listening.stop(1)
 
 
 class FakeLink:

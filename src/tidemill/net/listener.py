@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -29,6 +30,9 @@ RELIEF_SECONDS = 0.1
 WATCH_SECONDS = 5.0
 REPORT_SECONDS = 1.0
 """Shortest time between two reports of refused connections."""
+KEEPALIVE = {"TCP_KEEPIDLE": 300, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 5}
+"""The kernel asks a client that is silent for five minutes whether it is there, for five more. An
+AMQP client can do without heartbeats, and one that has vanished would keep what it has for ever."""
 OTHER_LOOPBACK = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
 """Loopback addresses of the other IP version: clients that connect to localhost try one first."""
 
@@ -117,7 +121,7 @@ class Listener:
             # Each address of a name would get a different free port.
             found = await loop.getaddrinfo(host, 0, type=1)
             host = str(found[0][4][0])
-        server = await loop.create_server(self._accept, host, port, backlog=1024)
+        server = await self._listen(host, port)
         self._servers = [server]
         bound = server.sockets[0].getsockname()
         if self.address[0] in ("127.0.0.1", "localhost") and len(server.sockets) == 1:
@@ -127,11 +131,20 @@ class Listener:
             self._watcher = loop.create_task(self._watch_files())
         return str(bound[0]), int(bound[1])
 
+    async def _listen(self, host: str, port: int) -> asyncio.Server:
+        assert self._loop is not None
+        server = await self._loop.create_server(self._accept, host, port, backlog=1024)
+        for each in server.sockets:  # what is accepted has the same options
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                if hasattr(socket, name):
+                    each.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return server
+
     async def _bind_too(self, host: str, port: int) -> None:
         """Listen on a second address, if the machine has it and it is free."""
-        assert self._loop is not None
         try:
-            second = await self._loop.create_server(self._accept, host, port, backlog=1024)
+            second = await self._listen(host, port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 log.warning(

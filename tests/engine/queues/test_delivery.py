@@ -38,6 +38,23 @@ async def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(
         assert (found.ready, found.unacknowledged, found.acknowledged) == (0, 0, 2)
 
 
+async def test_the_consumers_of_an_empty_queue_cost_nothing(tmp_path: Path) -> None:
+    """A client can have so many that a look at each of them takes a turn of the event loop."""
+    async with connected(tmp_path) as client:
+        await client.declare("jobs")
+        asked: list[int] = []
+        readers = [await client.consume("jobs") for _ in range(3)]
+        for number, reader in enumerate(readers):
+            credit = reader.credit
+            reader.credit = lambda n=number, c=credit: asked.append(n) or c()  # type: ignore[method-assign,misc,func-returns-value]
+        readers[0].consumer.wake()
+        await turns()
+        assert asked == []
+        await client.publish("jobs", b"one")
+        await until(lambda: sum(len(each.got) for each in readers) == 1)
+        assert set(asked) == {0, 1, 2}
+
+
 async def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         await client.declare("jobs")

@@ -201,10 +201,12 @@ class Dispatcher:
 
     def _deliver(self, now_ms: int) -> None:
         """Give messages to consumers."""
+        lanes = self._queue.lanes
+        if all(lane.head() is None for lane in lanes):
+            return  # without a look at each of the consumers, which can be many
         ready = self._with_credit()
         batches: dict[LiveConsumer, list[Delivery]] = {}
         touched: dict[Lane, None] = {}
-        lanes = self._queue.lanes
         at = 0
         while ready and self._left > 0:
             lane = lanes[at]

@@ -185,7 +185,8 @@ class LiveQueue:
         may_read: MayRead | None = None,
     ) -> LiveConsumer:
         """Add a consumer."""
-        if self.consumers and (spec.exclusive or any(c.spec.exclusive for c in self.consumers)):
+        # An exclusive consumer is the only one, so the first says it.
+        if self.consumers and (spec.exclusive or self.consumers[0].spec.exclusive):
             raise ConsumerAccessError(f"queue {self.name!r} in exclusive use", self.name)
         consumer = LiveConsumer(
             self, self._new_owner(), spec, recipient, priority, self.remove_consumer, may_read
