@@ -164,7 +164,10 @@ def list_(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
 
 @app.command()
 def delete(name: Name, yes: Yes = False, dry_run: DryRun = False, brokers: Brokers = LOCAL) -> None:
-    """Delete a user, and end its connections. Rules that name it stay: see acl delete --user."""
+    """Delete a user, and end its connections. Rules that name it stay: see acl delete --user.
+
+    So do its permissions; and a super user is one again if a user of this name is created.
+    """
     from tidemill.cli.user.requests import delete_user, list_users
 
     with requests_to(Cluster.at(brokers)) as requests:
