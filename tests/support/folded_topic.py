@@ -38,6 +38,9 @@ class FoldedTopic:
     def key_of(self, table: Table, row: dict[str, Any]) -> bytes:
         return self._encoder.key_of(table, row)
 
+    def selects(self, table: Table, row: dict[str, Any]) -> bool:
+        return True
+
     def write(self, batch: Batch) -> None:
         for change in batch.changes:
             for record in self._encoder.encode(change):
