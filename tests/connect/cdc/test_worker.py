@@ -19,8 +19,10 @@ from tests.support.spans import recorded
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import read_to_end
 from tidemill.connect.cdc import worker as module
+from tidemill.connect.cdc.definition import parse
 from tidemill.connect.cdc.errors import FencedError, PositionLostError
 from tidemill.connect.cdc.runner import Runner
+from tidemill.connect.cdc.sqlite import SqliteSource
 
 
 def _wait_for(worker: RunningWorker, kafka: Kafka, topic: str, count: int) -> None:
@@ -154,6 +156,17 @@ def test_rows_that_the_rules_do_not_let_in_any_more_leave_the_topic_with_a_new_s
         worker.wait_for_snapshots()
     people = table_of(records_of(kafka, f"{name}.main.people"))
     assert list(people.values()) == [{"id": 1, "country": "DE"}]
+
+
+def test_the_path_of_a_database_can_be_a_reference(
+    database: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    monkeypatch.setenv("SHOPS", str(tmp_path))
+    given = parse({"name": "x", "kind": "sqlite", "database": {"path": "${env:SHOPS}/shop.db"}})
+    source = SqliteSource(given.relative_to(tmp_path / "elsewhere").capture())
+    assert [each.id for each in source.tables()] == ["main.t"]
+    source.close()
 
 
 def test_rules_for_a_table_that_is_not_captured_are_reported(

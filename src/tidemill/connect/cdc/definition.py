@@ -139,8 +139,8 @@ class Definition(StoredSection):
     def relative_to(self, folder: Path) -> Self:
         """Return the definition with a ``database.path`` that is relative to a folder."""
         path = self.database.get("path")
-        if not isinstance(path, str):
-            return self
+        if not isinstance(path, str) or path.startswith("${"):
+            return self  # what a reference gives is not relative to the file
         found = str((folder.absolute() / path).resolve())
         return self.model_copy(update={"database": {**self.database, "path": found}})
 

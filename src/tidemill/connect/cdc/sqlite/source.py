@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tidemill.connect.base.secrets import Secret
 from tidemill.connect.cdc.contract import (
     NO_KEY,
     Batch,
@@ -83,10 +84,11 @@ class SqliteSource:
                 f"unknown option {unknown[0]!r} in [database] of a SQLite source",
                 hint=f"Known options: {', '.join(sorted(_OPTIONS))}.",
             )
-        if not isinstance(options.get("path"), str):
+        path = options.get("path")
+        if not isinstance(path, str):
             raise DefinitionError("a SQLite source needs [database] path", hint='path = "shop.db"')
         self._capture = capture
-        self._path = Path(options["path"])
+        self._path = Path(path.reveal() if isinstance(path, Secret) else path)
         self._trust = bool(options.get("trust_expression_indexes", False))
         self._batch = int(options.get("batch_rows", _BATCH))
         self._busy_s = float(options.get("busy_timeout_s", _BUSY_S))
