@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.engine.queues.harness import running
+from tests.engine.support import running
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues import declarations
 from tidemill.engine.queues.api import Consumer, ConsumerSpec, Delivery, Message, Owner, QueueSpec

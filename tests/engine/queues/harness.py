@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from tests.engine.support import running, until
 from tidemill.clock import Clock
 from tidemill.engine.engine import Engine
 from tidemill.engine.queues.api import (
@@ -19,19 +20,16 @@ from tidemill.engine.queues.api import (
     QueueInfo,
     QueueSpec,
 )
-from tidemill.settings import Settings
-
-DEADLINE_S = 60.0
+from tidemill.engine.queues.live.queue import LiveQueue
 
 
 class Client:
     """One connection: publishes with confirms, and consumes."""
 
-    def __init__(self, engine: Engine, name: str = "client") -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.queues = engine.door().queues
-        self.owner = Owner(name)
-        self.refused: list[int] = []
+        self.owner = Owner("client")
         self._tag = 0
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         self.publisher = self.queues.publisher(self._settled)
@@ -81,6 +79,12 @@ class Client:
         spec = QueueSpec(arguments=arguments or {}, **options)
         return await self.queues.declare_queue(name, spec, self.owner)
 
+    async def declare_jobs(self, arguments: dict[str, object] | None = None) -> None:
+        """Declare the queue ``jobs``, and ``dead``, which gets its dead letters."""
+        letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        await self.declare("dead")
+        await self.declare("jobs", {**letters, **(arguments or {})})
+
     async def consume(
         self,
         queue: str,
@@ -105,6 +109,10 @@ class Client:
         while (delivery := await self.get(queue, no_ack=True)) is not None:
             values.append(bytes(delivery.value))
         return values
+
+    def live(self, queue: str) -> LiveQueue:
+        """Return a queue at work."""
+        return self.engine._queues.registry.get(queue)
 
     def ready(self, queue: str) -> int:
         """Return how many messages wait."""
@@ -163,19 +171,6 @@ class Reader:
         self.consumer.reject(deliveries)
 
 
-async def until(condition: Callable[[], bool], what: Callable[[], str] = lambda: "") -> None:
-    """Wait for a condition.
-
-    Raises:
-        AssertionError: it does not hold in time.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE_S
-    while not condition():
-        assert loop.time() < deadline, f"the condition did not hold: {what()}"
-        await asyncio.sleep(0.001)
-
-
 async def turns(count: int = 5) -> None:
     """Let the event loop run a few turns, for what must not happen."""
     for _ in range(count):
@@ -183,22 +178,13 @@ async def turns(count: int = 5) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    folder: Path, clock: Clock | None = None, **settings: object
-) -> AsyncIterator[Engine]:
-    """Run a broker."""
-    engine = Engine(Settings.model_validate({"data_dir": folder, **settings}), clock=clock)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
-
-
-@contextlib.asynccontextmanager
 async def connected(
-    folder: Path, clock: Clock | None = None, **settings: object
+    folder: Path, clock: Clock | None = None, *, strict: bool = False
 ) -> AsyncIterator[Client]:
-    """Run a broker, and connect to it."""
-    async with running(folder, clock, **settings) as engine:
+    """Run a broker, and connect to it.
+
+    Args:
+        strict: unknown arguments of queues are refused.
+    """
+    async with running(folder, clock=clock, queues={"strict_arguments": strict}) as engine:
         yield Client(engine)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, connected, turns, until
-from tidemill.engine.engine import Engine
+from tests.engine.queues.harness import Client, connected, turns
+from tests.engine.support import until
 from tidemill.engine.queues import publish
 from tidemill.engine.queues.live import lane as lanes
 from tidemill.log.errors import InvalidRecordError
@@ -17,13 +17,11 @@ from tidemill.state.queues.format import WaitingBytes, decode_waiting, encode_wa
 BOUND: dict[str, object] = {"x-max-length-bytes": 1000, "x-overflow": "reject-publish"}
 
 
-def waiting(engine: Engine) -> int:
-    return engine._queues.registry.get("jobs").ready_bytes
+def waiting(client: Client) -> int:
+    return client.live("jobs").ready_bytes
 
 
-async def test_the_bytes_survive_restarts_with_acknowledgements_in_between(
-    tmp_path: Path,
-) -> None:
+async def test_the_bytes_survive_restarts_with_acknowledgements_in_between(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         await client.declare("jobs", BOUND)
         await client.publish("jobs", *(bytes(100) for _ in range(6)))
@@ -33,12 +31,12 @@ async def test_the_bytes_survive_restarts_with_acknowledgements_in_between(
         await client.queues.stored()
         await client.publish("jobs", bytes(50))
     async with connected(tmp_path) as client:
-        assert waiting(client.engine) == 450
+        assert waiting(client) == 450
         assert await client.publish("jobs", bytes(550), bytes(1)) == [True, False]
         assert len(await client.drain("jobs")) == 6
-        await until(lambda: waiting(client.engine) == 0)
+        await until(lambda: waiting(client) == 0)
     async with connected(tmp_path) as client:
-        assert waiting(client.engine) == 0
+        assert waiting(client) == 0
         assert await client.publish("jobs", bytes(1000), bytes(1)) == [True, False]
 
 
@@ -52,7 +50,7 @@ async def test_any_history_gives_the_same_bytes_after_a_restart(
 
     async def live_through(client: Client) -> None:
         await client.declare("jobs", {"x-max-length-bytes": 1 << 30})
-        assert waiting(client.engine) == sum(left)
+        assert waiting(client) == sum(left)
         for _ in range(20):
             sizes = [dice.randrange(100) for _ in range(dice.randrange(4))]
             await client.publish("jobs", *(bytes(size) for size in sizes))
@@ -69,7 +67,7 @@ async def test_any_history_gives_the_same_bytes_after_a_restart(
             for got in reader.got:  # what came while the others were settled
                 reader.release([got])
             reader.got.clear()
-            assert waiting(client.engine) == sum(left)
+            assert waiting(client) == sum(left)
             if dice.random() < 0.1:
                 await client.queues.purge("jobs", client.owner)
                 left.clear()
@@ -81,20 +79,19 @@ async def test_any_history_gives_the_same_bytes_after_a_restart(
 
 
 async def test_a_topic_with_a_long_history_counts_its_bytes_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     monkeypatch.setattr(lanes, "COUNTED_BYTES", 2000)
-    async with connected(tmp_path) as client:
-        await client.declare("other")
-        await client.publish("other", *(bytes(100) for _ in range(30)))
-        live = client.engine._queues.registry.get("other")
-        live.lanes[0].count_bytes()
-        assert 3000 <= live.ready_bytes <= 4500
-        await client.engine.records.delete_before("other", 0, 15)
-        assert 1500 <= live.ready_bytes <= 2250
-        assert len(await client.drain("other")) == 15
-        await client.queues.stored()
-        assert live.ready_bytes == 0
+    await client.declare("other")
+    await client.publish("other", *(bytes(100) for _ in range(30)))
+    live = client.live("other")
+    live.lanes[0].count_bytes()
+    assert 3000 <= live.ready_bytes <= 4500
+    await client.engine.records.delete_before("other", 0, 15)
+    assert 1500 <= live.ready_bytes <= 2250
+    assert len(await client.drain("other")) == 15
+    await client.queues.stored()
+    assert live.ready_bytes == 0
 
 
 def test_the_stored_form() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, connected, running, until
+from tests.engine.queues.harness import Client, connected
+from tests.engine.support import until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewRecord, NewTopic
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
@@ -48,29 +49,28 @@ async def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path
         assert await client.drain("kept") == [b"2"]
 
 
-async def test_reserved_and_invalid_names(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        queues = client.queues
-        await client.declare("jobs")
-        for name in ("amq.mine", "__consumer_offsets"):
-            with pytest.raises(ReservedNameError):
-                await client.declare(name)
-        for name in ("", "amq.direct2"):
-            with pytest.raises(ReservedNameError):
-                await queues.declare_exchange(name, ExchangeSpec("direct"))
-        await queues.declare_exchange("amq.direct", ExchangeSpec("direct"))  # it is the same
-        with pytest.raises(PreconditionError):
-            await queues.declare_exchange("amq.direct", ExchangeSpec("fanout"))
-        with pytest.raises(UnknownExchangeTypeError):
-            await queues.declare_exchange("x", ExchangeSpec("psychic"))
+async def test_reserved_and_invalid_names(client: Client) -> None:
+    queues = client.queues
+    await client.declare("jobs")
+    for name in ("amq.mine", "__consumer_offsets"):
         with pytest.raises(ReservedNameError):
-            await queues.delete_exchange("amq.topic")
+            await client.declare(name)
+    for name in ("", "amq.direct2"):
         with pytest.raises(ReservedNameError):
-            await queues.bind("jobs", "", "k", {}, client.owner)
-        with pytest.raises(InvalidQueueNameError):
-            await client.declare("x" * 256)
-        with pytest.raises(UnknownQueueError):
-            await client.consume("__consumer_offsets")
+            await queues.declare_exchange(name, ExchangeSpec("direct"))
+    await queues.declare_exchange("amq.direct", ExchangeSpec("direct"))  # it is the same
+    with pytest.raises(PreconditionError):
+        await queues.declare_exchange("amq.direct", ExchangeSpec("fanout"))
+    with pytest.raises(UnknownExchangeTypeError):
+        await queues.declare_exchange("x", ExchangeSpec("psychic"))
+    with pytest.raises(ReservedNameError):
+        await queues.delete_exchange("amq.topic")
+    with pytest.raises(ReservedNameError):
+        await queues.bind("jobs", "", "k", {}, client.owner)
+    with pytest.raises(InvalidQueueNameError):
+        await client.declare("x" * 256)
+    with pytest.raises(UnknownQueueError):
+        await client.consume("__consumer_offsets")
 
 
 async def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_path: Path) -> None:
@@ -84,105 +84,98 @@ async def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_pa
             assert await client.drain(name) == [name.encode()]
 
 
-async def test_the_broker_chooses_a_name(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        one, other = await client.declare(""), await client.declare("", exclusive=True)
-        assert one.name.startswith("amq.gen-")
-        assert one.name != other.name
-        again = await client.queues.declare_queue(one.name, QueueSpec(), client.owner, passive=True)
-        assert again.name == one.name
+async def test_the_broker_chooses_a_name(client: Client) -> None:
+    one, other = await client.declare(""), await client.declare("", exclusive=True)
+    assert one.name.startswith("amq.gen-")
+    assert one.name != other.name
+    again = await client.queues.declare_queue(one.name, QueueSpec(), client.owner, passive=True)
+    assert again.name == one.name
 
 
-async def test_deletion_with_conditions(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        queues, owner = client.queues, client.owner
-        await client.declare("jobs")
-        await client.publish("jobs", b"1", b"2")
-        with pytest.raises(QueueNotEmptyError):
-            await queues.delete_queue("jobs", owner, if_empty=True)
-        reader = await client.consume("jobs", prefetch=1)
-        with pytest.raises(QueueInUseError):
-            await queues.delete_queue("jobs", owner, if_unused=True)
-        (out,) = await reader.wait(1)
-        assert await queues.delete_queue("jobs", owner) == 1
-        assert reader.ended == ["the queue was deleted"]
-        reader.acknowledge([out])  # too late, and harmless
-        assert await queues.delete_queue("jobs", owner) == 0
-        assert client.send("jobs", b"3") is None
-        assert (await client.declare("jobs")).messages == 0
+async def test_deletion_with_conditions(client: Client) -> None:
+    queues, owner = client.queues, client.owner
+    await client.declare("jobs")
+    await client.publish("jobs", b"1", b"2")
+    with pytest.raises(QueueNotEmptyError):
+        await queues.delete_queue("jobs", owner, if_empty=True)
+    reader = await client.consume("jobs", prefetch=1)
+    with pytest.raises(QueueInUseError):
+        await queues.delete_queue("jobs", owner, if_unused=True)
+    (out,) = await reader.wait(1)
+    assert await queues.delete_queue("jobs", owner) == 1
+    assert reader.ended == ["the queue was deleted"]
+    reader.acknowledge([out])  # too late, and harmless
+    assert await queues.delete_queue("jobs", owner) == 0
+    assert client.send("jobs", b"3") is None
+    assert (await client.declare("jobs")).messages == 0
 
 
-async def test_purge_drops_what_is_ready_and_leaves_what_is_out(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        await client.declare("jobs")
-        await client.publish("jobs", *[b"%d" % n for n in range(20)])
-        reader = await client.consume("jobs", prefetch=4)
-        got = await reader.wait(4)
-        reader.consumer.cancel()
-        reader.release([got[1]])
-        assert await client.queues.purge("jobs", client.owner) == 17
-        found = client.queues.describe("jobs")
-        assert (found.ready, found.unacknowledged) == (0, 3)
-        reader.release([got[0]])
-        await client.publish("jobs", b"new")
-        assert await client.drain("jobs") == [b"0", b"new"]
+async def test_purge_drops_what_is_ready_and_leaves_what_is_out(client: Client) -> None:
+    await client.declare("jobs")
+    await client.publish("jobs", *[b"%d" % n for n in range(20)])
+    reader = await client.consume("jobs", prefetch=4)
+    got = await reader.wait(4)
+    reader.consumer.cancel()
+    reader.release([got[1]])
+    assert await client.queues.purge("jobs", client.owner) == 17
+    found = client.queues.describe("jobs")
+    assert (found.ready, found.unacknowledged) == (0, 3)
+    reader.release([got[0]])
+    await client.publish("jobs", b"new")
+    assert await client.drain("jobs") == [b"0", b"new"]
 
 
-async def test_auto_delete_follows_the_last_consumer_and_the_last_binding(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        await client.declare("jobs", auto_delete=True)
-        await client.queues.declare_exchange("x", ExchangeSpec("fanout", auto_delete=True))
-        await client.queues.bind("jobs", "x", "", {}, client.owner)
-        reader = await client.consume("jobs")
-        other = await client.consume("jobs")
-        reader.consumer.cancel()
-        await client.publish("jobs", b"1")
-        other.consumer.cancel()
-        await until(lambda: "x" not in dict(client.queues.exchanges()))
-        with pytest.raises(UnknownQueueError):
-            client.queues.describe("jobs")
+async def test_auto_delete_follows_the_last_consumer_and_the_last_binding(client: Client) -> None:
+    await client.declare("jobs", auto_delete=True)
+    await client.queues.declare_exchange("x", ExchangeSpec("fanout", auto_delete=True))
+    await client.queues.bind("jobs", "x", "", {}, client.owner)
+    reader = await client.consume("jobs")
+    other = await client.consume("jobs")
+    reader.consumer.cancel()
+    await client.publish("jobs", b"1")
+    other.consumer.cancel()
+    await until(lambda: "x" not in dict(client.queues.exchanges()))
+    with pytest.raises(UnknownQueueError):
+        client.queues.describe("jobs")
 
 
-async def test_internal_exchanges_are_reached_by_bindings_only(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        queues = client.queues
-        await queues.declare_exchange("inside", ExchangeSpec("fanout", internal=True))
-        await client.declare("jobs")
-        await queues.bind("jobs", "inside", "", {}, client.owner)
-        await queues.bind_exchange("amq.topic", "inside", "in.*", {})
-        with pytest.raises(InternalExchangeError):
-            client.send("k", exchange="inside")
-        assert await client.publish("in.x", b"1", exchange="amq.topic") == [True]
-        assert client.send("out.x", b"1", exchange="amq.topic") is None
-        await queues.unbind_exchange("amq.topic", "inside", "in.*", {})
-        assert client.send("in.x", b"2", exchange="amq.topic") is None
-        with pytest.raises(UnknownExchangeError):
-            await queues.bind_exchange("amq.topic", "missing", "", {})
-        assert await client.drain("jobs") == [b"1"]
+async def test_internal_exchanges_are_reached_by_bindings_only(client: Client) -> None:
+    queues = client.queues
+    await queues.declare_exchange("inside", ExchangeSpec("fanout", internal=True))
+    await client.declare("jobs")
+    await queues.bind("jobs", "inside", "", {}, client.owner)
+    await queues.bind_exchange("amq.topic", "inside", "in.*", {})
+    with pytest.raises(InternalExchangeError):
+        client.send("k", exchange="inside")
+    assert await client.publish("in.x", b"1", exchange="amq.topic") == [True]
+    assert client.send("out.x", b"1", exchange="amq.topic") is None
+    await queues.unbind_exchange("amq.topic", "inside", "in.*", {})
+    assert client.send("in.x", b"2", exchange="amq.topic") is None
+    with pytest.raises(UnknownExchangeError):
+        await queues.bind_exchange("amq.topic", "missing", "", {})
+    assert await client.drain("jobs") == [b"1"]
 
 
-async def test_headers_and_more_keys_route(tmp_path: Path) -> None:
-    async with connected(tmp_path) as client:
-        for name in ("a", "b"):
-            await client.declare(name)
-        await client.queues.bind("a", "amq.headers", "", {"x-match": "any", "k": 1}, client.owner)
-        await client.publish("", b"1", exchange="amq.headers", routing_headers={"k": 1})
-        assert client.send("", b"2", exchange="amq.headers", routing_headers={"k": 2}) is None
-        await client.publish("a", b"3", more_keys=["b", "a"])
-        assert await client.drain("a") == [b"1", b"3"]
-        assert await client.drain("b") == [b"3"]
+async def test_headers_and_more_keys_route(client: Client) -> None:
+    for name in ("a", "b"):
+        await client.declare(name)
+    await client.queues.bind("a", "amq.headers", "", {"x-match": "any", "k": 1}, client.owner)
+    await client.publish("", b"1", exchange="amq.headers", routing_headers={"k": 1})
+    assert client.send("", b"2", exchange="amq.headers", routing_headers={"k": 2}) is None
+    await client.publish("a", b"3", more_keys=["b", "a"])
+    assert await client.drain("a") == [b"1", b"3"]
+    assert await client.drain("b") == [b"3"]
 
 
 # --- one log, many protocols ---------------------------------------------------------------------
 
 
 async def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        await engine.topics.create([NewTopic("orders", 3)])
+    async with connected(tmp_path) as client:
+        await client.engine.topics.create([NewTopic("orders", 3)])
         for partition in range(3):
             records = [NewRecord(b"k", b"%d-%d" % (partition, n)) for n in range(4)]
-            await append_records(engine, "orders", partition, records)
-        client = Client(engine)
+            await append_records(client.engine, "orders", partition, records)
         reader = await client.consume("orders", prefetch=5)
         got = await reader.wait(5)
         reader.consumer.cancel()
@@ -201,23 +194,20 @@ async def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
 
 
 async def test_segments_whose_messages_are_done_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     monkeypatch.setattr("tidemill.engine.queues.declarations.SEGMENT_BYTES", 1 << 20)
-    async with connected(tmp_path) as client:
-        await client.declare("jobs")
-        await client.declare("kept", {"x-retain": -1})
-        for queue in ("jobs", "kept"):
-            for _ in range(5):
-                await client.publish(queue, *[bytes(10_000) for _ in range(60)])
-            reader = await client.consume(queue, prefetch=1000)
-            reader.acknowledge(await reader.wait(300))
-        log = client.engine._store.partitions[
-            client.engine._queues.registry.get("jobs").lanes[0].log.tp
-        ]
-        await until(lambda: log.log_start_offset > 0)
-        await until(lambda: log.size_bytes < 2 << 20)
-        kept = client.engine._queues.registry.get("kept").lanes[0]
-        await until(lambda: kept.stored_start == 300)
-        assert kept.log.log_start_offset == 0
-        assert kept.log.size_bytes > 2_900_000
+    await client.declare("jobs")
+    await client.declare("kept", {"x-retain": -1})
+    for queue in ("jobs", "kept"):
+        for _ in range(5):
+            await client.publish(queue, *[bytes(10_000) for _ in range(60)])
+        reader = await client.consume(queue, prefetch=1000)
+        reader.acknowledge(await reader.wait(300))
+    log = client.live("jobs").lanes[0].log
+    await until(lambda: log.log_start_offset > 0)
+    await until(lambda: log.size_bytes < 2 << 20)
+    kept = client.live("kept").lanes[0]
+    await until(lambda: kept.stored_start == 300)
+    assert kept.log.log_start_offset == 0
+    assert kept.log.size_bytes > 2_900_000

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.queues.harness import connected, turns, until
+from tests.engine.queues.harness import Client, connected, turns
+from tests.engine.support import until
 from tidemill.engine.internal_topics import QUEUE_STATE
 from tidemill.engine.queues import declarations, disk_space
 from tidemill.engine.queues.live import ack_log
@@ -46,35 +47,33 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return found
 
 
-async def test_publishers_wait_until_there_is_space(tmp_path: Path, disk: Disk) -> None:
-    async with connected(tmp_path) as client:
-        await client.declare("q")
-        assert await client.publish("q", b"a") == [True]
-        assert client.publisher.hold_ms() == 0
-        disk.refuses.add("q")
-        disk.free = disk_space.RESERVED_BYTES - 1
-        assert await client.publish("q", b"b") == [False]
-        assert client.publisher.hold_ms() > 0
-        assert client.publisher.is_disk_full
-        disk.refuses.clear()
-        assert client.publisher.hold_ms() > 0
-        disk.free = disk_space.RESERVED_BYTES
-        assert client.publisher.hold_ms() == 0
-        assert not client.publisher.is_disk_full
-        assert await client.publish("q", b"c") == [True]
-        assert await client.drain("q") == [b"a", b"c"]
+async def test_publishers_wait_until_there_is_space(disk: Disk, client: Client) -> None:
+    await client.declare("q")
+    assert await client.publish("q", b"a") == [True]
+    assert client.publisher.hold_ms() == 0
+    disk.refuses.add("q")
+    disk.free = disk_space.RESERVED_BYTES - 1
+    assert await client.publish("q", b"b") == [False]
+    assert client.publisher.hold_ms() > 0
+    assert client.publisher.is_disk_full
+    disk.refuses.clear()
+    assert client.publisher.hold_ms() > 0
+    disk.free = disk_space.RESERVED_BYTES
+    assert client.publisher.hold_ms() == 0
+    assert not client.publisher.is_disk_full
+    assert await client.publish("q", b"c") == [True]
+    assert await client.drain("q") == [b"a", b"c"]
 
 
-async def test_messages_leave_space_for_acknowledgements(tmp_path: Path, disk: Disk) -> None:
-    async with connected(tmp_path) as client:
-        await client.declare("q")
-        assert await client.publish("q", b"a") == [True]
-        disk.free = disk_space.RESERVED_BYTES - 1
-        assert await client.publish("q", b"b") == [False]
-        assert disk.refused == 0  # it was not tried
-        reader = await client.consume("q")
-        reader.acknowledge(await reader.wait(1))
-        await client.queues.stored()
+async def test_messages_leave_space_for_acknowledgements(disk: Disk, client: Client) -> None:
+    await client.declare("q")
+    assert await client.publish("q", b"a") == [True]
+    disk.free = disk_space.RESERVED_BYTES - 1
+    assert await client.publish("q", b"b") == [False]
+    assert disk.refused == 0  # it was not tried
+    reader = await client.consume("q")
+    reader.acknowledge(await reader.wait(1))
+    await client.queues.stored()
 
 
 async def test_what_is_done_is_freed_although_that_can_not_be_stored(
@@ -88,7 +87,7 @@ async def test_what_is_done_is_freed_although_that_can_not_be_stored(
         got = await reader.wait(100)
         disk.refuses.add(QUEUE_STATE.topic)
         reader.acknowledge(got[:90])
-        log = client.engine._queues.registry.get("q").lanes[0].log
+        log = client.live("q").lanes[0].log
         await until(lambda: log.log_start_offset > 50)
         assert log.log_start_offset <= 90
         before = disk.refused
@@ -110,7 +109,7 @@ async def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
         got = await reader.wait(100)
         disk.refuses.add(QUEUE_STATE.topic)  # until the end: no acknowledgement is ever stored
         reader.acknowledge(got[:60])
-        log = client.engine._queues.registry.get("q").lanes[0].log
+        log = client.live("q").lanes[0].log
         await until(lambda: log.log_start_offset > 20)
     disk.refuses.clear()
     async with connected(tmp_path) as client:

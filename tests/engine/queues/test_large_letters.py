@@ -8,63 +8,45 @@ from pathlib import Path
 import pytest
 import structlog
 
-from tests.engine.queues.harness import Client, connected, until
+from tests.engine.queues.harness import Client, connected
+from tests.engine.support import until
 from tidemill.engine.queues import letters
-from tidemill.engine.queues.api import DEATHS_HEADER, Header
+from tidemill.engine.queues.api import DEATHS_HEADER
 
-TO_DEAD: dict[str, object] = {
-    "x-dead-letter-exchange": "",
-    "x-dead-letter-routing-key": "dead",
-}
 VALUE = bytes(4000)
 
 
-def died_before(count: int) -> Header:
-    deaths = [{"queue": f"{n}", "reason": "rejected", "keys": ["k" * 200]} for n in range(count)]
-    return DEATHS_HEADER, json.dumps(deaths).encode()
-
-
-async def rejected(client: Client, *headers: Header) -> None:
-    """Publish a message and reject it."""
-    await client.declare("dead")
-    await client.declare("jobs", TO_DEAD)
-    await client.publish("jobs", VALUE, headers=headers)
-    reader = await client.consume("jobs")
-    reader.reject(await reader.wait(1))
-
-
 async def test_the_oldest_deaths_are_left_out_if_there_is_no_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", 10_000)
-    async with connected(tmp_path) as client:
-        await rejected(client, died_before(40))
-        reader = await client.consume("dead")
-        (letter,) = await reader.wait(1)
-        found = dict(letter.headers)[DEATHS_HEADER]
-        assert found is not None
-        names = [each["queue"] for each in json.loads(found)]
-        assert names == ["jobs", *(f"{n}" for n in range(len(names) - 1))]
-        assert 1 < len(names) < 40
-        assert letter.value == VALUE
+    before = [{"queue": f"{n}", "reason": "rejected", "keys": ["k" * 200]} for n in range(40)]
+    await client.declare_jobs()
+    await client.publish("jobs", VALUE, headers=[(DEATHS_HEADER, json.dumps(before).encode())])
+    reader = await client.consume("jobs")
+    reader.reject(await reader.wait(1))
+    reader = await client.consume("dead")
+    (letter,) = await reader.wait(1)
+    found = dict(letter.headers)[DEATHS_HEADER]
+    assert found is not None
+    names = [each["queue"] for each in json.loads(found)]
+    assert names == ["jobs", *(f"{n}" for n in range(len(names) - 1))]
+    assert 1 < len(names) < 40
+    assert letter.value == VALUE
 
 
 async def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(letters, "RETRY_S", 0.001)
-    lines: list[dict[str, object]] = []
     async with connected(tmp_path) as client:
-        lane_limit = "tidemill.log.format.validate.BUILT_BYTES"
-        with monkeypatch.context() as patch, structlog.testing.capture_logs() as found:
-            await client.declare("dead")
-            await client.declare("jobs", TO_DEAD)
-            await client.publish("jobs", VALUE)
-            patch.setattr(lane_limit, 3000)
+        await client.declare_jobs()
+        await client.publish("jobs", VALUE)
+        with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
+            patch.setattr("tidemill.log.format.validate.BUILT_BYTES", 3000)
             reader = await client.consume("jobs")
             reader.reject(await reader.wait(1))
-            await until(lambda: any(e["event"] == "queue.letter_too_large" for e in found))
-            lines.extend(dict(each) for each in found)
+            await until(lambda: any(e["event"] == "queue.letter_too_large" for e in lines))
         info = client.queues.describe("jobs")
         assert (info.ready, info.unacknowledged, client.ready("dead")) == (0, 0, 0)
         reader.consumer.cancel()

@@ -3,67 +3,62 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, running, until
-from tidemill.engine.engine import Engine
+from tests.engine.queues.harness import Client
+from tests.engine.support import until
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.queues.live import ack_log
 from tidemill.log.errors import DiskFullError
 
 
-async def acknowledged(engine: Engine, count: int) -> Client:
+async def acknowledge(client: Client, count: int) -> None:
     """Publish messages and acknowledge them."""
-    client = Client(engine)
     await client.declare("q")
     await client.publish("q", *(b"%d" % n for n in range(count)))
     reader = await client.consume("q")
     reader.acknowledge(await reader.wait(count))
-    return client
 
 
-async def test_what_was_settled_is_on_disk(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        client = await acknowledged(engine, 3)
-        lane = engine._queues.registry.get("q").lanes[0]
-        assert lane.stored_start == 0
-        await client.queues.stored()
-        assert lane.stored_start == 3
-        await client.queues.stored()  # there is nothing to write
+async def test_what_was_settled_is_on_disk(client: Client) -> None:
+    await acknowledge(client, 3)
+    lane = client.live("q").lanes[0]
+    assert lane.stored_start == 0
+    await client.queues.stored()
+    assert lane.stored_start == 3
+    await client.queues.stored()  # there is nothing to write
 
 
 async def test_it_waits_until_a_full_disk_takes_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
-    async with running(tmp_path) as engine:
-        client = await acknowledged(engine, 3)
-        log = engine._queues._ack_log._state_log.log
-        refused = 0
+    await acknowledge(client, 3)
+    log = client.engine._queues._ack_log._state_log.log
+    refused = 0
 
-        def refuse(*_: object, **__: object) -> None:
-            nonlocal refused
-            refused += 1
-            raise DiskFullError("no space left on device")
+    def refuse(*_: object, **__: object) -> None:
+        nonlocal refused
+        refused += 1
+        raise DiskFullError("no space left on device")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(type(log), "append", refuse)
-            waiting = asyncio.ensure_future(client.queues.stored())
-            await until(lambda: refused >= 3)
-            assert not waiting.done()
-        await waiting
-        assert engine._queues.registry.get("q").lanes[0].stored_start == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(type(log), "append", refuse)
+        waiting = asyncio.ensure_future(client.queues.stored())
+        await until(lambda: refused >= 3)
+        assert not waiting.done()
+    await waiting
+    assert client.live("q").lanes[0].stored_start == 3
 
 
 async def test_a_stop_of_the_broker_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path) as engine:
-        client = await acknowledged(engine, 1)
-        monkeypatch.setattr(engine._queues._ack_log, "when_stored", lambda done: None)
-        waiting = asyncio.ensure_future(client.queues.stored())
-        await asyncio.sleep(0)
+    await acknowledge(client, 1)
+    monkeypatch.setattr(client.engine._queues._ack_log, "when_stored", lambda done: None)
+    waiting = asyncio.ensure_future(client.queues.stored())
+    await asyncio.sleep(0)
+    await client.engine.stop()
     with pytest.raises(BrokerStoppingError):
         await waiting

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.queues.harness import running, until
+from tests.engine.support import running, until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
