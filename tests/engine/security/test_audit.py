@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engine.support import running
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logged import logged
 from tidemill.clock import ManualClock
 from tidemill.engine.authorize import TOPIC, Operation, Principal, Resource
-from tidemill.engine.engine import Engine
 from tidemill.engine.errors import TopicAuthorizationError
 from tidemill.engine.security import audit
 from tidemill.engine.security.audit import AuditLog, printable
-from tidemill.settings import Settings
 
 ALICE, BOB = Principal("alice"), Principal("bob")
 T = Resource(TOPIC, "t")
@@ -64,13 +63,8 @@ def test_a_name_can_not_forge_a_line(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-async def test_refusals_are_reported_and_lists_that_leave_out_are_not() -> None:
-    settings = Settings.model_validate(
-        {"data_dir": "/data", "security": {"super_users": "User:root"}}
-    )
-    engine = Engine(settings, fs=FaultyFileSystem())
-    await engine.start()
-    try:
+async def test_refusals_are_reported_and_lists_that_leave_out_are_not(fs: FaultyFileSystem) -> None:
+    async with running(fs=fs, security={"super_users": "User:root"}) as engine:
         await engine.inner_door().topics.ensure("t")
         alice = engine.door(ALICE, "10.0.0.1")
         with logged("debug") as lines:
@@ -78,6 +72,4 @@ async def test_refusals_are_reported_and_lists_that_leave_out_are_not() -> None:
             assert lines == []
             with pytest.raises(TopicAuthorizationError):
                 alice.topics.get("t")
-    finally:
-        await engine.stop()
     assert [(each["event"], each["name"]) for each in lines] == [("access.denied", "t")]

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from tests.engine.queues.harness import Client, until
+from tests.engine.queues.harness import Client
+from tests.engine.support import entered, running, until
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.authorize import Principal
-from tidemill.engine.door import Door
+from tidemill.engine.door import Door, Security
 from tidemill.engine.engine import Engine
 from tidemill.engine.errors import AuthorizationError
 from tidemill.engine.queues.api import ConsumerSpec, ExchangeSpec, Message, Owner, QueueSpec
-from tidemill.settings import Settings
 from tidemill.state.errors import InvalidRegularExpressionError
 from tidemill.state.security.types import Permission, TopicPermission
 
@@ -26,25 +27,35 @@ OWNER = Owner("alice")
 RECIPIENT = Mock(**{"credit.return_value": 0})
 """A consumer that takes nothing."""
 NOTHING = "^$"
+EVERYTHING = Permission(".*", ".*", ".*")
 
 
 @contextlib.asynccontextmanager
-async def running(**security: object) -> AsyncIterator[Engine]:
+async def prepared(**security: object) -> AsyncIterator[Engine]:
     """Run a broker with queue ``q``, exchanges ``x`` and ``other`` and the binding of both."""
-    settings = Settings.model_validate(
-        {"data_dir": "/tmp", "security": {"super_users": "User:root", **security}}
-    )
-    engine = Engine(settings, fs=FaultyFileSystem())
-    await engine.start()
-    try:
+    given = {"super_users": "User:root", **security}
+    async with running(fs=FaultyFileSystem(), security=given) as engine:
         queues = engine.inner_door().queues
         await queues.declare_queue("q", QueueSpec(), OWNER)
         for name in ("x", "other"):
             await queues.declare_exchange(name, ExchangeSpec("topic"))
         await queues.bind("q", "x", "k", {}, OWNER)
         yield engine
-    finally:
-        await engine.stop()
+
+
+@pytest.fixture
+def engine(loop_runner: asyncio.Runner) -> Iterator[Engine]:
+    yield from entered(loop_runner, prepared())
+
+
+@pytest.fixture
+def alice(engine: Engine) -> Door:
+    return engine.door(ALICE)
+
+
+@pytest.fixture
+def admin(engine: Engine) -> Security:
+    return engine.inner_door().security
 
 
 async def is_allowed(door: Door, call: Callable[[Door], Any]) -> bool:
@@ -92,10 +103,7 @@ CALLS: dict[str, tuple[Callable[[Door], Any], Permission]] = {
         publish("", "q"),
         Permission(NOTHING, "^amq.default$", NOTHING),
     ),
-    "get": (
-        lambda d: d.queues.get("q", OWNER, no_ack=True),
-        Permission(NOTHING, NOTHING, "^q$"),
-    ),
+    "get": (lambda d: d.queues.get("q", OWNER, no_ack=True), Permission(NOTHING, NOTHING, "^q$")),
     "consume": (
         lambda d: d.queues.consume("q", ConsumerSpec("t", OWNER), RECIPIENT),
         Permission(NOTHING, NOTHING, "^q$"),
@@ -118,43 +126,44 @@ CALLS: dict[str, tuple[Callable[[Door], Any], Permission]] = {
 
 
 @pytest.mark.parametrize("name", list(CALLS))
-async def test_a_method_asks_for_the_permissions_of_rabbitmq(name: str) -> None:
+async def test_a_method_asks_for_the_permissions_of_rabbitmq(
+    alice: Door, admin: Security, name: str
+) -> None:
     call, least = CALLS[name]
-    async with running() as engine:
-        admin, alice = engine.inner_door().security, engine.door(ALICE)
-        assert not await is_allowed(alice, call)
-        for field in Permission._fields:
-            if getattr(least, field) != NOTHING:
-                await admin.set_permission("alice", least._replace(**{field: NOTHING}))
-                assert not await is_allowed(alice, call), field
-        await admin.set_permission("alice", least)
-        assert await is_allowed(alice, call)
+    assert not await is_allowed(alice, call)
+    for field in Permission._fields:
+        if getattr(least, field) != NOTHING:
+            await admin.set_permission("alice", least._replace(**{field: NOTHING}))
+            assert not await is_allowed(alice, call), field
+    await admin.set_permission("alice", least)
+    assert await is_allowed(alice, call)
 
 
-async def test_a_passive_declaration_is_free_for_a_user_with_permissions() -> None:
-    async with running() as engine:
-        passive: Callable[[Door], Any] = lambda d: d.queues.declare_queue(  # noqa: E731
-            "q", QueueSpec(), OWNER, passive=True
-        )
-        assert not await is_allowed(engine.door(ALICE), passive)
-        await engine.inner_door().security.set_permission("alice", Permission("", "", ""))
-        assert await is_allowed(engine.door(ALICE), passive)
+async def test_a_passive_declaration_is_free_for_a_user_with_permissions(
+    alice: Door, admin: Security
+) -> None:
+    def passive(door: Door) -> Any:
+        return door.queues.declare_queue("q", QueueSpec(), OWNER, passive=True)
+
+    assert not await is_allowed(alice, passive)
+    await admin.set_permission("alice", Permission("", "", ""))
+    assert await is_allowed(alice, passive)
 
 
-async def test_topic_permissions_limit_routing_keys() -> None:
-    async with running() as engine:
-        admin, alice = engine.inner_door().security, engine.door(ALICE)
-        await admin.set_permission("alice", Permission(".*", ".*", ".*"))
-        assert await is_allowed(alice, publish("x", "eu.orders"))
-        await admin.set_topic_permission("alice", "x", TopicPermission("^eu", "^us"))
-        assert await is_allowed(alice, publish("x", "eu.orders"))
-        assert not await is_allowed(alice, publish("x", "us.orders"))
-        assert await is_allowed(alice, publish("other", "us.orders"))
-        for key, expected in (("us.#", True), ("eu.#", False)):
-            bind: Callable[[Door], Any] = lambda d, key=key: d.queues.bind("q", "x", key, {}, OWNER)  # type: ignore[misc] # noqa: E731
-            assert await is_allowed(alice, bind) is expected
-        await admin.set_topic_permission("alice", "x", None)
-        assert await is_allowed(alice, publish("x", "us.orders"))
+async def test_topic_permissions_limit_routing_keys(alice: Door, admin: Security) -> None:
+    def bind(key: str) -> Callable[[Door], Any]:
+        return lambda d: d.queues.bind("q", "x", key, {}, OWNER)
+
+    await admin.set_permission("alice", EVERYTHING)
+    assert await is_allowed(alice, publish("x", "eu.orders"))
+    await admin.set_topic_permission("alice", "x", TopicPermission("^eu", "^us"))
+    assert await is_allowed(alice, publish("x", "eu.orders"))
+    assert not await is_allowed(alice, publish("x", "us.orders"))
+    assert await is_allowed(alice, publish("other", "us.orders"))
+    assert await is_allowed(alice, bind("us.#"))
+    assert not await is_allowed(alice, bind("eu.#"))
+    await admin.set_topic_permission("alice", "x", None)
+    assert await is_allowed(alice, publish("x", "us.orders"))
 
 
 @pytest.mark.parametrize("type_", ["classic", "stream"])
@@ -180,27 +189,26 @@ async def test_a_consumer_that_may_not_read_any_more_is_cancelled(type_: str) ->
         await alice.close()
 
 
-async def test_permissions_and_rules_do_not_answer_for_each_other() -> None:
-    async with running() as engine:
-        alice = engine.door(ALICE)
-        await engine.inner_door().security.set_permission("alice", Permission(".*", ".*", ".*"))
-        assert await is_allowed(alice, publish("x", "k"))
-        assert not await is_allowed(alice, lambda d: d.topics.get("q"))
+async def test_permissions_and_rules_do_not_answer_for_each_other(
+    alice: Door, admin: Security
+) -> None:
+    await admin.set_permission("alice", EVERYTHING)
+    assert await is_allowed(alice, publish("x", "k"))
+    assert not await is_allowed(alice, lambda d: d.topics.get("q"))
 
 
 async def test_super_users_and_open_brokers_need_no_permissions() -> None:
-    async with running() as engine:
+    async with prepared() as engine:
         assert await is_allowed(engine.door(Principal("root")), publish("x", "k"))
-    async with running(super_users="") as engine:
+    async with prepared(super_users="") as engine:
         assert await is_allowed(engine.door(ALICE), publish("x", "k"))
-    async with running(allow_everyone_if_no_acl_found=True) as engine:
+    async with prepared(allow_everyone_if_no_acl_found=True) as engine:
         assert await is_allowed(engine.door(ALICE), publish("x", "k"))
         await engine.inner_door().security.set_permission("alice", Permission("", "", ""))
         assert not await is_allowed(engine.door(ALICE), publish("x", "k"))
 
 
-async def test_an_invalid_expression_is_refused() -> None:
-    async with running() as engine:
-        with pytest.raises(InvalidRegularExpressionError):
-            await engine.inner_door().security.set_permission("alice", Permission("(", "", ""))
-        assert engine.inner_door().security.permissions() == []
+async def test_an_invalid_expression_is_refused(admin: Security) -> None:
+    with pytest.raises(InvalidRegularExpressionError):
+        await admin.set_permission("alice", Permission("(", "", ""))
+    assert admin.permissions() == []
