@@ -82,6 +82,11 @@ class Bench:
         return self.store.create(tp, parsed, topic_id)
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
 def expired(bench: Bench, number: int) -> PartitionLog:
     log = bench.log(number, retention_ms="1000", internal_segment_bytes="300")
     for _ in range(4):
@@ -89,8 +94,7 @@ def expired(bench: Bench, number: int) -> PartitionLog:
     return log
 
 
-async def test_retention_continues_after_a_partition_that_fails() -> None:
-    bench = Bench()
+async def test_retention_continues_after_a_partition_that_fails(bench: Bench) -> None:
     stuck, fine = expired(bench, 0), expired(bench, 1)
     bench.clock.advance(HOUR)
     bench.fs.fail("rename", times=-1, path="t-0")
@@ -99,8 +103,7 @@ async def test_retention_continues_after_a_partition_that_fails() -> None:
     assert fine.log_start_offset > 0
 
 
-async def test_retention_skips_offline_partitions() -> None:
-    bench = Bench()
+async def test_retention_skips_offline_partitions(bench: Bench) -> None:
     log = expired(bench, 0)
     bench.clock.advance(HOUR)
     log.go_offline(StorageError("broken"))
@@ -108,8 +111,7 @@ async def test_retention_skips_offline_partitions() -> None:
     assert log.log_start_offset == 0
 
 
-async def test_a_partition_deleted_during_a_round_is_skipped() -> None:
-    bench = Bench()
+async def test_a_partition_deleted_during_a_round_is_skipped(bench: Bench) -> None:
     expired(bench, 0)
     log = expired(bench, 1)
     bench.clock.advance(HOUR)
@@ -120,8 +122,7 @@ async def test_a_partition_deleted_during_a_round_is_skipped() -> None:
     assert log.log_start_offset == 0
 
 
-async def test_compaction_continues_after_a_partition_that_fails() -> None:
-    bench = Bench()
+async def test_compaction_continues_after_a_partition_that_fails(bench: Bench) -> None:
     configs = {
         "cleanup_policy": "compact",
         "internal_segment_bytes": "300",
@@ -140,8 +141,7 @@ async def test_compaction_continues_after_a_partition_that_fails() -> None:
     assert fine.first_dirty_offset > 0
 
 
-async def test_expiry_does_not_read_the_producers_of_idle_partitions() -> None:
-    bench = Bench()
+async def test_expiry_does_not_read_the_producers_of_idle_partitions(bench: Bench) -> None:
     log = bench.log(0)
     write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
     bench.store.close()
@@ -151,8 +151,7 @@ async def test_expiry_does_not_read_the_producers_of_idle_partitions() -> None:
     await bench.work.expire()
 
 
-async def test_producers_expire_even_if_offsets_can_not() -> None:
-    bench = Bench()
+async def test_producers_expire_even_if_offsets_can_not(bench: Bench) -> None:
     log = bench.log(0)
     write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
     bench.clock.advance(48 * HOUR)
@@ -163,8 +162,7 @@ async def test_producers_expire_even_if_offsets_can_not() -> None:
     assert bench.transactions.expired == 1
 
 
-async def test_space_behind_idle_segments_is_released_in_a_thread() -> None:
-    bench = Bench()
+async def test_space_behind_idle_segments_is_released_in_a_thread(bench: Bench) -> None:
     logs = [bench.log(number) for number in range(3)]
     for log in logs:
         write(log, [(b"k", b"v")], bench.clock.now_ms())
@@ -187,12 +185,11 @@ async def test_space_behind_idle_segments_is_released_in_a_thread() -> None:
 
 
 async def test_space_is_released_on_the_event_loop_if_no_thread_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
     def refuse(*args: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    bench = Bench()
     log = bench.log(0)
     write(log, [(b"k", b"v")], bench.clock.now_ms())
     space = bench.store.environment.preallocation
@@ -205,8 +202,7 @@ async def test_space_is_released_on_the_event_loop_if_no_thread_can_be_started(
     write(log, [(b"k", b"v")], bench.clock.now_ms())
 
 
-async def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
-    bench = Bench()
+async def test_checkpoints_of_many_partitions_are_taken_in_slices(bench: Bench) -> None:
     logs = [bench.log(number) for number in range(20)]
     for log in logs:
         write(log, [(b"k", b"v")], bench.clock.now_ms())
@@ -220,8 +216,7 @@ async def test_checkpoints_of_many_partitions_are_taken_in_slices() -> None:
     assert all(log.recovery_point == 1 for log in logs)
 
 
-async def test_a_late_checkpoint_does_not_overwrite_a_newer_one() -> None:
-    bench = Bench()
+async def test_a_late_checkpoint_does_not_overwrite_a_newer_one(bench: Bench) -> None:
     log = bench.log(0)
     for _ in range(3):
         write(log, [(b"k", b"v")], bench.clock.now_ms())

@@ -14,6 +14,11 @@ from tidemill.log.errors import InvalidRecordError
 from tidemill.log.steps import Steps, Work, elsewhere
 
 
+@pytest.fixture
+def slices() -> Slices:
+    return Slices()
+
+
 def busy(milliseconds: float, done: list[str], name: str) -> Steps[str]:
     """Use the processor for so long, in steps of a tenth of a slice."""
     for _ in range(int(milliseconds / SLICE_MS * 10)):
@@ -25,8 +30,7 @@ def busy(milliseconds: float, done: list[str], name: str) -> Steps[str]:
     return name
 
 
-async def test_short_work_does_not_wait_for_long_work() -> None:
-    slices = Slices()
+async def test_short_work_does_not_wait_for_long_work(slices: Slices) -> None:
     done: list[str] = []
     long = [asyncio.ensure_future(slices.run(busy(400, done, "long"))) for _ in range(2)]
     await asyncio.sleep(0.01)
@@ -35,8 +39,7 @@ async def test_short_work_does_not_wait_for_long_work() -> None:
     assert await asyncio.gather(*long) == ["long", "long"]
 
 
-async def test_the_loop_is_free_between_two_slices() -> None:
-    slices = Slices()
+async def test_the_loop_is_free_between_two_slices(slices: Slices) -> None:
     done: list[str] = []
     work = [asyncio.ensure_future(slices.run(busy(100, done, "x"))) for _ in range(4)]
     turns = 0
@@ -46,12 +49,13 @@ async def test_the_loop_is_free_between_two_slices() -> None:
     assert turns >= 400 / SLICE_MS / 2  # one slice of all work in a turn
 
 
-async def test_background_work_takes_half_of_the_time_and_no_memory_of_requests() -> None:
+async def test_background_work_takes_half_of_the_time_and_no_memory_of_requests(
+    slices: Slices,
+) -> None:
     def background() -> Steps[str]:
         yield Work(lambda: None, MEDIUM_BYTES + 1)
         return (yield from busy(60, [], "background"))
 
-    slices = Slices()
     began = time.perf_counter()
     work = asyncio.ensure_future(slices.run(background(), in_background=True))
     await asyncio.sleep(0.01)
@@ -62,15 +66,14 @@ async def test_background_work_takes_half_of_the_time_and_no_memory_of_requests(
     assert time.perf_counter() - began >= 0.11
 
 
-async def test_blocking_work_runs_on_a_thread_and_gives_its_result() -> None:
+async def test_blocking_work_runs_on_a_thread_and_gives_its_result(slices: Slices) -> None:
     def steps() -> Steps[int]:
         return (yield from elsewhere(threading.get_ident))
 
-    slices = Slices()
     assert await slices.run(steps()) != threading.get_ident()
 
 
-async def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on() -> None:
+async def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on(slices: Slices) -> None:
     def fail() -> None:
         raise InvalidRecordError("no")
 
@@ -81,7 +84,6 @@ async def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on() -> 
             yield from elsewhere(lambda: None)  # the next work of a step that handles an error
         return "handled"
 
-    slices = Slices()
     assert await slices.run(steps()) == "handled"
     with pytest.raises(InvalidRecordError):
         await slices.run(elsewhere(fail))
@@ -90,7 +92,7 @@ async def test_an_error_of_blocking_work_reaches_the_steps_which_can_go_on() -> 
 @pytest.mark.parametrize(
     ("holds", "at_once"), [(MEDIUM_BYTES, MEDIUM_AT_ONCE), (MEDIUM_BYTES + 1, 1)]
 )
-async def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int) -> None:
+async def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int, slices: Slices) -> None:
     holding = most = 0
     release = threading.Event()
 
@@ -102,7 +104,6 @@ async def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int) -> None
         yield from elsewhere(release.wait)
         holding -= 1
 
-    slices = Slices()
     work = [asyncio.ensure_future(slices.run(steps())) for _ in range(12)]
     while holding < at_once:
         await asyncio.sleep(0)
@@ -113,7 +114,9 @@ async def test_memory_is_held_by_few_at_a_time(holds: int, at_once: int) -> None
     assert (holding, most) == (0, at_once)
 
 
-async def test_work_that_waits_for_much_memory_does_not_keep_little_from_others() -> None:
+async def test_work_that_waits_for_much_memory_does_not_keep_little_from_others(
+    slices: Slices,
+) -> None:
     release = threading.Event()
 
     def grows() -> Steps[None]:
@@ -124,7 +127,6 @@ async def test_work_that_waits_for_much_memory_does_not_keep_little_from_others(
         yield Work(lambda: None, MEDIUM_BYTES)
         return "small"
 
-    slices = Slices()
     growing = [asyncio.ensure_future(slices.run(grows())) for _ in range(2 * MEDIUM_AT_ONCE)]
     try:
         assert await asyncio.wait_for(slices.run(small()), 600) == "small"
@@ -133,8 +135,7 @@ async def test_work_that_waits_for_much_memory_does_not_keep_little_from_others(
     await asyncio.gather(*growing)
 
 
-async def test_a_stop_ends_all_work() -> None:
-    slices = Slices()
+async def test_a_stop_ends_all_work(slices: Slices) -> None:
     work = [asyncio.ensure_future(slices.run(busy(60_000, [], "x"))) for _ in range(3)]
     await asyncio.sleep(0.01)
     slices.stop()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from tests.engine.support import HeldDisk
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store
 from tidemill.clock import ManualClock
@@ -23,38 +24,18 @@ from tidemill.log.config.parse import parse_config
 from tidemill.log.errors import DiskFullError, InvalidProducerEpochError, StorageError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition.partition import PartitionLog
 from tidemill.settings import Groups
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.errors import CoordinatorNotAvailableError, UnstableOffsetCommitError
 from tidemill.state.types import ProducerIdentity, TxnOffsetCommit
 
 PRODUCER = ProducerIdentity(7, 0)
-Done = Callable[[Exception | None], None]
-
-
-class SlowDisk:
-    """Stands for the flusher: nothing is durable before ``sync``."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Done] = []
-
-    def written(self, log: PartitionLog) -> None:
-        pass
-
-    def call_when_durable(self, log: PartitionLog, offset: int, done: Done) -> None:
-        self.waiting.append(done)
-
-    def sync(self, error: Exception | None = None) -> None:
-        waiting, self.waiting = self.waiting, []
-        for done in waiting:
-            done(error)
 
 
 class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.disk = SlowDisk()
+        self.disk = HeldDisk()
         self.fs = FaultyFileSystem()
         store = open_store("/data", self.clock, self.fs)
         config = parse_config({"cleanup.policy": "compact", "segment.bytes": "1048576"})
@@ -82,8 +63,9 @@ class Bench:
         marker = Marker(PRODUCER.producer_id, epoch, commit)
         return asyncio.ensure_future(self.groups.write_marker(marker))
 
-    async def synced(self, *tasks: asyncio.Task[Any]) -> list[Any]:
-        """Sync until all tasks are done; return their results."""
+    async def synced(self, *work: Awaitable[Any]) -> list[Any]:
+        """Sync until all work is done; return its results."""
+        tasks = [asyncio.ensure_future(each) for each in work]
         while not all(task.done() for task in tasks):
             await turns()
             self.disk.sync()
@@ -103,13 +85,17 @@ def _commit_of(topics: Sequence[str], offset: int) -> CommitRequest:
     return CommitRequest("g", -1, "", None, offsets)
 
 
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
+async def turns() -> None:
+    for _ in range(5):
         await asyncio.sleep(0)
 
 
-async def test_a_commit_is_neither_answered_nor_seen_before_it_is_durable() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_commit_is_neither_answered_nor_seen_before_it_is_durable(bench: Bench) -> None:
     commit = bench.commit("t")
     await turns()
     assert not commit.done()
@@ -119,29 +105,23 @@ async def test_a_commit_is_neither_answered_nor_seen_before_it_is_durable() -> N
     assert bench.seen() == {("t", 0): 5}
 
 
-async def test_a_commit_in_flight_is_dropped_with_its_topic() -> None:
-    bench = Bench()
+async def test_a_commit_in_flight_is_dropped_with_its_topic(bench: Bench) -> None:
     commit = bench.commit("t")
     await turns()
-    forgotten = asyncio.ensure_future(bench.groups.forget_topics(["t"]))
-    while not forgotten.done():
-        await turns()
-        bench.disk.sync()
+    await bench.synced(bench.groups.forget_topics(["t"]))
     assert await commit == [None]
     assert bench.groups.fetch("g", None) == {}
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 async def test_a_commit_in_flight_does_not_expire_with_the_offset_before_it(
-    in_transaction: bool,
+    in_transaction: bool, bench: Bench
 ) -> None:
-    bench = Bench()
     await bench.synced(bench.commit("t"))
     bench.clock.advance(8 * 24 * 3600 * 1000)
     again = (bench.commit_in_transaction if in_transaction else bench.commit)("t", offset=6)
     await turns()
-    expiring = asyncio.ensure_future(bench.groups.expire_offsets())
-    await bench.synced(again, expiring)
+    await bench.synced(again, bench.groups.expire_offsets())
     if in_transaction:
         await bench.synced(bench.end(commit=True))
     assert bench.seen() == {("t", 0): 6}
@@ -149,24 +129,15 @@ async def test_a_commit_in_flight_does_not_expire_with_the_offset_before_it(
     assert bench.seen() == {("t", 0): 6}
 
 
-async def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten() -> None:
-    bench = Bench()
+async def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten(bench: Bench) -> None:
     topics = [f"{number:05}" + "x" * 200 for number in range(6000)]
-    commit = bench.commit(*topics)
-    await turns()
-    bench.disk.sync()
-    assert await commit == [None] * len(topics)
+    assert await bench.synced(bench.commit(*topics)) == [[None] * len(topics)]
     assert bench.coordination().fetch("g", None).keys() == {(topic, 0) for topic in topics}
-    forgotten = asyncio.ensure_future(bench.groups.forget_topics(topics))
-    while not forgotten.done():
-        await turns()
-        bench.disk.sync()
-    await forgotten
+    await bench.synced(bench.groups.forget_topics(topics))
     assert bench.coordination().fetch("g", None) == {}
 
 
-async def test_after_a_stop_nothing_is_written_any_more() -> None:
-    bench = Bench()
+async def test_after_a_stop_nothing_is_written_any_more(bench: Bench) -> None:
     protocols = (("range", b""),)
     request = JoinRequest("m", "", None, "c", "h", 10_000, 10_000, "consumer", protocols, False)
     join = asyncio.ensure_future(bench.groups.join(request))
@@ -186,10 +157,9 @@ async def test_after_a_stop_nothing_is_written_any_more() -> None:
 # --- transactions --------------------------------------------------------------------------------
 
 
-async def test_a_commit_in_a_transaction_is_answered_when_durable_and_seen_with_its_marker() -> (
-    None
-):
-    bench = Bench()
+async def test_a_commit_in_a_transaction_is_answered_when_durable_and_seen_with_its_marker(
+    bench: Bench,
+) -> None:
     commit = bench.commit_in_transaction("t", "u")
     await turns()
     assert not commit.done()
@@ -208,8 +178,7 @@ async def test_a_commit_in_a_transaction_is_answered_when_durable_and_seen_with_
     assert bench.unstable("t", "u") == set()
 
 
-async def test_an_aborted_transaction_keeps_the_offset_committed_before() -> None:
-    bench = Bench()
+async def test_an_aborted_transaction_keeps_the_offset_committed_before(bench: Bench) -> None:
     await bench.synced(bench.commit("t"), bench.commit_in_transaction("t"))
     await bench.synced(bench.end(commit=False))
     assert bench.seen() == {("t", 0): 5}
@@ -218,8 +187,9 @@ async def test_an_aborted_transaction_keeps_the_offset_committed_before() -> Non
     assert bench.seen() == {("t", 0): 5}
 
 
-async def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decides() -> None:
-    bench = Bench()
+async def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decides(
+    bench: Bench,
+) -> None:
     await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
     await bench.synced(bench.commit("u"))
     bench.groups = bench.coordination()
@@ -231,8 +201,7 @@ async def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decid
     assert bench.seen() == {("t", 0): 6, ("u", 0): 5}
 
 
-async def test_a_repeated_marker_waits_for_the_first_one() -> None:
-    bench = Bench()
+async def test_a_repeated_marker_waits_for_the_first_one(bench: Bench) -> None:
     await bench.synced(bench.commit_in_transaction("t"))
     first = bench.end(commit=True)
     await turns()
@@ -245,8 +214,7 @@ async def test_a_repeated_marker_waits_for_the_first_one() -> None:
     assert bench.seen() == {("t", 0): 6}
 
 
-async def test_a_marker_of_a_fenced_epoch_is_refused() -> None:
-    bench = Bench()
+async def test_a_marker_of_a_fenced_epoch_is_refused(bench: Bench) -> None:
     await bench.synced(bench.commit_in_transaction("t", epoch=3))
     with pytest.raises(InvalidProducerEpochError):
         await bench.end(commit=True, epoch=2)
@@ -254,12 +222,10 @@ async def test_a_marker_of_a_fenced_epoch_is_refused() -> None:
     assert bench.unstable("t") == {"t"}
 
 
-async def test_a_commit_does_not_restore_offsets_of_a_deleted_topic() -> None:
-    bench = Bench()
+async def test_a_commit_does_not_restore_offsets_of_a_deleted_topic(bench: Bench) -> None:
     await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
-    await bench.synced(asyncio.ensure_future(bench.groups.forget_topics(["t"])))
-    restarted = bench.coordination()
-    for groups in (bench.groups, restarted):
+    await bench.synced(bench.groups.forget_topics(["t"]))
+    for groups in (bench.groups, bench.coordination()):
         bench.groups = groups
         assert bench.unstable("t", "u") == {"u"}
     await bench.synced(bench.end(commit=True))
@@ -268,8 +234,9 @@ async def test_a_commit_does_not_restore_offsets_of_a_deleted_topic() -> None:
     assert bench.seen() == {("u", 0): 6}
 
 
-async def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction() -> None:
-    bench = Bench()
+async def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction(
+    bench: Bench,
+) -> None:
     topics = [f"{number:05}" + "x" * 200 for number in range(3000)]
     await bench.synced(bench.commit_in_transaction(*topics))
     bench.groups = bench.coordination()
@@ -278,8 +245,7 @@ async def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction(
     assert bench.seen().keys() == {(topic, 0) for topic in topics}
 
 
-async def test_a_disk_that_refuses_leaves_the_transaction_as_it_was() -> None:
-    bench = Bench()
+async def test_a_disk_that_refuses_leaves_the_transaction_as_it_was(bench: Bench) -> None:
     await bench.synced(bench.commit_in_transaction("t"))
     bench.fs.fail("write", errno.ENOSPC, times=2)
     with pytest.raises(CoordinatorNotAvailableError):
@@ -292,8 +258,7 @@ async def test_a_disk_that_refuses_leaves_the_transaction_as_it_was() -> None:
     assert bench.seen() == {("t", 0): 6}
 
 
-async def test_after_a_stop_no_transaction_is_ended() -> None:
-    bench = Bench()
+async def test_after_a_stop_no_transaction_is_ended(bench: Bench) -> None:
     await bench.synced(bench.commit_in_transaction("t"))
     end = bench.end(commit=True)
     await turns()

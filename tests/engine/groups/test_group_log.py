@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
-from structlog.testing import capture_logs
 
 from tests.engine.groups.test_coordinator import Bench
-from tidemill import telemetry
+from tests.support.logged import logged
 from tidemill.engine.api import JoinRequest, LeaveMember
 from tidemill.engine.groups.group_log import MOST_CHARACTERS, log_events
 from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, MemberEvent
 
 
-@pytest.fixture(autouse=True)
-def log_level() -> Iterator[None]:
-    """Log information, as a broker does. In tests only warnings are logged."""
-    telemetry.configure("info")
-    yield
-    telemetry.configure("warning")
-
-
 def test_each_change_has_its_own_event() -> None:
-    with capture_logs() as logs:
+    with logged() as logs:
         log_events(MemberEvent(what, "g", "m", None, "c", "h", "") for what in MemberChange)
         log_events(GroupEvent(what, "g", 1, 2, "") for what in GroupChange)
     assert [line["event"] for line in logs] == [
@@ -44,7 +32,7 @@ def test_each_change_has_its_own_event() -> None:
 
 def test_long_ids_and_reasons_are_cut() -> None:
     long = "x" * 30_000
-    with capture_logs() as logs:
+    with logged() as logs:
         log_events([MemberEvent(MemberChange.JOINED, long, long, long, long, "h", long)])
         log_events([GroupEvent(GroupChange.REBALANCING, long, 1, 2, long)])
     for line in logs:
@@ -57,7 +45,7 @@ async def test_the_coordinator_logs_who_joined_and_who_left_and_why() -> None:
         *("g", "", None, "app", "10.0.0.1", 10_000, 60_000, "consumer", (("range", b""),)),
         require_known_member_id=False,
     )
-    with capture_logs() as logs:
+    with logged() as logs:
         joining = asyncio.ensure_future(bench.groups.join(request))
         await asyncio.sleep(0)
         (member,) = bench.groups.describe("g").members

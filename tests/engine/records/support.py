@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import cast
 from uuid import UUID
 
+from tests.engine.support import Answer, HeldDisk, at_once
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import TP, open_store
 from tidemill.clock import ManualClock
@@ -18,12 +19,11 @@ from tidemill.engine.api import (
     ReadQuery,
     ReadResult,
     TransactionVersion,
-    WriteResult,
 )
 from tidemill.engine.error_log import StorageErrorLog
-from tidemill.engine.flusher import Awaited, Flusher
+from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.append import Admission, Appender
-from tidemill.engine.records.checks import Checks
+from tidemill.engine.records.checks import Checks, WriteOrder
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.records.read import Reader
@@ -33,32 +33,6 @@ from tidemill.errors import TidemillError
 from tidemill.log.config.parse import parse_config
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.names import TopicPartition
-from tidemill.log.partition.partition import PartitionLog
-
-
-class HeldDisk:
-    """Stands for the flusher: nothing is durable before ``sync``."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Awaited] = []
-
-    def written(self, log: PartitionLog) -> None:
-        pass
-
-    def request(self, log: PartitionLog) -> None:
-        pass
-
-    def appended(self, size: int) -> None:
-        pass
-
-    def call_when_each_is_durable(self, awaited: Sequence[Awaited]) -> None:
-        self.waiting += awaited
-
-    def sync(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for log, _, done in waiting:
-            log.flush()
-            done(None)
 
 
 class Bench:
@@ -102,11 +76,11 @@ class Bench:
         sequence: int,
         *,
         transactional: bool = False,
-        transactional_id: str | None = None,
         version: TransactionVersion = TransactionVersion.V2,
-    ) -> list[WriteResult] | Awaitable[list[WriteResult]]:
+    ) -> Answer:
+        """Append a batch, which is part of the transaction of ``x`` or of none."""
         write = self.batch(sequence, transactional)
-        return self.appender.append([write], acks, transactional_id, version)
+        return self.appender.append([write], acks, "x" if transactional else None, version)
 
     def batch(self, sequence: int, transactional: bool = False) -> PartitionWrite:
         batch = encode_batch(
@@ -119,22 +93,21 @@ class Bench:
         )
         return PartitionWrite(*TP, memoryview(batch))
 
+    def append(self, *writes: PartitionWrite, order: WriteOrder | None = None) -> Answer:
+        """Append batches as one request with acks=1."""
+        return self.appender.append(list(writes), Durability.WRITTEN, order=order)
+
     def error(
         self, sequence: int, version: TransactionVersion | None = None
     ) -> type[TidemillError] | None:
         """Return the error of a batch: part of a transaction with a version, else of none."""
-        if version is None:
-            answer = self.produce(Durability.WRITTEN, sequence)
-        else:
-            answer = self.produce(
-                Durability.WRITTEN,
-                sequence,
-                transactional=True,
-                transactional_id="x",
-                version=version,
+        is_transactional, version = version is not None, version or TransactionVersion.V2
+        (result,) = at_once(
+            self.produce(
+                Durability.WRITTEN, sequence, transactional=is_transactional, version=version
             )
-        assert isinstance(answer, list)
-        return type(answer[0]) if isinstance(answer[0], TidemillError) else None
+        )
+        return type(result) if isinstance(result, TidemillError) else None
 
     async def read(self, offset: int, max_bytes: int, isolation: Isolation) -> ReadResult:
         part = PartitionRead(*TP, offset, max_bytes)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import structlog
 
-from tests.engine.transactions.support import running
+from tests.engine.support import offset_at, running
 from tests.support.faultyfs import FaultyFileSystem
+from tests.support.logged import logged
 from tests.support.logs import append_records
-from tidemill import telemetry
 from tidemill.clock import ManualClock
 from tidemill.engine import housekeeping
 from tidemill.engine.api import CommitRequest, NewRecord, NewTopic, OffsetToCommit, Position
@@ -26,14 +25,6 @@ def only_the_test_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "CHECK_INTERVAL_MS", 10**9)
 
 
-@pytest.fixture(autouse=True)
-def logged_as_in_a_broker() -> Iterator[None]:
-    """Log information, too. In tests only warnings are logged."""
-    telemetry.configure("info")
-    yield
-    telemetry.configure("warning")
-
-
 @asynccontextmanager
 async def policy(
     name: str, **configs: str
@@ -45,8 +36,8 @@ async def policy(
     clock, found = ManualClock(NOW_MS), list[dict[str, object]]()
     overrides = {key.replace("_", "."): value for key, value in configs.items()}
     overrides |= {"lag.policy": name, "lag.group": "g"}
-    with structlog.testing.capture_logs() as lines:
-        async with running(FaultyFileSystem(), clock) as engine:
+    with logged() as lines:
+        async with running(fs=FaultyFileSystem(), clock=clock) as engine:
             (created,) = await engine.topics.create([NewTopic("t", 2, configs=overrides)])
             assert not isinstance(created, TidemillError)
             yield engine, clock, found
@@ -67,29 +58,25 @@ async def check(engine: Engine) -> None:
     await engine._backpressure.check()
 
 
-async def start_of(engine: Engine, partition: int = 0) -> int:
-    found = await engine.records.find_offset("t", partition, Position.EARLIEST)
-    assert found is not None
-    return found.offset
+def hold_ms(engine: Engine) -> int:
+    return engine.records.hold_ms([("t", 0), ("t", 1)])
 
 
 async def test_producers_are_held_back_until_the_group_is_within_the_limit() -> None:
     async with policy("throttle", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 10)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
+        assert hold_ms(engine) == 0
         await produce(engine, 1)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) > 0
+        assert hold_ms(engine) > 0
         assert engine.records.hold_ms([("other", 0)]) == 0
         await commit(engine, 1)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
-        assert await start_of(engine) == 0
+        assert hold_ms(engine) == 0
+        assert await offset_at(engine, Position.EARLIEST) == 0
     assert [line["event"] for line in lines] == ["lag.producers_held_back", "lag.within_limit"]
-    assert lines[0]["records"] == 11
-    assert lines[0]["partition"] == "t-0"
-    assert lines[0]["group"] == "g"
+    assert [lines[0][field] for field in ("records", "partition", "group")] == [11, "t-0", "g"]
 
 
 async def test_what_was_written_since_the_last_measurement_counts() -> None:
@@ -106,10 +93,10 @@ async def test_each_partition_has_the_limit() -> None:
         await produce(engine, 8, 0)
         await produce(engine, 8, 1)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
+        assert hold_ms(engine) == 0
         await produce(engine, 8, 1)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) > 0
+        assert hold_ms(engine) > 0
     assert [line["partition"] for line in lines] == ["t-1"]
 
 
@@ -118,10 +105,10 @@ async def test_the_oldest_records_are_dropped() -> None:
         await produce(engine, 50)
         await commit(engine, 20)
         await check(engine)
-        assert await start_of(engine) == 40
+        assert await offset_at(engine, Position.EARLIEST) == 40
         await check(engine)
-        assert await start_of(engine) == 40
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
+        assert await offset_at(engine, Position.EARLIEST) == 40
+        assert hold_ms(engine) == 0
     (line,) = lines
     assert line["event"] == "lag.records_dropped"
     assert (line["records"], line["start_offset"]) == (20, 40)
@@ -131,14 +118,14 @@ async def test_bytes_and_age_limit_too() -> None:
     async with policy("drop", lag_max_bytes="900") as (engine, _, _):
         await produce(engine, 50)
         await check(engine)
-        assert await start_of(engine) == 45
+        assert await offset_at(engine, Position.EARLIEST) == 45
 
     async with policy("drop", lag_max_ms="3000") as (engine, clock, _):
         for _ in range(10):
             await produce(engine, 1)
             clock.advance(1000)
         await check(engine)
-        assert await start_of(engine) == 7
+        assert await offset_at(engine, Position.EARLIEST) == 7
 
 
 async def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
@@ -146,8 +133,8 @@ async def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
         await produce(engine, 30)
         await check(engine)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
-        assert await start_of(engine) == 0
+        assert hold_ms(engine) == 0
+        assert await offset_at(engine, Position.EARLIEST) == 0
         clock.advance(60_000)
         await check(engine)
     assert [line["event"] for line in lines] == ["lag.over_limit"] * 2
@@ -157,19 +144,19 @@ async def test_the_policy_can_be_changed_and_removed() -> None:
     async with policy("throttle", lag_max_records="10") as (engine, _, _):
         await produce(engine, 30)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) > 0
+        assert hold_ms(engine) > 0
         change = {"lag.policy": "buffer"}
         await engine.configs.replace_topic("t", change)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
+        assert hold_ms(engine) == 0
         await engine.configs.replace_topic("t", {"lag.policy": "throttle", "lag.group": "g"})
         await engine.topics.delete(["t"])
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
+        assert hold_ms(engine) == 0
 
 
 async def test_without_a_policy_nothing_is_watched() -> None:
     async with policy("buffer", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 30)
         await check(engine)
-        assert engine.records.hold_ms([("t", 0), ("t", 1)]) == 0
+        assert hold_ms(engine) == 0
     assert lines == []

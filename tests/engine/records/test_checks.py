@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import pytest
 
 from tests.engine.records.support import Bench
+from tests.engine.support import at_once, later, results_of
 from tests.support.logs import TP, read_records
 from tests.support.written import offset_of
 from tidemill.engine.api import Durability, PartitionWrite, WriteResult
@@ -34,16 +34,13 @@ def batch(count: int, *, codec: int = 0, sequence: int = -1, size: int = 1) -> P
 
 
 async def append(bench: Bench, write: PartitionWrite, order: WriteOrder) -> WriteResult:
-    answer = bench.appender.append([write], Durability.WRITTEN, order=order)
-    (result,) = answer if isinstance(answer, list) else await answer
+    (result,) = await results_of(bench.append(write, order=order))
     return result
 
 
-async def test_short_batches_are_appended_during_the_call() -> None:
-    bench = Bench()
+async def test_short_batches_are_appended_during_the_call(bench: Bench) -> None:
     for write in (batch(QUICK_RECORDS), batch(5, codec=4)):
-        answer = bench.appender.append([write], Durability.WRITTEN)
-        assert isinstance(answer, list)
+        answer = at_once(bench.append(write))
         assert isinstance(answer[0], tuple)
 
 
@@ -57,11 +54,11 @@ async def test_short_batches_are_appended_during_the_call() -> None:
     ],
     ids=["many records", "many in several batches", "many batches", "large"],
 )
-async def test_long_checks_leave_the_loop_to_others(writes: list[PartitionWrite]) -> None:
-    bench = Bench()
+async def test_long_checks_leave_the_loop_to_others(
+    writes: list[PartitionWrite], bench: Bench
+) -> None:
     copies = [PartitionWrite(*TP, memoryview(bytearray(each.records))) for each in writes]
-    answer = bench.appender.append(copies, Durability.WRITTEN)
-    assert not isinstance(answer, list)
+    answer = later(bench.append(*copies))
     assert bench.log.log_end_offset == 0
     for write in copies:
         write.records[:] = bytes(len(write.records))  # the buffer is used for the next request
@@ -76,9 +73,8 @@ def _count(write: PartitionWrite) -> int:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_batches_of_a_client_keep_their_order(idempotent: bool) -> None:
+async def test_batches_of_a_client_keep_their_order(idempotent: bool, bench: Bench) -> None:
     counts = [LONG, 1, 2 * LONG, 3, 2, QUICK_RECORDS + 1, 4]
-    bench = Bench()
     order = WriteOrder()
     sequence = 0
     pending = []
@@ -95,18 +91,15 @@ async def test_batches_of_a_client_keep_their_order(idempotent: bool) -> None:
     assert order.is_free
 
 
-async def test_another_client_does_not_wait_for_a_long_check() -> None:
-    bench = Bench()
+async def test_another_client_does_not_wait_for_a_long_check(bench: Bench) -> None:
     slow = asyncio.ensure_future(append(bench, batch(LONG), WriteOrder()))
     await asyncio.sleep(0)
-    answer = bench.appender.append([batch(2)], Durability.WRITTEN, order=WriteOrder())
-    assert isinstance(answer, list)
+    answer = at_once(bench.append(batch(2), order=WriteOrder()))
     assert offset_of(answer[0]) == 0
     assert offset_of(await slow) == 2
 
 
-async def test_a_refused_batch_lets_the_next_ones_pass() -> None:
-    bench = Bench()
+async def test_a_refused_batch_lets_the_next_ones_pass(bench: Bench) -> None:
     order = WriteOrder()
     bomb = batch(1, codec=4, size=80 << 20)
     first = asyncio.ensure_future(append(bench, bomb, order))
@@ -115,12 +108,10 @@ async def test_a_refused_batch_lets_the_next_ones_pass() -> None:
     assert offset_of(await second) == 0
 
 
-async def test_configs_that_change_during_a_check_count() -> None:
-    bench = Bench()
+async def test_configs_that_change_during_a_check_count(bench: Bench) -> None:
     records = encode_batch([NewRecord(None, b"x")] * LONG, timestamp_ms=0)
     write = PartitionWrite(*TP, memoryview(records))
-    answer = bench.appender.append([write], Durability.WRITTEN)
-    assert not isinstance(answer, list)
+    answer = later(bench.append(write))
     await asyncio.sleep(0)
     bench.log.config = parse_config({"cleanup.policy": "compact"})
     (result,) = await answer
@@ -129,35 +120,27 @@ async def test_configs_that_change_during_a_check_count() -> None:
     assert bench.log.log_end_offset == 0
 
 
-async def test_a_topic_that_is_deleted_during_a_check_is_reported() -> None:
-    bench = Bench()
-    answer = bench.appender.append([batch(LONG)], Durability.WRITTEN)
-    assert not isinstance(answer, list)
+async def test_a_topic_that_is_deleted_during_a_check_is_reported(bench: Bench) -> None:
+    answer = later(bench.append(batch(LONG)))
     bench.store.delete(TP)
     (result,) = await answer
     assert "no partition" in str(result)
 
 
-async def test_the_bytes_that_wait_for_a_check_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_bytes_that_wait_for_a_check_are_limited(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
     write = batch(LONG)
     monkeypatch.setattr(checks, "MAX_WAITING_BYTES", 2 * len(write.records) + 1)
-    bench = Bench()
-    waiting: list[Awaitable[list[WriteResult]]] = []
-    for _ in range(2):
-        answer = bench.appender.append([write], Durability.WRITTEN)
-        assert not isinstance(answer, list)
-        waiting.append(answer)
-    refused = bench.appender.append([write], Durability.WRITTEN)
-    assert isinstance(refused, list)
+    waiting = [later(bench.append(write)) for _ in range(2)]
+    refused = at_once(bench.append(write))
     assert isinstance(refused[0], BrokerBusyError)
     await asyncio.gather(*waiting)
     assert isinstance(await append(bench, write, WriteOrder()), tuple)
 
 
-async def test_a_stop_ends_checks_and_refuses_their_batches() -> None:
-    bench = Bench()
-    answer = bench.appender.append([batch(LONG)], Durability.SYNCED)
-    assert not isinstance(answer, list)
+async def test_a_stop_ends_checks_and_refuses_their_batches(bench: Bench) -> None:
+    answer = later(bench.appender.append([batch(LONG)], Durability.SYNCED))
     bench.slices.stop()
     (result,) = await answer
     assert isinstance(result, BrokerStoppingError)

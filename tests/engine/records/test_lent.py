@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.test_engine import produce, query, running, write
+from tests.engine.support import produce, query, running, write
 from tidemill import system
 from tidemill.engine.api import Isolation, ReadQuery, ReadResult
 from tidemill.engine.engine import Engine

@@ -10,12 +10,7 @@ import pytest
 from tests.engine.records.support import Bench
 from tests.engine.transactions.support import visible
 from tests.support.logs import TP, write
-from tidemill.engine.api import (
-    Durability,
-    Isolation,
-    PartitionRead,
-    ReadQuery,
-)
+from tidemill.engine.api import Durability, Isolation, PartitionRead, ReadQuery
 from tidemill.log.compaction.run import compact
 from tidemill.log.config.parse import parse_config
 from tidemill.log.disk.slice import Slice
@@ -24,10 +19,11 @@ from tidemill.log.format.batch import Buffer, iter_headers
 from tidemill.log.format.markers import Marker
 
 
-async def test_readers_get_the_aborted_transactions_that_overlap_their_records() -> None:
-    bench = Bench()
+async def test_readers_get_the_aborted_transactions_that_overlap_their_records(
+    bench: Bench,
+) -> None:
     for number in range(3):
-        bench.produce(Durability.WRITTEN, number, transactional=True, transactional_id="x")
+        bench.produce(Durability.WRITTEN, number, transactional=True)
         bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
     bench.log.flush()
     whole = await bench.read(0, 1 << 20, Isolation.READ_COMMITTED)
@@ -43,7 +39,7 @@ async def test_readers_get_the_aborted_transactions_that_overlap_their_records()
 
 @pytest.mark.parametrize("taken_away_by", ["compaction", "retention"])
 async def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_are_read_from_disk(
-    taken_away_by: str, monkeypatch: pytest.MonkeyPatch
+    taken_away_by: str, monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
     gone, load = threading.Event(), Slice.load
 
@@ -52,9 +48,8 @@ async def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_ar
         return load(piece)
 
     monkeypatch.setattr(Slice, "load", slow)
-    bench = Bench()
     bench.log.config = parse_config({"cleanup.policy": "compact"})
-    bench.produce(Durability.WRITTEN, 0, transactional=True, transactional_id="x")
+    bench.produce(Durability.WRITTEN, 0, transactional=True)
     bench.log.append_marker(Marker(7, 0, commit=False), now_ms=bench.clock.now_ms())
     bench.log.roll(bench.clock.now_ms())
     bench.log.flush()
@@ -111,8 +106,9 @@ def query(budget: FakeBudget) -> ReadQuery:
 
 
 @pytest.mark.parametrize("share", [1.0, 3.0, 2.5, 0.5, 0.0])
-async def test_a_read_loads_its_share_of_the_memory_or_one_batch(share: float) -> None:
-    bench = Bench()
+async def test_a_read_loads_its_share_of_the_memory_or_one_batch(
+    share: float, bench: Bench
+) -> None:
     size = fill(bench, 3)
     budget = FakeBudget(int(share * size))
     (result,) = await bench.reader.read(query(budget))
@@ -121,8 +117,9 @@ async def test_a_read_loads_its_share_of_the_memory_or_one_batch(share: float) -
     assert len(result.records) == budget.held == expected
 
 
-async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_then() -> None:
-    bench = Bench()
+async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_then(
+    bench: Bench,
+) -> None:
     size = fill(bench, 3)
     budget = FakeBudget(None)
     reading = asyncio.ensure_future(bench.reader.read(query(budget)))
@@ -136,15 +133,13 @@ async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_
     assert budget.held == 0
 
 
-async def test_an_empty_read_asks_for_no_memory() -> None:
-    bench = Bench()
+async def test_an_empty_read_asks_for_no_memory(bench: Bench) -> None:
     budget = FakeBudget()
     (result,) = await bench.reader.read(query(budget))
     assert (len(result.records), budget.wanted) == (0, [])
 
 
-async def test_lookups_by_time_let_other_tasks_run_in_between() -> None:
-    bench = Bench()
+async def test_lookups_by_time_let_other_tasks_run_in_between(bench: Bench) -> None:
     write(bench.log, [(b"k", b"v")], bench.clock.now_ms())
 
     async def lookups() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.other_system import leave_linux
@@ -21,3 +24,11 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     else:
         request.getfixturevalue("linux")
     return str(request.param)
+
+
+@pytest.fixture
+def signal(linux: None) -> Iterator[int]:
+    """A descriptor through which a native thread reports."""
+    fd = os.eventfd(0)
+    yield fd
+    os.close(fd)

@@ -6,13 +6,13 @@ import asyncio
 import gc
 import os
 import resource
-import warnings
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.engine.support import closed, entered
+from tests.engine.threads.support import NoThread, holds_in_a_fork
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
@@ -80,137 +80,124 @@ class Running:
         self.worker.close()
 
 
+@pytest.fixture
+def running(loop_runner: asyncio.Runner) -> Iterator[Running]:
+    yield from entered(loop_runner, closed(Running))
+
+
 def new_file(path: Path, size: int = 64 * BLOCK) -> RealFile:
     path.write_bytes(bytes(size))
     return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
 
 async def test_entries_are_on_disk_as_they_are_encoded(
-    threads: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path, running: Running
 ) -> None:
-    with closing(Running()) as running:
-        raw = new_file(tmp_path / "file", 2000 * BLOCK)
-        position = 0
-        shapes = [[], [piece(1)], [piece(100, n) for n in range(600)], [piece(3 << 20)], [piece(9)]]
-        for pieces in shapes:
-            write = entry(env, raw, pieces, position)
-            (await running.write(write)).result()
-            assert write.done
-            data = memoryview((tmp_path / "file").read_bytes())
-            place = read_place(data, position, ID)
-            assert place is not None
-            found = decode_entry(data, position, place)
-            assert found is not None
-            content = [b"".join(map(bytes, each.buffers)) for each in found.pieces]
-            assert content == [b"".join(each.buffers) for each in pieces]
-            position += found.size
-        assert running.is_native == (threads == "native")
-        raw.close()
-
-
-async def test_a_full_disk_refuses_the_entry(threads: str, env: Environment) -> None:
-    with closing(Running()) as running:
-        raw = RealFile(os.open("/dev/full", os.O_RDWR))
-        write = entry(env, raw, [piece(10)])
+    raw = new_file(tmp_path / "file", 2000 * BLOCK)
+    position = 0
+    shapes = [[], [piece(1)], [piece(100, n) for n in range(600)], [piece(3 << 20)], [piece(9)]]
+    for pieces in shapes:
+        write = entry(env, raw, pieces, position)
         (await running.write(write)).result()
-        assert not write.done
-        assert write.refused is not None
-        assert write.refused.errno == 28
-        assert env.pool.sync_failure is None
-        raw.close()
+        assert write.done
+        data = memoryview((tmp_path / "file").read_bytes())
+        place = read_place(data, position, ID)
+        assert place is not None
+        found = decode_entry(data, position, place)
+        assert found is not None
+        content = [b"".join(map(bytes, each.buffers)) for each in found.pieces]
+        assert content == [b"".join(each.buffers) for each in pieces]
+        position += found.size
+    assert running.is_native == (threads == "native")
+    raw.close()
+
+
+async def test_a_full_disk_refuses_the_entry(
+    threads: str, env: Environment, running: Running
+) -> None:
+    raw = RealFile(os.open("/dev/full", os.O_RDWR))
+    write = entry(env, raw, [piece(10)])
+    (await running.write(write)).result()
+    assert not write.done
+    assert write.refused is not None
+    assert write.refused.errno == 28
+    assert env.pool.sync_failure is None
+    raw.close()
 
 
 async def test_a_file_that_ends_within_the_entry_refuses_it(
-    threads: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path, running: Running
 ) -> None:
-    with closing(Running()) as running:
-        raw = new_file(tmp_path / "file", BLOCK)
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        try:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2 * BLOCK + 100, before[1]))
-            write = entry(env, raw, [piece(3 * BLOCK)])
-            (await running.write(write)).result()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert not write.done
-        assert write.refused is not None
-        again = entry(env, raw, [piece(3 * BLOCK)])  # there is space now
-        (await running.write(again)).result()
-        assert again.done
-        raw.close()
+    raw = new_file(tmp_path / "file", BLOCK)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * BLOCK + 100, before[1]))
+        write = entry(env, raw, [piece(3 * BLOCK)])
+        (await running.write(write)).result()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not write.done
+    assert write.refused is not None
+    again = entry(env, raw, [piece(3 * BLOCK)])  # there is space now
+    (await running.write(again)).result()
+    assert again.done
+    raw.close()
 
 
-async def test_a_failed_sync_stops_everything(threads: str, env: Environment) -> None:
-    with closing(Running()) as running:
-        raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
-        write = entry(env, raw, [piece(10)])
-        assert isinstance((await running.write(write)).exception(), SyncFailedError)
-        assert not write.done
-        later = entry(env, raw, [piece(10)])
-        assert isinstance((await running.write(later)).exception(), SyncFailedError)
-        raw.close()
+async def test_a_failed_sync_stops_everything(
+    threads: str, env: Environment, running: Running
+) -> None:
+    raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
+    write = entry(env, raw, [piece(10)])
+    assert isinstance((await running.write(write)).exception(), SyncFailedError)
+    assert not write.done
+    later = entry(env, raw, [piece(10)])
+    assert isinstance((await running.write(later)).exception(), SyncFailedError)
+    raw.close()
 
 
 async def test_a_closed_file_refuses_the_entry(
-    threads: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path, running: Running
 ) -> None:
-    with closing(Running()) as running:
-        raw = new_file(tmp_path / "file")
-        raw.close()
-        write = entry(env, raw, [piece(10)])
-        (await running.write(write)).result()
-        assert write.refused is not None
+    raw = new_file(tmp_path / "file")
+    raw.close()
+    write = entry(env, raw, [piece(10)])
+    (await running.write(write)).result()
+    assert write.refused is not None
 
 
 async def test_a_stop_waits_for_the_entry_on_its_way(
-    threads: str, env: Environment, tmp_path: Path
+    threads: str, env: Environment, tmp_path: Path, running: Running
 ) -> None:
-    with closing(Running()) as running:
-        raw = new_file(tmp_path / "file", 1024 * BLOCK)
-        write = entry(env, raw, [piece(3 << 20)])
-        reports: list[Outcome[None]] = []
-        running.writer.run(write, reports.append)
-        if threads == "python":  # work that has not begun is dropped
-            running.worker.run(lambda: None, lambda _: None)
-        running.close()
-        raw.close()
-        if threads == "native":
-            data = memoryview((tmp_path / "file").read_bytes())
-            place = read_place(data, 0, ID)
-            assert place is not None
-            assert decode_entry(data, 0, place) is not None
-            assert reports == []
+    raw = new_file(tmp_path / "file", 1024 * BLOCK)
+    write = entry(env, raw, [piece(3 << 20)])
+    reports: list[Outcome[None]] = []
+    running.writer.run(write, reports.append)
+    if threads == "python":  # work that has not begun is dropped
+        running.worker.run(lambda: None, lambda _: None)
+    running.close()
+    raw.close()
+    if threads == "native":
+        data = memoryview((tmp_path / "file").read_bytes())
+        place = read_place(data, 0, ID)
+        assert place is not None
+        assert decode_entry(data, 0, place) is not None
+        assert reports == []
 
 
 async def test_without_a_thread_python_writes(
-    linux: None, env: Environment, tmp_path: Path
+    linux: None, env: Environment, tmp_path: Path, running: Running
 ) -> None:
-    class NoThread:
-        def __init__(self, signal: int) -> None: ...
-
-        def start(self, *entry: object) -> None:
-            raise OSError(11, "no thread is left")
-
-        def close(self) -> None: ...
-
-    with closing(Running()) as running:
-        running.writer._make = NoThread  # type: ignore[assignment]
-        raw = new_file(tmp_path / "file")
-        for n in range(3):
-            write = entry(env, raw, [piece(10)], n * BLOCK)
-            (await running.write(write)).result()
-            assert write.done
-        raw.close()
+    running.writer._make = NoThread  # type: ignore[assignment]
+    raw = new_file(tmp_path / "file")
+    for n in range(3):
+        write = entry(env, raw, [piece(10)], n * BLOCK)
+        (await running.write(write)).result()
+        assert write.done
+    raw.close()
 
 
 # --- the native thread itself ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def signal(linux: None) -> Iterator[int]:
-    fd = os.eventfd(0)
-    yield fd
-    os.close(fd)
 
 
 def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
@@ -260,32 +247,26 @@ def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, tmp_path: Pat
 def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
     thread = extension.EntryThread(signal)
     raw = new_file(tmp_path / "file", 1024 * BLOCK)
+
+    def check() -> bool:
+        nonlocal thread
+        assert thread.result() is None
+        with pytest.raises(RuntimeError):
+            thread.start(raw.fileno(), bytearray(56), [b""], 0)
+        thread.close()
+        del thread
+        other = os.eventfd(0)
+        own = extension.EntryThread(other)
+        own.start(raw.fileno(), bytearray(56), [b"x", b""], 4 << 20)
+        os.eventfd_read(other)
+        return own.result() == (0, 0)
+
     for state in ("idle", "busy"):
         thread.start(raw.fileno(), bytearray(56), [bytes(3 << 20), b""], 0)
         if state == "idle":
             os.eventfd_read(signal)
             assert thread.result() == (0, 0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads
-            child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                if thread.result() is None:
-                    try:
-                        thread.start(raw.fileno(), bytearray(56), [b""], 0)
-                    except RuntimeError:
-                        code = 0
-                thread.close()
-                del thread
-                other = os.eventfd(0)
-                own = extension.EntryThread(other)
-                own.start(raw.fileno(), bytearray(56), [b"x", b""], 4 << 20)
-                os.eventfd_read(other)
-                code += own.result() != (0, 0)
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert holds_in_a_fork(check)
     os.eventfd_read(signal)
     assert thread.result() == (0, 0)
     raw.close()

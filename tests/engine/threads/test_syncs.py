@@ -6,14 +6,14 @@ import asyncio
 import os
 import select
 import time
-import warnings
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from tests.engine.support import closed, entered
+from tests.engine.threads.support import NoThread, holds_in_a_fork
 from tests.support.logs import write
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.syncs import MOST_TOGETHER, TicketRunner
@@ -84,42 +84,48 @@ class Running:
         self.runner.close()
 
 
-async def test_a_job_syncs_the_files_of_its_tickets(threads: str, store: LogStore) -> None:
-    with closing(Running()) as running:
-        logs = [new_log(store, n) for n in range(20)]
-        for _ in range(3):
-            tickets = [ticket_of(log) for log in logs]
-            assert await running.run(*tickets) is None
-            for log, ticket in zip(logs, tickets, strict=True):
-                log.finish_sync(ticket)
-                assert log.high_watermark == log.log_end_offset
-                assert log.chain.active.file.pins == 0
-                assert not log.chain.active.file.dirty
-                append(log)
-        assert running.is_native == (threads == "native")
-        assert running.runner.free == 2
+@pytest.fixture
+def running(loop_runner: asyncio.Runner) -> Iterator[Running]:
+    yield from entered(loop_runner, closed(Running))
 
 
-async def test_a_job_with_many_files_keeps_few_of_them_open(linux: None, store: LogStore) -> None:
-    with closing(Running()) as running:
-        logs = [new_log(store, n) for n in range(MOST_TOGETHER + 1)]
+async def test_a_job_syncs_the_files_of_its_tickets(
+    threads: str, store: LogStore, running: Running
+) -> None:
+    logs = [new_log(store, n) for n in range(20)]
+    for _ in range(3):
         tickets = [ticket_of(log) for log in logs]
         assert await running.run(*tickets) is None
-        assert all(ticket.done for ticket in tickets)
-        assert not running.is_native
-        append(logs[0])
-        assert await running.run(ticket_of(logs[0]), *tickets[2:]) is None
-        assert running.is_native
+        for log, ticket in zip(logs, tickets, strict=True):
+            log.finish_sync(ticket)
+            assert log.high_watermark == log.log_end_offset
+            assert log.chain.active.file.pins == 0
+            assert not log.chain.active.file.dirty
+            append(log)
+    assert running.is_native == (threads == "native")
+    assert running.runner.free == 2
 
 
-async def test_jobs_run_side_by_side(threads: str, store: LogStore) -> None:
-    with closing(Running()) as running:
-        logs = [new_log(store, n) for n in range(2)]
-        jobs = [asyncio.ensure_future(running.run(ticket_of(log))) for log in logs]
-        await asyncio.sleep(0)
-        assert (running.runner.free, running.runner.is_busy) == (0, True)
-        assert await asyncio.gather(*jobs) == [None, None]
-        assert (running.runner.free, running.runner.is_busy) == (2, False)
+async def test_a_job_with_many_files_keeps_few_of_them_open(
+    linux: None, store: LogStore, running: Running
+) -> None:
+    logs = [new_log(store, n) for n in range(MOST_TOGETHER + 1)]
+    tickets = [ticket_of(log) for log in logs]
+    assert await running.run(*tickets) is None
+    assert all(ticket.done for ticket in tickets)
+    assert not running.is_native
+    append(logs[0])
+    assert await running.run(ticket_of(logs[0]), *tickets[2:]) is None
+    assert running.is_native
+
+
+async def test_jobs_run_side_by_side(threads: str, store: LogStore, running: Running) -> None:
+    logs = [new_log(store, n) for n in range(2)]
+    jobs = [asyncio.ensure_future(running.run(ticket_of(log))) for log in logs]
+    await asyncio.sleep(0)
+    assert (running.runner.free, running.runner.is_busy) == (0, True)
+    assert await asyncio.gather(*jobs) == [None, None]
+    assert (running.runner.free, running.runner.is_busy) == (2, False)
 
 
 def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: LogStore) -> None:
@@ -133,41 +139,44 @@ def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: Lo
     assert (log.high_watermark, log.log_end_offset) == (2, 3)
 
 
-async def test_a_failed_sync_stops_everything(threads: str, store: LogStore) -> None:
-    with closing(Running()) as running:
-        logs = [new_log(store, n) for n in range(3)]
-        tickets = [ticket_of(log) for log in logs]
-        use_refusing_file(logs[1])
-        error = await running.run(*tickets)
-        assert isinstance(error, SyncFailedError)
-        assert [ticket.done for ticket in tickets] == [True, False, False]
-        assert [log.chain.active.file.dirty for log in logs] == [False, True, True]
-        assert [log.chain.active.file.pins for log in logs] == [0, 0, 0]
-        assert isinstance(await running.run(ticket_of(logs[0])), SyncFailedError)
+async def test_a_failed_sync_stops_everything(
+    threads: str, store: LogStore, running: Running
+) -> None:
+    logs = [new_log(store, n) for n in range(3)]
+    tickets = [ticket_of(log) for log in logs]
+    use_refusing_file(logs[1])
+    error = await running.run(*tickets)
+    assert isinstance(error, SyncFailedError)
+    assert [ticket.done for ticket in tickets] == [True, False, False]
+    assert [log.chain.active.file.dirty for log in logs] == [False, True, True]
+    assert [log.chain.active.file.pins for log in logs] == [0, 0, 0]
+    assert isinstance(await running.run(ticket_of(logs[0])), SyncFailedError)
 
 
-async def test_a_file_that_is_not_open_is_opened(threads: str, store: LogStore) -> None:
-    with closing(Running()) as running:
-        log = new_log(store)
-        ticket = ticket_of(log)
-        log.chain.active.file.close()
-        assert await running.run(ticket) is None
-        assert ticket.done
+async def test_a_file_that_is_not_open_is_opened(
+    threads: str, store: LogStore, running: Running
+) -> None:
+    log = new_log(store)
+    ticket = ticket_of(log)
+    log.chain.active.file.close()
+    assert await running.run(ticket) is None
+    assert ticket.done
 
 
-async def test_a_new_folder_is_synced_too(threads: str, store: LogStore) -> None:
-    with closing(Running()) as running:
-        log = store.create(TopicPartition("new", 0), parse_config({}), UUID(int=2))
-        append(log)
-        ticket = ticket_of(log)
-        old = new_log(store)
-        assert await running.run(ticket_of(old), ticket) is None
-        log.finish_sync(ticket)
-        assert log.begin_sync() is None
-        assert old.chain.active.file.pins == 0
+async def test_a_new_folder_is_synced_too(threads: str, store: LogStore, running: Running) -> None:
+    log = store.create(TopicPartition("new", 0), parse_config({}), UUID(int=2))
+    append(log)
+    ticket = ticket_of(log)
+    old = new_log(store)
+    assert await running.run(ticket_of(old), ticket) is None
+    log.finish_sync(ticket)
+    assert log.begin_sync() is None
+    assert old.chain.active.file.pins == 0
 
 
-async def test_a_bug_in_a_ticket_is_reported(threads: str, store: LogStore) -> None:
+async def test_a_bug_in_a_ticket_is_reported(
+    threads: str, store: LogStore, running: Running
+) -> None:
     class Broken(SyncTicket):
         __slots__ = ()
 
@@ -177,86 +186,74 @@ async def test_a_bug_in_a_ticket_is_reported(threads: str, store: LogStore) -> N
         def run(self) -> None:
             raise ZeroDivisionError
 
-    with closing(Running()) as running:
-        log = new_log(store)
-        ticket = Broken(log.chain, [], False, False)
-        assert isinstance(await running.run(ticket), ZeroDivisionError)
-        assert await running.run(ticket_of(log)) is None
+    log = new_log(store)
+    ticket = Broken(log.chain, [], False, False)
+    assert isinstance(await running.run(ticket), ZeroDivisionError)
+    assert await running.run(ticket_of(log)) is None
 
 
-async def test_without_a_thread_python_syncs(linux: None, store: LogStore) -> None:
-    class NoThread:
-        def __init__(self, signal: int) -> None: ...
-
-        def start(self, files: list[int]) -> None:
-            raise OSError(11, "no thread is left")
-
-    with closing(Running()) as running:
-        running.runner._make = NoThread  # type: ignore[assignment]
-        log = new_log(store)
-        for _ in range(2):
-            ticket = ticket_of(log)
-            assert await running.run(ticket) is None
-            log.finish_sync(ticket)
-            assert (log.chain.active.file.pins, log.chain.active.file.dirty) == (0, False)
-            append(log)
+async def test_without_a_thread_python_syncs(
+    linux: None, store: LogStore, running: Running
+) -> None:
+    running.runner._make = NoThread  # type: ignore[assignment]
+    log = new_log(store)
+    for _ in range(2):
+        ticket = ticket_of(log)
+        assert await running.run(ticket) is None
+        log.finish_sync(ticket)
+        assert (log.chain.active.file.pins, log.chain.active.file.dirty) == (0, False)
+        append(log)
 
 
 async def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
-    linux: None, store: LogStore
+    linux: None, store: LogStore, running: Running
 ) -> None:
-    with closing(Running()) as running:
-        log = new_log(store)
-        ticket = ticket_of(log)
-        found: list[BaseException | None] = []
-        assert not running.runner.poll()
-        running.runner.run([ticket], found.append)
-        deadline = time.monotonic() + 60
-        while not running.runner.poll():
-            assert time.monotonic() < deadline
-        assert found == [None]
-        assert ticket.done
-        await asyncio.sleep(0.01)  # its report comes now, and has nothing to tell
-        assert found == [None]
-        assert running.runner.free == 2
+    log = new_log(store)
+    ticket = ticket_of(log)
+    found: list[BaseException | None] = []
+    assert not running.runner.poll()
+    running.runner.run([ticket], found.append)
+    deadline = time.monotonic() + 60
+    while not running.runner.poll():
+        assert time.monotonic() < deadline
+    assert found == [None]
+    assert ticket.done
+    await asyncio.sleep(0.01)  # its report comes now, and has nothing to tell
+    assert found == [None]
+    assert running.runner.free == 2
 
 
-async def test_a_failed_job_is_left_to_the_event_loop(linux: None, store: LogStore) -> None:
-    with closing(Running()) as running:
-        log = new_log(store)
-        use_refusing_file(log)
-        found: list[BaseException | None] = []
-        running.runner.run([ticket_of(log)], found.append)
-        report = running.runner._reports.descriptor()
-        assert select.select([report], [], [], 60)[0]
-        assert not running.runner.poll()
-        async with asyncio.timeout(60):
-            while not found:
-                await asyncio.sleep(0)
-        assert isinstance(found[0], SyncFailedError)
+async def test_a_failed_job_is_left_to_the_event_loop(
+    linux: None, store: LogStore, running: Running
+) -> None:
+    log = new_log(store)
+    use_refusing_file(log)
+    found: list[BaseException | None] = []
+    running.runner.run([ticket_of(log)], found.append)
+    report = running.runner._reports.descriptor()
+    assert select.select([report], [], [], 60)[0]
+    assert not running.runner.poll()
+    async with asyncio.timeout(60):
+        while not found:
+            await asyncio.sleep(0)
+    assert isinstance(found[0], SyncFailedError)
 
 
-async def test_a_stop_waits_for_a_job_without_a_report(threads: str, store: LogStore) -> None:
-    with closing(Running()) as running:
-        log = new_log(store)
-        found: list[BaseException | None] = []
-        ticket = ticket_of(log)
-        running.runner.run([ticket], found.append)
-        running.runner.close()
-        await asyncio.sleep(0)
-        assert ticket.done or threads == "python"  # work that has not begun is dropped there
-        assert log.chain.active.file.pins == 0
-        assert found == []
+async def test_a_stop_waits_for_a_job_without_a_report(
+    threads: str, store: LogStore, running: Running
+) -> None:
+    log = new_log(store)
+    found: list[BaseException | None] = []
+    ticket = ticket_of(log)
+    running.runner.run([ticket], found.append)
+    running.runner.close()
+    await asyncio.sleep(0)
+    assert ticket.done or threads == "python"  # work that has not begun is dropped there
+    assert log.chain.active.file.pins == 0
+    assert found == []
 
 
 # --- the native thread itself ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def signal(linux: None) -> Iterator[int]:
-    fd = os.eventfd(0)
-    yield fd
-    os.close(fd)
 
 
 WRONG_FILES: list[object] = [
@@ -328,26 +325,19 @@ def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(
 def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
     thread = extension.SyncThread(signal)
     file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    thread.start([(file, 0, 0)])
-    os.eventfd_read(signal)
-    assert thread.result() == (1, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of threads
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            assert thread.result() is None
-            try:
-                thread.start([(file, 0, 0)])
-            except RuntimeError:
-                code = 0
-            thread.close()
-            del thread
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    thread.start([(file, 0, 0)])
-    os.eventfd_read(signal)
-    assert thread.result() == (1, 0)
+
+    def check() -> bool:
+        nonlocal thread
+        assert thread.result() is None
+        with pytest.raises(RuntimeError):
+            thread.start([(file, 0, 0)])
+        thread.close()
+        del thread
+        return True
+
+    for is_forked in (True, False):
+        thread.start([(file, 0, 0)])
+        os.eventfd_read(signal)
+        assert thread.result() == (1, 0)
+        assert not is_forked or holds_in_a_fork(check)
     os.close(file)
