@@ -11,7 +11,8 @@ from itertools import islice
 
 import pytest
 
-from tests.engine.transactions.support import Producer, kill, start
+from tests.engine.support import start
+from tests.engine.transactions.support import Producer, kill
 from tests.log.damage.world import read_all
 from tests.support.damage import Files, damages, give_files, kind_of, take_files
 from tests.support.effort import rounds
@@ -71,7 +72,7 @@ def _state(engine: Engine) -> tuple[State, set[str]]:
 
 async def _make(*, clean: bool) -> World:
     fs = FaultyFileSystem()
-    engine = await start(fs)
+    engine = await start(fs=fs)
     new = [NewTopic(name, count) for name, count in TOPICS.items()]
     await engine.topics.create(new)
     producers: dict[str, Producer] = {}
@@ -110,7 +111,7 @@ def world(request: pytest.FixtureRequest) -> World:
 async def _check(world: World, files: Files) -> list[str]:
     fs = give_files(files)
     try:
-        engine = await start(fs)
+        engine = await start(fs=fs)
     except TidemillError as error:
         return [] if FOLDER in str(error) else [f"no place: {error}"]
     try:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable
 
+from tests.engine.support import results_of, until
 from tests.support.faultyfs import FaultyFileSystem
-from tidemill.clock import Clock
 from tidemill.engine.api import (
     NO_PRODUCER,
     CommitRequest,
+    CommittedOffset,
     Durability,
     InitProducer,
     Isolation,
@@ -32,10 +30,8 @@ from tidemill.errors import TidemillError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.markers import decode_marker
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
-from tidemill.settings import Settings
 
 V1, V2 = TransactionVersion.V1, TransactionVersion.V2
-DATA = Path("/data")
 
 
 class Producer:
@@ -80,8 +76,9 @@ class Producer:
         self, topic: str, *values: bytes, partition: int = 0, acks: Durability = Durability.SYNCED
     ) -> WriteResult:
         write = self.batch(topic, *values, partition=partition)
-        answer = self.engine.records.append([write], acks, self.transactional_id, self.version)
-        (result,) = answer if isinstance(answer, list) else await answer
+        (result,) = await results_of(
+            self.engine.records.append([write], acks, self.transactional_id, self.version)
+        )
         if isinstance(result, tuple):
             at = (topic, partition)
             self.sequences[at] = self.sequences.get(at, 0) + len(values)
@@ -122,6 +119,11 @@ class Producer:
     async def commit(self) -> None:
         await self.end(True)
 
+    async def transact(self, topic: str, *values: bytes) -> None:
+        """Write records, and commit."""
+        await self.send(topic, *values)
+        await self.commit()
+
     async def abort(self) -> None:
         await self.end(False)
 
@@ -150,6 +152,13 @@ async def committed(engine: Engine, topic: str, partition: int = 0) -> list[byte
     return visible(await read(engine, topic, partition))
 
 
+def committed_offset(engine: Engine, topic: str, *, require_stable: bool = False) -> int:
+    """Return the offset of group ``g`` in the first partition of a topic."""
+    found = engine.groups.committed("g", [(topic, 0)], require_stable=require_stable)[topic, 0]
+    assert isinstance(found, CommittedOffset)
+    return found.offset
+
+
 def visible(result: ReadResult) -> list[bytes]:
     """Drop the records of aborted transactions as clients do: by producer, until its marker."""
     data = memoryview(result.records)
@@ -169,18 +178,7 @@ def visible(result: ReadResult) -> list[bytes]:
     return found
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
-        await asyncio.sleep(0.005)
-
-
 # --- brokers -------------------------------------------------------------------------------------
-
-
-async def start(fs: FaultyFileSystem, clock: Clock | None = None, **settings: object) -> Engine:
-    engine = Engine(Settings.model_validate({"data_dir": DATA, **settings}), clock, fs)
-    await engine.start()
-    return engine
 
 
 async def kill(engine: Engine, fs: FaultyFileSystem) -> None:
@@ -204,6 +202,11 @@ async def cut_power(engine: Engine, fs: FaultyFileSystem, rng: random.Random) ->
     await kill(engine, fs)
 
 
+async def settled(engine: Engine) -> None:
+    """Wait until no transaction has an end that is not complete."""
+    await until(lambda: not engine._transaction_coordinator.machine.all_unfinished())
+
+
 def is_noted(engine: Engine) -> bool:
     """Return whether the journal is open, idle, and says of all that is synced that it is."""
     journal, journaling = engine._store.journal, engine._flusher.journaling
@@ -213,19 +216,7 @@ def is_noted(engine: Engine) -> bool:
 
 async def noted(engine: Engine) -> None:
     """Wait until no more entries of the journal with notes only are to come."""
-    while not is_noted(engine):
-        await asyncio.sleep(0.001)
-
-
-@contextlib.asynccontextmanager
-async def running(
-    fs: FaultyFileSystem | None = None, clock: Clock | None = None, **settings: object
-) -> AsyncIterator[Engine]:
-    engine = await start(fs or FaultyFileSystem(), clock, **settings)
-    try:
-        yield engine
-    finally:
-        await engine.stop()
+    await until(lambda: is_noted(engine))
 
 
 async def error_of(work: Awaitable[object]) -> type[BaseException] | None:

@@ -12,16 +12,8 @@ import time
 
 import pytest
 
-from tests.engine.transactions.support import (
-    V1,
-    V2,
-    Producer,
-    committed,
-    cut_power,
-    read,
-    start,
-    until,
-)
+from tests.engine.support import start
+from tests.engine.transactions.support import V1, V2, Producer, committed, cut_power, read, settled
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import CommittedOffset, NewTopic
 from tidemill.engine.engine import Engine
@@ -122,19 +114,12 @@ class Chaos:
 @pytest.mark.parametrize("seed", range(4))
 async def test_each_transaction_is_complete_or_absent_under_random_faults(seed: int) -> None:
     chaos = Chaos(seed)
-    engine = await start(chaos.fs)
+    engine = await start(fs=chaos.fs)
     await engine.topics.create([NewTopic("t", PARTITIONS)])
     for _ in range(3):
         await chaos.disturb(engine)
-        engine = await start(chaos.fs)
-        await until_done(engine)
+        engine = await start(fs=chaos.fs)
+        await settled(engine)
         await chaos.check(engine)
     await engine.stop()
     assert chaos.answers
-
-
-async def until_done(engine: Engine) -> None:
-    async def done() -> bool:
-        return not engine._transaction_coordinator.machine.all_unfinished()
-
-    await until(done)

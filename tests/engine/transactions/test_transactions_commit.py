@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 
 import pytest
 
-from tests.engine.transactions.support import (
-    Producer,
-    committed,
-    cut_power,
-    error_of,
-    running,
-    start,
-)
+from tests.engine.support import entered, running, start
+from tests.engine.transactions.support import Producer, committed, cut_power, error_of, settled
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tidemill.engine.api import Durability, NewTopic, TransactionState, TransactionVersion
 from tidemill.engine.engine import Engine
@@ -52,6 +46,11 @@ class Waiting:
             return failed
 
         monkeypatch.setattr(Markers, "_durable", interrupted)
+
+
+@pytest.fixture
+def engine(loop_runner: asyncio.Runner, fs: FaultyFileSystem) -> Iterator[Engine]:
+    yield from entered(loop_runner, running(fs=fs, log=LAZY))
 
 
 @pytest.fixture
@@ -114,28 +113,29 @@ async def test_a_commit_is_decided_after_all_writes_are_on_disk(
     monkeypatch: pytest.MonkeyPatch,
     meanwhile: Meanwhile,
     version: TransactionVersion,
+    engine: Engine,
 ) -> None:
-    async with running(log=LAZY) as engine:
-        producer = await begin(engine, version)
-        waiting.meanwhile = lambda: meanwhile(engine, producer)
-        machine = engine._transaction_coordinator.machine
-        end = machine.end
-        seen: list[list[str]] = []
+    producer = await begin(engine, version)
+    waiting.meanwhile = lambda: meanwhile(engine, producer)
+    machine = engine._transaction_coordinator.machine
+    end = machine.end
+    seen: list[list[str]] = []
 
-        def decide(*arguments: object) -> Outcome[ProducerIdentity]:
-            seen.append(unsynced(engine, producer))
-            return end(*arguments)  # type: ignore[arg-type]
+    def decide(*arguments: object) -> Outcome[ProducerIdentity]:
+        seen.append(unsynced(engine, producer))
+        return end(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(machine, "end", decide)
-        assert unsynced(engine, producer) == ["a"]
-        await producer.commit()
-        assert waiting.times == 0
-        assert seen == [[]]
+    monkeypatch.setattr(machine, "end", decide)
+    assert unsynced(engine, producer) == ["a"]
+    await producer.commit()
+    assert waiting.times == 0
+    assert seen == [[]]
 
 
-async def test_a_power_cut_after_the_decision_loses_no_late_write(waiting: Waiting) -> None:
-    fs = FaultyFileSystem()
-    engine = await start(fs, log=LAZY)
+async def test_a_power_cut_after_the_decision_loses_no_late_write(
+    fs: FaultyFileSystem, waiting: Waiting
+) -> None:
+    engine = await start(fs=fs, log=LAZY)
     producer = await begin(engine)
     waiting.meanwhile = lambda: a_new_partition(engine, producer)
     decisions = engine._store.partitions[TopicPartition("__transaction_state", 0)]
@@ -147,24 +147,22 @@ async def test_a_power_cut_after_the_decision_loses_no_late_write(waiting: Waiti
         await asyncio.sleep(0)
     await cut_power(engine, fs, Unlucky())
     await asyncio.gather(end, return_exceptions=True)
-    async with running(fs) as again:
-        while again._transaction_coordinator.machine.all_unfinished():
-            await asyncio.sleep(0)
+    async with running(fs=fs) as again:
+        await settled(again)
         assert await committed(again, "a") == [b"first"]
         assert await committed(again, "b") == [b"late"]
 
 
 async def test_a_commit_fails_if_the_producer_keeps_writing(
-    waiting: Waiting,
+    waiting: Waiting, engine: Engine
 ) -> None:
-    async with running(log=LAZY) as engine:
-        producer = await begin(engine)
-        waiting.times = 1_000_000
-        waiting.meanwhile = lambda: the_same_partition(engine, producer)
-        assert await error_of(producer.commit()) is ConcurrentTransactionsError
-        assert engine.transactions.describe("x").state is TransactionState.ONGOING
-        waiting.times = 0
-        await producer.commit()
-        records = await committed(engine, "a")
-        assert records[0] == b"first"
-        assert len(records) > 1
+    producer = await begin(engine)
+    waiting.times = 1_000_000
+    waiting.meanwhile = lambda: the_same_partition(engine, producer)
+    assert await error_of(producer.commit()) is ConcurrentTransactionsError
+    assert engine.transactions.describe("x").state is TransactionState.ONGOING
+    waiting.times = 0
+    await producer.commit()
+    records = await committed(engine, "a")
+    assert records[0] == b"first"
+    assert len(records) > 1

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.engine.support import DATA, results_of, start, until
 from tests.engine.transactions.support import (
-    DATA,
     V1,
     V2,
     Producer,
     committed,
+    committed_offset,
     cut_power,
     error_of,
     kill,
     read,
-    start,
-    until,
+    settled,
 )
 from tests.support.effort import IS_NIGHTLY
 from tests.support.faultyfs import CrashError, FaultyFileSystem, Unlucky
@@ -29,7 +31,6 @@ from tidemill.engine.api import (
     CommittedOffset,
     Durability,
     NewTopic,
-    ProducerIdentity,
     TransactionState,
     TransactionVersion,
 )
@@ -87,44 +88,84 @@ class FailingMarkers(FaultyFileSystem):
         return super().write_into(node, data, position, path)  # type: ignore[arg-type]
 
 
-async def restart(engine: Engine, fs: FaultyFileSystem, cut: random.Random | None = None) -> Engine:
-    """Kill it, or (``cut``) the machine, and start another."""
-    if cut is None:
-        await kill(engine, fs)
-    else:
-        await cut_power(engine, fs, cut)
-    return await start(fs)
+class World:
+    """A broker with topics, which can be killed and started again, and its producer."""
+
+    def __init__(self, fs: FaultyFileSystem) -> None:
+        self.fs = fs
+        self.producer: Producer | None = None
+
+    async def start(self) -> Engine:
+        """Start a broker, which the producer uses then."""
+        self.engine = await start(fs=self.fs)
+        if self.producer is not None:
+            self.producer.engine = self.engine
+        return self.engine
+
+    async def begin(self) -> Engine:
+        """Start the first broker, and create topics."""
+        engine = await self.start()
+        await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
+        return engine
+
+    async def producing(
+        self, version: TransactionVersion = V2, timeout_ms: int = 60_000
+    ) -> tuple[Engine, Producer]:
+        """Start the first broker, with a transactional producer."""
+        engine = await self.begin()
+        producer = Producer(engine, version=version, timeout_ms=timeout_ms)
+        self.producer = await producer.init()
+        return engine, producer
+
+    async def restart(self, cut: random.Random | None = None) -> Engine:
+        """Kill it, or (``cut``) the machine, and start another."""
+        if cut is None:
+            await kill(self.engine, self.fs)
+        else:
+            await cut_power(self.engine, self.fs, cut)
+        return await self.start()
+
+    async def restart_without_adopting(self) -> Engine:
+        """Cut the power: records of the coordinator that are not synced are lost. The disk is too
+        full for an adoption while the broker starts, and has space right after it."""
+        self.engine._store.partitions[A].flush()
+        await cut_power(self.engine, self.fs, Unlucky())
+        self.fill("__transaction_state-0")
+        engine = await self.start()
+        self.fs.clear_faults()
+        return engine
+
+    def leave_no_space_for_the_journal(self) -> None:
+        """So what was acknowledged is in synced segments."""
+        self.fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
+
+    def fill(self, folder: str) -> None:
+        """Refuse what is written to a partition."""
+        self.fs.fail("write", errno.ENOSPC, times=-1, path=f"/{folder}/00000000000000000000.log")
+
+    def append_orphan(self, producer_id: int) -> None:
+        """Append a record of a transaction that no transactional id owns."""
+        now_ms = self.engine.clock.now_ms()
+        orphan = encode_batch(
+            [NewRecord(b"k", b"orphan")],
+            timestamp_ms=now_ms,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        self.engine._store.partitions[A].append(orphan, now_ms=now_ms)
 
 
-async def settled(engine: Engine) -> None:
-    async def done() -> bool:
-        return not engine._transaction_coordinator.machine.all_unfinished()
-
-    await until(done)
+@pytest.fixture
+def world(loop_runner: asyncio.Runner, fs: FaultyFileSystem) -> Iterator[World]:
+    world = World(fs)
+    yield world
+    loop_runner.run(world.engine.stop())
 
 
 def state(engine: Engine) -> TransactionState:
     return engine.transactions.describe("x").state
-
-
-def without_journal(fs: FaultyFileSystem) -> None:
-    """Leave no space for the journal, so that what was acknowledged is in synced segments."""
-    fs.fail("create", errno.ENOSPC, times=-1, path="/journal/")
-
-
-async def begin(fs: FaultyFileSystem) -> Engine:
-    engine = await start(fs)
-    await engine.topics.create([NewTopic("a", 1), NewTopic("b", 1)])
-    return engine
-
-
-async def producing(
-    version: TransactionVersion = V2,
-) -> tuple[FaultyFileSystem, Engine, Producer]:
-    """Start a broker with topics, and a transactional producer."""
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    return fs, engine, await Producer(engine, version=version).init()
 
 
 # --- at any step ---------------------------------------------------------------------------------
@@ -159,8 +200,7 @@ class Story:
         else:
             assert offset is None
         new = await Producer(engine).init()
-        await new.send("a", b"new")
-        await new.commit()
+        await new.transact("a", b"new")
         assert await committed(engine, "a") == [*seen, b"new"]
         for topic in ("a", "b"):
             found = await read(engine, topic)
@@ -170,7 +210,8 @@ class Story:
 async def crash_at(step: int, version: TransactionVersion, cut: random.Random | None) -> bool:
     """Whether the story was longer than that."""
     fs = StepFileSystem()
-    engine = await begin(fs)
+    world = World(fs)
+    engine = await world.begin()
     story = Story()
     fs.left = step
     crashed = False
@@ -178,7 +219,7 @@ async def crash_at(step: int, version: TransactionVersion, cut: random.Random | 
         await story.tell(engine, version)
     except (CrashError, TidemillError):
         crashed = True
-    engine = await restart(engine, fs, cut)
+    engine = await world.restart(cut)
     await story.check(engine)
     await engine.stop()
     return crashed
@@ -203,176 +244,130 @@ async def test_a_crash_at_any_step_leaves_each_transaction_whole_or_absent(
 
 @both
 async def test_an_open_transaction_continues_after_a_clean_restart(
-    version: TransactionVersion,
+    world: World, version: TransactionVersion
 ) -> None:
-    fs, engine, producer = await producing(version)
+    engine, producer = await world.producing(version)
     await producer.send("a", b"1")
     await producer.commit_offset("g", "a", 4)
     await engine.stop()
-    producer.engine = engine = await start(fs)
+    engine = await world.start()
     assert (await read(engine, "a")).last_stable_offset == 0
-    await producer.send("a", b"2")
-    await producer.commit()
+    await producer.transact("a", b"2")
     assert await committed(engine, "a") == [b"1", b"2"]
-    offset = engine.groups.committed("g", None)["a", 0]
-    assert isinstance(offset, CommittedOffset)
-    assert offset.offset == 4
-    await engine.stop()
+    assert committed_offset(engine, "a") == 4
 
 
-async def test_a_transaction_continues_if_only_its_coordinator_record_was_lost() -> None:
-    fs, engine, producer = await producing()
-    written = producer.batch("a", b"1")
-    again = producer.batch("a", b"1")
+async def test_a_transaction_continues_if_only_its_coordinator_record_was_lost(
+    world: World,
+) -> None:
+    engine, producer = await world.producing()
+    written, again = (producer.batch("a", b"1") for _ in range(2))
     engine.records.append([written], Durability.WRITTEN, "x", V2)
     engine._store.partitions[A].flush()
     with capture_logs() as said:
-        producer.engine = engine = await restart(engine, fs, Unlucky())
+        engine = await world.restart(Unlucky())
     assert "transaction.adopted" in [each["event"] for each in said]
     assert engine.transactions.describe("x").partitions == (A,)
-    answer = engine.records.append([again], Durability.SYNCED, "x", V2)
-    (repeated,) = answer if isinstance(answer, list) else await answer
+    (repeated,) = await results_of(engine.records.append([again], Durability.SYNCED, "x", V2))
     assert offset_of(repeated) == 0
     await producer.commit()
     assert await committed(engine, "a") == [b"1"]
-    await engine.stop()
 
 
-async def test_data_that_no_transactional_id_owns_is_aborted_at_start() -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
+async def test_data_that_no_transactional_id_owns_is_aborted_at_start(world: World) -> None:
+    await world.begin()
     for number in range(250):
-        orphan = encode_batch(
-            [NewRecord(b"k", b"orphan")],
-            timestamp_ms=engine.clock.now_ms(),
-            producer_id=4_000_000 + number,
-            producer_epoch=0,
-            base_sequence=0,
-            transactional=True,
-        )
-        engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
-    engine = await restart(engine, fs)
+        world.append_orphan(4_000_000 + number)
+    engine = await world.restart()
     found = await read(engine, "a")
     assert found.last_stable_offset == found.high_watermark == 500
     assert await committed(engine, "a") == []
-    await engine.stop()
 
 
-async def test_with_a_full_disk_the_broker_starts_and_repairs_transactions_later() -> None:
-    fs = FaultyFileSystem()
-    without_journal(fs)
-    engine = await begin(fs)
-    orphan = encode_batch(
-        [NewRecord(b"k", b"orphan")],
-        timestamp_ms=engine.clock.now_ms(),
-        producer_id=4_000_000,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-    )
-    engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
-    producer = await Producer(engine).init()
+async def test_with_a_full_disk_the_broker_starts_and_repairs_transactions_later(
+    world: World,
+) -> None:
+    world.leave_no_space_for_the_journal()
+    engine, producer = await world.producing()
+    world.append_orphan(4_000_000)
     engine.records.append([producer.batch("b", b"1")], Durability.WRITTEN, "x", V2)
     engine._store.partitions[B].flush()
     engine._store.partitions[A].flush()
-    await cut_power(engine, fs, Unlucky())
+    await cut_power(engine, world.fs, Unlucky())
     for folder in ("a-0", "__transaction_state-0"):
-        path = f"/{folder}/00000000000000000000.log"
-        fs.fail("write", errno.ENOSPC, times=-1, path=path)
-    producer.engine = engine = await start(fs)
+        world.fill(folder)
+    engine = await world.start()
     assert (await read(engine, "a")).last_stable_offset == 0
     assert state(engine) is TransactionState.EMPTY
-    fs.clear_faults()
-
-    async def repaired() -> bool:
-        stable = (await read(engine, "a")).last_stable_offset
-        return stable == 2 and state(engine) is TransactionState.ONGOING
-
-    await until(repaired)
+    world.fs.clear_faults()
+    while (await read(engine, "a")).last_stable_offset < 2:
+        await asyncio.sleep(0.005)
+    await until(lambda: state(engine) is TransactionState.ONGOING)
     producer.sequences["b", 0] = 1
     await producer.commit()
     assert await committed(engine, "b") == [b"1"]
-    await engine.stop()
 
 
-async def start_without_adopting(engine: Engine, fs: FaultyFileSystem) -> Engine:
-    """Cut the power: records of the coordinator that are not synced are lost. The disk is too full
-    for an adoption while the broker starts, and has space right after it."""
-    engine._store.partitions[A].flush()
-    await cut_power(engine, fs, Unlucky())
-    path = "/__transaction_state-0/00000000000000000000.log"
-    fs.fail("write", errno.ENOSPC, times=-1, path=path)
-    engine = await start(fs)
-    fs.clear_faults()
-    return engine
-
-
-async def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted() -> None:
-    fs = FaultyFileSystem()
-    without_journal(fs)
-    engine = await begin(fs)
-    producer = await Producer(engine).init()
-    await producer.send("a", b"1")
-    await producer.commit()
+async def test_a_decision_is_not_finished_before_the_transaction_after_it_is_adopted(
+    world: World,
+) -> None:
+    world.leave_no_space_for_the_journal()
+    engine, producer = await world.producing()
+    await producer.transact("a", b"1")
     engine.records.append([producer.batch("a", b"2")], Durability.WRITTEN, "x", V2)
-    producer.engine = engine = await start_without_adopting(engine, fs)
+    engine = await world.restart_without_adopting()
     assert state(engine) is TransactionState.PREPARE_COMMIT
     await settled(engine)
     assert await committed(engine, "a") == [b"1"]
     assert state(engine) is TransactionState.ONGOING
     await producer.abort()
     assert await committed(engine, "a") == [b"1"]
-    await engine.stop()
 
 
-async def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the_next_one() -> None:
-    fs = FaultyFileSystem()
-    without_journal(fs)
-    engine = await begin(fs)
-    producer = await Producer(engine).init()
+async def test_a_transaction_that_is_not_adopted_yet_does_not_become_part_of_the_next_one(
+    world: World,
+) -> None:
+    world.leave_no_space_for_the_journal()
+    engine, producer = await world.producing()
     await producer.send("b", b"never")
     engine.records.append([producer.batch("a", b"never")], Durability.WRITTEN, "x", V2)
-    engine = await start_without_adopting(engine, fs)
+    engine = await world.restart_without_adopting()
     successor = await Producer(engine).init()
-    await successor.send("a", b"kept")
-    await successor.commit()
+    await successor.transact("a", b"kept")
     assert await committed(engine, "a") == [b"kept"]
     assert await committed(engine, "b") == []
-    await engine.stop()
 
 
 @pytest.mark.parametrize("path", ["/a-0/", "/__consumer_offsets-0/"])
 @both
 async def test_missing_markers_are_written_after_a_kill(
-    version: TransactionVersion, path: str
+    world: World, version: TransactionVersion, path: str
 ) -> None:
-    fs, engine, producer = await producing(version)
+    engine, producer = await world.producing(version)
     await producer.send("a", b"1")
     await producer.send("b", b"1")
     await producer.commit_offset("g", "a", 4)
-    fs.fail("write", errno.ENOSPC, times=-1, path=path)
+    world.fs.fail("write", errno.ENOSPC, times=-1, path=path)
     await producer.commit()
     assert state(engine) is TransactionState.PREPARE_COMMIT
-    producer.engine = engine = await restart(engine, fs)
+    engine = await world.restart()
     await settled(engine)
     assert state(engine) is TransactionState.COMPLETE_COMMIT
     assert await committed(engine, "a") == await committed(engine, "b") == [b"1"]
-    offset = engine.groups.committed("g", None, require_stable=True)["a", 0]
-    assert isinstance(offset, CommittedOffset)
-    assert offset.offset == 4
-    await producer.send("a", b"2")
-    await producer.commit()
+    assert committed_offset(engine, "a", require_stable=True) == 4
+    await producer.transact("a", b"2")
     assert await committed(engine, "a") == [b"1", b"2"]
-    await engine.stop()
 
 
-async def test_an_offline_partition_blocks_its_transactional_id_until_it_is_deleted() -> None:
-    fs, engine, producer = await producing()
+async def test_an_offline_partition_blocks_its_transactional_id_until_it_is_deleted(
+    world: World,
+) -> None:
+    engine, producer = await world.producing()
     await producer.send("a", b"1")
     await producer.send("b", b"1")
-    await kill(engine, fs)
-    fs.remove_tree(f"{DATA}/b-0")
-    engine = await start(fs)
+    await kill(engine, world.fs)
+    world.fs.remove_tree(f"{DATA}/b-0")
+    engine = await world.start()
     assert B in engine._store.offline
     assert await error_of(Producer(engine).init()) is ConcurrentTransactionsError
     assert state(engine) is TransactionState.PREPARE_ABORT
@@ -380,51 +375,41 @@ async def test_an_offline_partition_blocks_its_transactional_id_until_it_is_dele
     assert await engine.topics.delete(["b"]) == [None]
     await settled(engine)
     await (await Producer(engine).init()).send("a", b"2")
-    await engine.stop()
 
 
-async def test_a_transaction_that_its_producer_left_open_times_out_after_a_restart() -> None:
-    fs = FaultyFileSystem()
-    engine = await begin(fs)
-    producer = await Producer(engine, timeout_ms=100).init()
+async def test_a_transaction_that_its_producer_left_open_times_out_after_a_restart(
+    world: World,
+) -> None:
+    _, producer = await world.producing(timeout_ms=100)
     await producer.send("a", b"1")
-    engine = await restart(engine, fs)
-
-    async def aborted() -> bool:
-        return state(engine) is TransactionState.COMPLETE_ABORT
-
-    await until(aborted)
+    engine = await world.restart()
+    await until(lambda: state(engine) is TransactionState.COMPLETE_ABORT)
     assert (await read(engine, "a")).last_stable_offset == 2
-    await engine.stop()
 
 
 async def test_a_failed_sync_during_the_repair_ends_the_start() -> None:
     fs = FailingMarkers()
-    engine = await begin(fs)
-    producer = await Producer(engine).init()
-    identity = producer.identity
-    producer.identity = ProducerIdentity(identity.producer_id + 1_000_000, identity.epoch)
-    orphan = producer.batch("a", b"1").records
-    engine._store.partitions[A].append(orphan, now_ms=engine.clock.now_ms())
+    world = World(fs)
+    engine = await world.begin()
+    world.append_orphan(4_000_000)
     await kill(engine, fs)
-    assert await error_of(start(fs)) is SyncFailedError
+    assert await error_of(start(fs=fs)) is SyncFailedError
     assert "/a-0/" in fs.failed
 
 
-async def test_a_transaction_larger_than_a_segment_continues_after_a_power_cut() -> None:
-    fs, engine, producer = await producing(V1)
+async def test_a_transaction_larger_than_a_segment_continues_after_a_power_cut(
+    world: World,
+) -> None:
+    engine, producer = await world.producing(V1)
     await producer.send("a", b"kept")
     # Missing partitions are skipped when the transaction ends: only their names count here.
     many = [TopicPartition(f"{number:05}" + "x" * 244, 0) for number in range(9000)]
     await engine._transaction_coordinator.add("x", producer.identity, many)
     log = engine._store.partitions[TopicPartition("__transaction_state", 0)]
     assert log.segments[-1].size > log.config.segment_bytes
-    engine = await restart(engine, fs, Unlucky())
+    engine = await world.restart(Unlucky())
     assert len(engine.transactions.describe("x").partitions) == 9001
-    producer.engine = engine
-    await producer.send("b", b"too")
-    await producer.commit()
-    engine = await restart(engine, fs, Unlucky())
+    await producer.transact("b", b"too")
+    engine = await world.restart(Unlucky())
     assert await committed(engine, "a") == [b"kept"]
     assert await committed(engine, "b") == [b"too"]
-    await engine.stop()
