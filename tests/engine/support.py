@@ -31,7 +31,7 @@ from tidemill.settings import Settings
 DATA = Path("/data")
 """The folder of brokers whose file system is in memory."""
 NOW = 1_700_000_000_000
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 T = TypeVar("T")
 
 
