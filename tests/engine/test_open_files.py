@@ -7,23 +7,22 @@ import errno
 import os
 import random
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
+from tests.engine.support import produce, start, write
 from tests.engine.transactions.support import cut_power
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tests.support.logs import read_records
 from tidemill.engine import flusher as flusher_module
 from tidemill.engine import journaling as journaling_module
-from tidemill.engine.api import Durability, NewTopic, PartitionWrite
+from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.errors import TidemillError
 from tidemill.log.disk.files import Buffer, RawFile
 from tidemill.log.errors import TooManyOpenFilesError
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.names import TopicPartition
-from tidemill.settings import Limits, Log, Settings
+from tidemill.settings import Limits, Log
 
 PARTITIONS = 12
 CONFIGS = {"internal.segment.bytes": "2000"}
@@ -70,25 +69,14 @@ class CrowdedFileSystem(FaultyFileSystem):
         return super().sync_all(path)
 
 
-async def start(fs: FaultyFileSystem) -> Engine:
-    engine = Engine(
-        Settings(
-            data_dir=Path("/data"),
-            limits=Limits(open_files=16),
-            log=Log(journal_bytes=1 << 20, sync_interval_ms=5, checkpoint_interval_ms=100),
-        ),
-        fs=fs,
-    )
-    await engine.start()
-    return engine
+async def start_crowded(fs: FaultyFileSystem) -> Engine:
+    log = Log(journal_bytes=1 << 20, sync_interval_ms=5, checkpoint_interval_ms=100)
+    return await start(fs=fs, limits=Limits(open_files=16), log=log)
 
 
 async def send(engine: Engine, topic: str, partition: int, value: bytes) -> bool:
     """Write a record with acks=all; return whether it was acknowledged."""
-    batch = memoryview(encode_batch([NewRecord(b"k", value)], timestamp_ms=1))
-    answer = engine.records.append([PartitionWrite(topic, partition, batch)], Durability.SYNCED)
-    (result,) = answer if isinstance(answer, list) else await answer
-    assert isinstance(result, tuple | TidemillError)
+    (result,) = await produce(engine, write(topic, value, partition=partition))
     return isinstance(result, tuple)
 
 
@@ -99,15 +87,14 @@ async def test_refused_opens_lose_nothing_acknowledged_and_stop_nothing(
     for module in (flusher_module, journaling_module):
         monkeypatch.setattr(module, "RETRY_S", 0.002)
     fs = CrowdedFileSystem(seed)
-    engine = await start(fs)
+    engine = await start_crowded(fs)
     await engine.topics.create([NewTopic("t", PARTITIONS, configs=CONFIGS)])
     acknowledged: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     topics = ["t"]
 
-    async def produce(partition: int, number: int) -> None:
+    async def send_to(partition: int, number: int) -> None:
         topic = fs.rng.choice(topics)
-        value = b"%d" % number
-        value = value.ljust(fs.rng.choice([10, 300, 1500]))
+        value = (b"%d" % number).ljust(fs.rng.choice([10, 300, 1500]))
         if await send(engine, topic, partition, value):
             acknowledged[topic, partition].append(value)
 
@@ -115,14 +102,13 @@ async def test_refused_opens_lose_nothing_acknowledged_and_stop_nothing(
         for number in range(40):
             fs.share = fs.rng.choice([0.0, 0.1, 0.5])
             if number % 10 == 5:
-                (answer,) = await engine.topics.create(
-                    [NewTopic(f"n{number}", PARTITIONS, configs=CONFIGS)]
-                )
+                new = NewTopic(f"n{number}", PARTITIONS, configs=CONFIGS)
+                (answer,) = await engine.topics.create([new])
                 if isinstance(answer, TidemillError):
                     assert isinstance(answer, TooManyOpenFilesError)
                 else:
                     topics.append(f"n{number}")
-            await asyncio.gather(*(produce(n, number) for n in range(PARTITIONS)))
+            await asyncio.gather(*(send_to(n, number) for n in range(PARTITIONS)))
         fs.share = 0.0
         assert not engine.failed.done()
         assert not engine._store.offline
@@ -130,11 +116,9 @@ async def test_refused_opens_lose_nothing_acknowledged_and_stop_nothing(
             assert await send(engine, "t", partition, b"last")
     await cut_power(engine, fs, Unlucky())
     fs.clear_faults()
-    engine = await start(fs)
+    engine = await start_crowded(fs)
     assert not engine._store.offline
     for (topic, number), values in acknowledged.items():
-        found = {
-            each.value for each in read_records(engine._store.get(TopicPartition(topic, number)))
-        }
-        assert found >= set(values)
+        log = engine._store.get(TopicPartition(topic, number))
+        assert {each.value for each in read_records(log)} >= set(values)
     await engine.stop()

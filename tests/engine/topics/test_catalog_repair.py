@@ -9,15 +9,19 @@ from uuid import UUID
 
 import pytest
 
+from tests.engine.support import start
 from tests.engine.topics.test_completeness import (
     CATALOG,
     SEGMENT,
     cut_catalog,
+    delete,
     fill,
+    fill_deleted,
+    flip_bit,
     forget_notes,
     produce,
-    running,
     set_aside,
+    unclean,
 )
 from tests.support.effort import rounds
 from tests.support.ending_fs import EndingFileSystem
@@ -28,7 +32,6 @@ from tidemill.engine.errors import CatalogLostError
 from tidemill.engine.topics import catalog_repair
 from tidemill.engine.topics.catalog_repair import CatalogPlan
 from tidemill.log.disk.files import RealFileSystem
-from tidemill.settings import Settings
 from tidemill.state.catalog.types import AlterOp
 
 FS = RealFileSystem()
@@ -63,7 +66,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 async def fill_with_configs(folder: Path) -> tuple[dict[str, tuple[int, dict[str, str]]], UUID]:
-    async with running(folder) as engine:
+    async with unclean(folder) as engine:
         await engine.topics.create(
             [NewTopic("a", 3), NewTopic("b", 1, configs={"cleanup.policy": "compact"})]
         )
@@ -81,25 +84,21 @@ async def test_a_lost_catalog_is_rebuilt_with_ids_partitions_and_configs(tmp_pat
     todo = repair(tmp_path)
     assert {each.source for each in todo.catalog.topics} == {"note"}
     for _ in range(2):
-        async with running(tmp_path) as engine:
+        async with unclean(tmp_path) as engine:
             assert topics(engine) == before
             assert engine.storage.cluster_id == cluster_id
             assert not engine._store.offline
             await produce(engine, "a", 2)
 
 
-async def test_a_whole_catalog_is_called_whole(tmp_path: Path) -> None:
+async def test_the_plan_calls_a_whole_catalog_whole_and_changes_nothing(tmp_path: Path) -> None:
     await fill_with_configs(tmp_path)
     assert plan(tmp_path).is_whole
     cut_catalog(tmp_path, 1)
     assert not plan(tmp_path).is_whole
-
-
-async def test_the_plan_changes_nothing(tmp_path: Path) -> None:
-    await fill_with_configs(tmp_path)
     shutil.rmtree(tmp_path / CATALOG)
     before = contents(tmp_path)
-    plan(tmp_path)
+    assert not plan(tmp_path).is_whole
     assert contents(tmp_path) == before
 
 
@@ -112,20 +111,18 @@ async def test_what_is_cut_from_the_end_comes_from_the_notes_and_the_rest_from_t
     repair(tmp_path)
     (aside,) = set_aside(tmp_path)
     assert (aside / SEGMENT).read_bytes() == old
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert topics(engine) == before
 
 
 async def test_records_behind_a_damaged_batch_are_kept(tmp_path: Path) -> None:
     before, _ = await fill_with_configs(tmp_path)
     log = tmp_path / CATALOG / SEGMENT
-    data = bytearray(log.read_bytes())
-    data[100] ^= 1
-    log.write_bytes(data)
+    flip_bit(log, 100)
     todo = repair(tmp_path)
     assert len(todo.damage) == 1
     assert f"{log}: byte 0, offset 0" in todo.damage[0]
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert topics(engine) == before
 
 
@@ -134,17 +131,9 @@ async def test_folders_of_an_older_version_get_configs_that_delete_nothing(tmp_p
     forget_notes(tmp_path)
     shutil.rmtree(tmp_path / CATALOG)
     repair(tmp_path)
-    async with running(tmp_path) as engine:
-        assert topics(engine) == {
-            "a": (
-                3,
-                {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
-            ),
-            "b": (
-                2,
-                {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"},
-            ),
-        }
+    async with unclean(tmp_path) as engine:
+        configs = {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
+        assert topics(engine) == {"a": (3, configs), "b": (2, configs)}
         assert not engine._store.offline
 
 
@@ -154,7 +143,7 @@ async def test_a_partition_without_a_folder_is_named_and_goes_offline(tmp_path: 
     shutil.rmtree(tmp_path / "a-2")
     todo = repair(tmp_path)
     assert {t.topic.name: t.missing for t in todo.catalog.topics if t.missing} == {"a": (2,)}
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert [str(tp) for tp in engine._store.offline] == ["a-2"]
         assert topics(engine)["a"][0] == 3
 
@@ -163,7 +152,7 @@ async def test_a_partition_without_a_folder_is_named_and_goes_offline(tmp_path: 
 async def test_no_producer_id_is_given_out_twice(tmp_path: Path, loss: str) -> None:
     seen: list[int] = []
     for _ in range(3):
-        async with running(tmp_path) as engine:
+        async with unclean(tmp_path) as engine:
             await engine.topics.ensure("t")
             await produce(engine, "t")
             seen.append((await engine.transactions.new_producer())[0])
@@ -176,35 +165,22 @@ async def test_no_producer_id_is_given_out_twice(tmp_path: Path, loss: str) -> N
     assert seen == sorted(seen)
 
 
-async def test_a_deleted_topic_does_not_come_back_when_its_folder_was_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deleted_topic_does_not_come_back_when_its_folder_was_left(tmp_path: Path) -> None:
     await fill(tmp_path, "a", "b")
-    shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
-    async with running(tmp_path) as engine:
-        monkeypatch.setattr(engine._topic_admin, "_finish_deletions", _nothing)
-        await engine.topics.delete(["b"])
-    shutil.move(tmp_path / "kept", tmp_path / "b-0")
+    await delete(tmp_path, "b", crash=True)
     todo = repair(tmp_path)
     assert list(todo.catalog.deleted.values()) == ["b"]
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert list(topics(engine)) == ["a"]
 
 
-async def _nothing(_: object) -> None:
-    return None
-
-
 async def test_a_topic_that_was_created_again_is_the_later_one(tmp_path: Path) -> None:
-    await fill(tmp_path, "b")
-    async with running(tmp_path) as engine:
-        await engine.topics.delete(["b"])
-    await fill(tmp_path, "b")
-    async with running(tmp_path) as engine:
+    await fill_deleted(tmp_path, "b")
+    async with unclean(tmp_path) as engine:
         topic_id = engine.topics.get("b").topic_id
     cut_catalog(tmp_path, 1)
     repair(tmp_path)
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert engine.topics.get("b").topic_id == topic_id
         assert not engine._store.offline
 
@@ -218,7 +194,7 @@ async def test_a_copied_folder_is_set_aside(tmp_path: Path) -> None:
     assert [(str(f.tp), why) for f, why in todo.catalog.aside] == [
         ("copy-0", "its topic id is that of 'a'")
     ]
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert list(topics(engine)) == ["a"]
     assert len(set_aside(tmp_path)) == 1
 
@@ -238,24 +214,19 @@ async def test_a_crash_at_any_step_leaves_a_folder_that_is_refused_or_right(tmp_
             ended = False
         else:
             ended = True
-        engine = Engine(Settings.model_validate({"data_dir": folder}))
         try:
-            await engine.start()
+            engine = await start(folder)
         except CatalogLostError:
             assert not ended
             repair(folder)
-            assert not unfinished(folder)
-            await engine.start()
+            assert not list(folder.glob("*-new"))
+            engine = await start(folder)
         assert topics(engine) == before
         await engine.stop()
         if ended:
             break
         calls += 1
     assert calls > 10
-
-
-def unfinished(folder: Path) -> list[Path]:
-    return list(folder.glob("*-new"))
 
 
 async def test_random_damage_of_the_catalog_is_refused_or_harmless_and_always_repaired(
@@ -270,13 +241,12 @@ async def test_random_damage_of_the_catalog_is_refused_or_harmless_and_always_re
         shutil.copytree(tmp_path / "original", folder)
         for _ in range(choice.randint(1, 2)):
             damage_catalog(choice, folder)
-        engine = Engine(Settings.model_validate({"data_dir": folder}))
         try:
-            await engine.start()
+            engine = await start(folder)
         except CatalogLostError:
             refused += 1
             repair(folder)
-            await engine.start()
+            engine = await start(folder)
         assert topics(engine) == before, number
         assert not engine._store.offline, number
         await engine.stop()

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.support import running, start
+from tests.engine.transactions.support import kill
 from tests.support.effort import rounds
 from tests.support.faultyfs import FaultyFileSystem
-from tidemill.engine.api import ConfigChange, Durability, NewTopic, PartitionWrite
+from tests.support.logs import append_records
+from tidemill.engine.api import ConfigChange, NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.errors import CatalogLostError
 from tidemill.log.format.batch import iter_headers
-from tidemill.log.format.records import NewRecord, decode_records, encode_batch
-from tidemill.settings import Settings
+from tidemill.log.format.records import NewRecord, decode_records
 from tidemill.state.catalog.types import AlterOp
 
 CATALOG = "__tidemill_catalog-0"
@@ -26,30 +28,58 @@ SEGMENT = f"{0:020}.log"
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Engine]:
-    """A broker whose stop is not a clean one, for the next start."""
-    engine = Engine(Settings.model_validate({"data_dir": folder}))
-    await engine.start()
-    try:
+async def unclean(folder: Path) -> AsyncIterator[Engine]:
+    """Run a broker whose stop is not a clean one, for the next start."""
+    async with running(folder) as engine:
         yield engine
-    finally:
-        await engine.stop()
-        (folder / "clean-stop.json").unlink()
+    (folder / "clean-stop.json").unlink()
 
 
 async def produce(engine: Engine, topic: str, partition: int = 0) -> None:
-    batch = encode_batch([NewRecord(b"k", b"v")], timestamp_ms=1)
-    write = PartitionWrite(topic, partition, memoryview(batch))
-    answer = engine.records.append([write], Durability.SYNCED)
-    (result,) = answer if isinstance(answer, list) else await answer
-    assert isinstance(result, tuple)
+    await append_records(engine, topic, partition, [NewRecord(b"k", b"v")])
 
 
 async def fill(folder: Path, *topics: str) -> None:
-    async with running(folder) as engine:
+    async with unclean(folder) as engine:
         for topic in topics:
             await engine.topics.ensure(topic)
             await produce(engine, topic)
+
+
+async def delete(folder: Path, topic: str, *, crash: bool = False) -> None:
+    """Delete a topic, and put its folder back.
+
+    Args:
+        crash: it comes after the catalog's record and before the folder is renamed.
+    """
+    shutil.copytree(folder / f"{topic}-0", folder / "kept")
+    async with unclean(folder) as engine:
+        if crash:
+            engine._topic_admin._finish_deletions = _nothing  # type: ignore[method-assign, assignment]
+        assert await engine.topics.delete([topic]) == [None]
+    shutil.move(folder / "kept", folder / f"{topic}-0")
+
+
+async def _nothing(_: object) -> None:
+    return None
+
+
+async def fill_deleted(folder: Path, topic: str) -> None:
+    """Create a topic, delete it, and create it again."""
+    await fill(folder, topic)
+    async with unclean(folder) as engine:
+        await engine.topics.delete([topic])
+    await fill(folder, topic)
+
+
+def names(engine: Engine) -> list[str]:
+    return [topic.name for topic in engine.topics.all() if not topic.internal]
+
+
+def flip_bit(log: Path, position: int) -> None:
+    data = bytearray(log.read_bytes())
+    data[position] ^= 1
+    log.write_bytes(data)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -85,9 +115,8 @@ def set_aside(folder: Path) -> list[Path]:
 
 async def refused(folder: Path) -> CatalogLostError:
     before = snapshot(folder)
-    engine = Engine(Settings.model_validate({"data_dir": folder}))
     with pytest.raises(CatalogLostError) as caught:
-        await engine.start()
+        await start(folder)
     assert "tidemill doctor --repair catalog" in caught.value.hint
     assert {name: data for name, data in snapshot(folder).items() if name in before} == before
     assert not set_aside(folder)
@@ -126,7 +155,7 @@ async def test_a_topic_that_is_cut_from_the_catalogs_end_is_refused_and_named(
 async def test_empty_topics_are_evidence_too_if_a_later_note_says_what_the_catalog_had(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         await engine.topics.create([NewTopic("a", 2)])
         await engine.topics.create([NewTopic("b", 2)])
     cut_catalog(tmp_path, 2)
@@ -137,7 +166,7 @@ async def test_empty_topics_are_evidence_too_if_a_later_note_says_what_the_catal
 async def test_the_last_empty_topic_is_evidence_once_its_note_is_written_again(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         await engine.topics.create([NewTopic("a", 2)])
         await engine._topic_notes.write()
     cut_catalog(tmp_path, 1)
@@ -146,7 +175,7 @@ async def test_the_last_empty_topic_is_evidence_once_its_note_is_written_again(
 
 async def test_a_config_that_is_cut_from_the_catalogs_end_is_refused(tmp_path: Path) -> None:
     """Otherwise the old retention would delete records that the new one keeps."""
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         await engine.topics.ensure("a")
         change = ConfigChange("retention.ms", AlterOp.SET, "-1")
         await engine.configs.alter_topic("a", [change])
@@ -158,63 +187,43 @@ async def test_a_config_that_is_cut_from_the_catalogs_end_is_refused(tmp_path: P
 async def test_a_flipped_bit_in_the_catalog_is_refused(tmp_path: Path) -> None:
     await fill(tmp_path, "a", "b")
     log = tmp_path / CATALOG / SEGMENT
-    data = bytearray(log.read_bytes())
-    data[80] ^= 1
-    log.write_bytes(data)
-    error = await refused(tmp_path)
-    assert str(log) in str(error)
+    flip_bit(log, 80)
+    assert str(log) in str(await refused(tmp_path))
 
 
 async def test_the_folder_of_a_topic_that_was_being_deleted_is_deleted_and_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    """A crash comes after the catalog's record and before the folder is renamed."""
     await fill(tmp_path, "a", "b")
-    shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
-    async with running(tmp_path) as engine:
-        monkeypatch.setattr(engine._topic_admin, "_finish_deletions", _nothing)
-        assert await engine.topics.delete(["b"]) == [None]
-    shutil.move(tmp_path / "kept", tmp_path / "b-0")
-    async with running(tmp_path) as engine:
-        assert [t.name for t in engine.topics.all() if not t.internal] == ["a"]
+    await delete(tmp_path, "b", crash=True)
+    async with unclean(tmp_path) as engine:
+        assert names(engine) == ["a"]
         assert not engine._store.offline
     assert not (tmp_path / "b-0").exists()
     assert not set_aside(tmp_path)
     # The record of the deletion is gone, too: a later folder of this name is evidence again.
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         assert not engine._topic_admin.catalog.deleted
-
-
-async def _nothing(_: object) -> None:
-    return None
 
 
 async def test_a_topic_that_was_created_again_after_its_deletion_is_evidence(
     tmp_path: Path,
 ) -> None:
     """The catalog's last record of its name is the deletion; the folder is not the deleted one."""
-    await fill(tmp_path, "b")
-    async with running(tmp_path) as engine:
-        await engine.topics.delete(["b"])
-    await fill(tmp_path, "b")
-    keys = catalog_keys(tmp_path)
-    assert b'"topic"' in keys[-1]
+    await fill_deleted(tmp_path, "b")
+    assert b'"topic"' in catalog_keys(tmp_path)[-1]
     cut_catalog(tmp_path, 1)
-    error = await refused(tmp_path)
-    assert "b (1)" in str(error)
+    assert "b (1)" in str(await refused(tmp_path))
 
 
 async def test_folders_of_an_older_version_are_evidence_unless_their_topic_was_deleted(
     tmp_path: Path,
 ) -> None:
     await fill(tmp_path, "a", "b")
-    shutil.copytree(tmp_path / "b-0", tmp_path / "kept")
-    async with running(tmp_path) as engine:
-        await engine.topics.delete(["b"])
-    shutil.move(tmp_path / "kept", tmp_path / "b-0")
+    await delete(tmp_path, "b")
     forget_notes(tmp_path)
-    async with running(tmp_path) as engine:  # as that version did: it is set aside
-        assert "b" not in [topic.name for topic in engine.topics.all()]
+    async with unclean(tmp_path) as engine:  # as that version did: it is set aside
+        assert names(engine) == ["a"]
     (aside,) = set_aside(tmp_path)
     shutil.rmtree(aside)
     forget_notes(tmp_path)
@@ -232,7 +241,7 @@ async def test_notes_of_an_older_versions_topics_are_added_while_the_broker_runs
 ) -> None:
     await fill(tmp_path, "a")
     forget_notes(tmp_path)
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         await engine._topic_notes.write()
     assert b"topic: {" in (tmp_path / "a-0" / "partition.metadata").read_bytes()
 
@@ -241,15 +250,15 @@ async def test_a_folder_of_another_broker_is_not_evidence(tmp_path: Path) -> Non
     await fill(tmp_path / "other", "foreign")
     await fill(tmp_path / "own", "a")
     shutil.copytree(tmp_path / "other" / "foreign-0", tmp_path / "own" / "foreign-0")
-    async with running(tmp_path / "own") as engine:
-        assert "foreign" not in [topic.name for topic in engine.topics.all()]
+    async with unclean(tmp_path / "own") as engine:
+        assert names(engine) == ["a"]
     assert len(set_aside(tmp_path / "own")) == 1
 
 
 async def test_empty_folders_of_a_creation_that_a_crash_interrupted_are_not_evidence(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path) as engine:
+    async with unclean(tmp_path) as engine:
         await engine.topics.ensure("a")
         await produce(engine, "a")
         await engine._topic_notes.write()
@@ -257,22 +266,18 @@ async def test_empty_folders_of_a_creation_that_a_crash_interrupted_are_not_evid
     for path in (tmp_path / "new-0").glob("0*"):
         path.unlink()
     (tmp_path / "new-0" / SEGMENT).touch()
-    async with running(tmp_path) as engine:
-        assert "new" not in [topic.name for topic in engine.topics.all()]
+    async with unclean(tmp_path) as engine:
+        assert names(engine) == ["a"]
     assert not (tmp_path / "new-0").exists()
 
 
 async def test_producer_ids_leave_a_gap_after_an_unclean_stop(tmp_path: Path) -> None:
     """The last claim of ids can be in the tail that recovery cuts off."""
     seen = []
-    async with running(tmp_path) as engine:
-        seen.append((await engine.transactions.new_producer())[0])
-    cut_catalog(tmp_path, 1)
-    async with running(tmp_path) as engine:
-        seen.append((await engine.transactions.new_producer())[0])
-    cut_catalog(tmp_path, 1)
-    async with running(tmp_path) as engine:
-        seen.append((await engine.transactions.new_producer())[0])
+    for _ in range(3):
+        async with unclean(tmp_path) as engine:
+            seen.append((await engine.transactions.new_producer())[0])
+        cut_catalog(tmp_path, 1)
     assert seen[0] == 0
     assert len({each // 1000 for each in seen}) == 3, "the same block was given out twice"
 
@@ -281,19 +286,13 @@ async def test_producer_ids_leave_a_gap_after_an_unclean_stop(tmp_path: Path) ->
 async def test_a_power_cut_at_any_moment_is_not_taken_for_a_lost_catalog(seed: int) -> None:
     """Topics are created, changed, written to and deleted; what was answered is there then."""
     choice, fs = random.Random(seed), FaultyFileSystem()
-    settings = Settings.model_validate({"data_dir": Path("/data")})
     known: set[str] = set()
     for life in range(6):
-        engine = Engine(settings, fs=fs)
-        await engine.start()
-        there = {each.name for each in engine.topics.all() if not each.internal}
-        assert there == known, life
+        engine = await start(fs=fs)
+        assert set(names(engine)) == known, life
         for _ in range(choice.randint(0, 8)):
             await change(choice, engine, known)
-        await engine._housekeeping.stop()
-        engine._store.close(clean=False)
-        engine._flusher.close()
-        fs.kill()
+        await kill(engine, fs)
         if choice.random() < 0.7:
             fs.power_cut(choice)
 
@@ -311,8 +310,7 @@ async def change(choice: random.Random, engine: Engine, known: set[str]) -> None
             known.remove(name)
         case "alter" if name in known:
             value = str(choice.randrange(10**6, 10**9))
-            await engine.configs.alter_topic(
-                name, [ConfigChange("retention.bytes", AlterOp.SET, value)]
-            )
+            changes = [ConfigChange("retention.bytes", AlterOp.SET, value)]
+            await engine.configs.alter_topic(name, changes)
         case "notes":
             await engine._topic_notes.write()
