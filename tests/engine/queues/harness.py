@@ -79,6 +79,11 @@ class Client:
         spec = QueueSpec(arguments=arguments or {}, **options)
         return await self.queues.declare_queue(name, spec, self.owner)
 
+    async def fill(self, *values: bytes, arguments: dict[str, object] | None = None) -> None:
+        """Declare the queue ``jobs``, and publish messages to it."""
+        await self.declare("jobs", arguments)
+        await self.publish("jobs", *values)
+
     async def declare_jobs(self, arguments: dict[str, object] | None = None) -> None:
         """Declare the queue ``jobs``, and ``dead``, which gets its dead letters."""
         letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -169,6 +174,11 @@ class Reader:
     def reject(self, deliveries: Sequence[Delivery]) -> None:
         self.out -= len(deliveries)
         self.consumer.reject(deliveries)
+
+
+def numbers(count: int) -> list[bytes]:
+    """Return the values of so many messages: 0, 1, ..."""
+    return [b"%d" % number for number in range(count)]
 
 
 async def turns(count: int = 5) -> None:

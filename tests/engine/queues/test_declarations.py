@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, connected
+from tests.engine.queues.harness import Client, connected, numbers
 from tests.engine.support import until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewRecord, NewTopic
@@ -94,8 +94,7 @@ async def test_the_broker_chooses_a_name(client: Client) -> None:
 
 async def test_deletion_with_conditions(client: Client) -> None:
     queues, owner = client.queues, client.owner
-    await client.declare("jobs")
-    await client.publish("jobs", b"1", b"2")
+    await client.fill(b"1", b"2")
     with pytest.raises(QueueNotEmptyError):
         await queues.delete_queue("jobs", owner, if_empty=True)
     reader = await client.consume("jobs", prefetch=1)
@@ -111,8 +110,7 @@ async def test_deletion_with_conditions(client: Client) -> None:
 
 
 async def test_purge_drops_what_is_ready_and_leaves_what_is_out(client: Client) -> None:
-    await client.declare("jobs")
-    await client.publish("jobs", *[b"%d" % n for n in range(20)])
+    await client.fill(*numbers(20))
     reader = await client.consume("jobs", prefetch=4)
     got = await reader.wait(4)
     reader.consumer.cancel()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.queues.harness import Client, connected, turns
+from tests.engine.queues.harness import Client, connected, numbers, turns
 from tests.engine.support import running, start, until
 from tests.engine.transactions.support import cut_power
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
@@ -56,8 +56,7 @@ async def test_the_consumers_of_an_empty_queue_cost_nothing(tmp_path: Path) -> N
 
 async def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
-        await client.declare("jobs")
-        await client.publish("jobs", *[b"%d" % n for n in range(10)])
+        await client.fill(*numbers(10))
         reader = await client.consume("jobs", prefetch=6)
         got = await reader.wait(6)
         reader.consumer.cancel()
@@ -77,10 +76,9 @@ async def test_after_a_power_cut_a_second_delivery_is_marked_as_redelivered(
 ) -> None:
     """The record of a delivery is not synced. So all messages are marked, as RabbitMQ does it."""
     monkeypatch.setattr(disk_space, "free_bytes", lambda _: 1 << 40)  # the disk is in memory
-    engine = await start(fs=fs)
+    engine = await start(fs=fs, log={"sync_interval_ms": 3_600_000})
     client = Client(engine)
-    await client.declare("jobs")
-    await client.publish("jobs", *[b"%d" % n for n in range(5)])
+    await client.fill(*numbers(5))
     reader = await client.consume("jobs", prefetch=3)
     got = await reader.wait(3)
     assert not any(each.redelivered for each in got)
@@ -103,8 +101,7 @@ async def test_after_a_power_cut_a_second_delivery_is_marked_as_redelivered(
 
 
 async def test_a_released_message_returns_to_its_place_with_its_count(client: Client) -> None:
-    await client.declare("jobs")
-    await client.publish("jobs", b"a", b"b", b"c")
+    await client.fill(b"a", b"b", b"c")
     reader = await client.consume("jobs", prefetch=2)
     first, _ = await reader.wait(2)
     reader.release([first])
@@ -122,11 +119,11 @@ async def test_consumers_get_messages_in_turn_within_their_space(client: Client)
     await client.declare("jobs")
     wide = await client.consume("jobs", prefetch=4)
     narrow = await client.consume("jobs", prefetch=2)
-    await client.publish("jobs", *[b"%d" % n for n in range(8)])
+    await client.publish("jobs", *numbers(8))
     await until(lambda: len(wide.got) + len(narrow.got) == 6)
     assert (len(wide.got), len(narrow.got)) == (4, 2)
     assert client.ready("jobs") == 2
-    assert sorted(wide.values + narrow.values) == [b"%d" % n for n in range(6)]
+    assert sorted(wide.values + narrow.values) == numbers(6)
     narrow.acknowledge(await narrow.wait(2))
     assert [d.value for d in await narrow.wait(2)] == [b"6", b"7"]
 
@@ -156,8 +153,7 @@ async def test_a_single_active_consumer_is_followed_by_the_next_one(client: Clie
 
 async def test_what_a_closed_connection_held_is_delivered_to_another(client: Client) -> None:
     other = Client(client.engine)
-    await client.declare("jobs")
-    await client.publish("jobs", b"1", b"2", b"3")
+    await client.fill(b"1", b"2", b"3")
     reader = await client.consume("jobs", prefetch=2)
     await reader.wait(2)
     gotten = await client.get("jobs")
@@ -182,8 +178,7 @@ async def test_get_returns_one_message_and_how_many_remain(client: Client) -> No
 async def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(
     client: Client,
 ) -> None:
-    await client.declare("jobs")
-    await client.publish("jobs", *[b"%d" % n for n in range(10)])
+    await client.fill(*numbers(10))
     reader = await client.consume("jobs", prefetch=3)
     got = await reader.wait(3)
     reader.release(got[1:2])
@@ -217,8 +212,7 @@ async def test_exclusive_use_is_refused_to_others(client: Client) -> None:
 
 
 async def test_no_ack_messages_are_done_when_they_are_handed_over(client: Client) -> None:
-    await client.declare("jobs")
-    await client.publish("jobs", b"1", b"2")
+    await client.fill(b"1", b"2")
     reader = await client.consume("jobs", no_ack=True)
     await reader.wait(2)
     found = client.queues.describe("jobs")
@@ -250,8 +244,7 @@ async def test_a_long_queue_is_read_from_the_log_in_order(client: Client) -> Non
 
 
 async def test_deleted_records_leave_the_queue_at_once(client: Client) -> None:
-    await client.declare("jobs", {"x-message-ttl": 3_600_000})
-    await client.publish("jobs", b"0", b"1", b"2", b"3")
+    await client.fill(b"0", b"1", b"2", b"3", arguments={"x-message-ttl": 3_600_000})
     lane = client.live("jobs").lanes[0]
     await client.engine.records.delete_before("jobs", 0, 3)
     assert (lane.window.start, lane.window.next) == (3, 3)  # nobody has looked
@@ -262,8 +255,7 @@ async def test_deleted_records_leave_the_queue_at_once(client: Client) -> None:
 async def test_the_next_message_comes_to_a_consumer_that_waits_for_the_queue_to_be_in_its_length(
     client: Client,
 ) -> None:
-    await client.declare("jobs", {"x-max-length": 2, "x-overflow": "throttle"})
-    await client.publish("jobs", b"0", b"1", b"2")
+    await client.fill(b"0", b"1", b"2", arguments={"x-max-length": 2, "x-overflow": "throttle"})
     assert client.publisher.hold_ms() > 0
     await client.engine.records.delete_before("jobs", 0, None)
     assert client.publisher.hold_ms() == 0
@@ -277,8 +269,7 @@ async def test_the_next_message_comes_to_a_consumer_that_waits_for_the_queue_to_
 
 async def test_a_queue_that_ended_can_be_ended_again_and_delivers_nothing(client: Client) -> None:
     """The broker stops, and then the connection of an exclusive queue's owner is gone."""
-    await client.declare("jobs")
-    await client.publish("jobs", b"1")
+    await client.fill(b"1")
     live = client.live("jobs")
     for _ in range(2):
         live.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.engine.queues.harness import Client, connected, turns
+from tests.engine.queues.harness import Client, connected, numbers, turns
 from tests.engine.support import until
 from tidemill.clock import ManualClock
 from tidemill.engine.api import AlterOp, CommitRequest, ConfigChange, OffsetToCommit
@@ -133,8 +133,7 @@ async def test_messages_expire_by_the_queue_s_limit_and_by_their_own(tmp_path: P
 
 
 async def test_a_message_expires_without_any_client(client: Client) -> None:
-    await client.declare("jobs", {"x-message-ttl": 30})
-    await client.publish("jobs", b"1", b"2")
+    await client.fill(b"1", b"2", arguments={"x-message-ttl": 30})
     await until(lambda: client.ready("jobs") == 0)
 
 
@@ -164,7 +163,7 @@ async def test_a_queue_that_is_too_long_drops_its_oldest(
     limit: dict[str, object], client: Client
 ) -> None:
     await client.declare_jobs(limit)
-    assert all(await client.publish("jobs", *[b"%d" % n for n in range(5)]))
+    assert all(await client.publish("jobs", *numbers(5)))
     await until(lambda: client.queues.describe("jobs").dead == 2)
     assert await client.drain("jobs") == [b"2", b"3", b"4"]
     assert await client.drain("dead") == [b"0", b"1"]
@@ -232,7 +231,7 @@ async def test_a_delayed_message_is_delivered_at_its_time(tmp_path: Path) -> Non
 
 async def test_each_consumer_of_a_stream_reads_from_its_offset(client: Client) -> None:
     await client.declare("events", {"x-queue-type": "stream"})
-    await client.publish("events", *[b"%d" % n for n in range(5)])
+    await client.publish("events", *numbers(5))
 
     async def reads(start: object, count: int) -> list[bytes]:
         reader = await client.consume("events", arguments={"x-stream-offset": start})
@@ -254,7 +253,7 @@ async def test_each_consumer_of_a_stream_reads_from_its_offset(client: Client) -
 
 async def test_a_stream_consumer_gets_more_as_it_acknowledges(client: Client) -> None:
     await client.declare("events", {"x-queue-type": "stream"})
-    await client.publish("events", *[b"%d" % n for n in range(5)])
+    await client.publish("events", *numbers(5))
     reader = await client.consume("events", prefetch=2, arguments={"x-stream-offset": "first"})
     first = await reader.wait(2)
     await turns()
@@ -377,8 +376,7 @@ async def test_a_full_queue_holds_its_publishers_back_and_takes_everything(clien
 
 
 async def test_the_lag_policy_of_a_queues_topic_holds_publishers_back(client: Client) -> None:
-    await client.declare("jobs")
-    await client.publish("jobs", b"0")
+    await client.fill(b"0")
     changes = {"lag.policy": "throttle", "lag.group": "g", "lag.max.records": "2"}
     await client.engine.configs.alter_topic(
         "jobs", [ConfigChange(name, AlterOp.SET, value) for name, value in changes.items()]
