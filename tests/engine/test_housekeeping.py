@@ -77,9 +77,13 @@ class Bench:
 
     def log(self, number: int, **configs: str) -> PartitionLog:
         parsed = parse_config({name.replace("_", "."): each for name, each in configs.items()})
-        tp = TopicPartition("t", number)
-        topic_id = UUID(int=number + 1)
-        return self.store.create(tp, parsed, topic_id)
+        return self.store.create(TopicPartition("t", number), parsed, UUID(int=number + 1))
+
+    def written(self, number: int, producer: tuple[int, int, int] = (-1, -1, -1)) -> PartitionLog:
+        """Return a new partition with a record."""
+        log = self.log(number)
+        write(log, [(b"k", b"v")], self.clock.now_ms(), producer=producer)
+        return log
 
 
 @pytest.fixture
@@ -142,8 +146,7 @@ async def test_compaction_continues_after_a_partition_that_fails(bench: Bench) -
 
 
 async def test_expiry_does_not_read_the_producers_of_idle_partitions(bench: Bench) -> None:
-    log = bench.log(0)
-    write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
+    bench.written(0, producer=(7, 0, 0))
     bench.store.close()
     bench.store = open_store("/data", bench.clock, bench.fs)
     bench.work._store = bench.store
@@ -152,8 +155,7 @@ async def test_expiry_does_not_read_the_producers_of_idle_partitions(bench: Benc
 
 
 async def test_producers_expire_even_if_offsets_can_not(bench: Bench) -> None:
-    log = bench.log(0)
-    write(log, [(b"k", b"v")], bench.clock.now_ms(), producer=(7, 0, 0))
+    log = bench.written(0, producer=(7, 0, 0))
     bench.clock.advance(48 * HOUR)
     bench.coordination.fails = True
     with pytest.raises(CoordinatorNotAvailableError):
@@ -163,9 +165,7 @@ async def test_producers_expire_even_if_offsets_can_not(bench: Bench) -> None:
 
 
 async def test_space_behind_idle_segments_is_released_in_a_thread(bench: Bench) -> None:
-    logs = [bench.log(number) for number in range(3)]
-    for log in logs:
-        write(log, [(b"k", b"v")], bench.clock.now_ms())
+    logs = [bench.written(number) for number in range(3)]
     space = bench.store.environment.preallocation
     space._ends = {log.segments[-1]: 1 << 20 for log in logs}
     truncated: dict[str, threading.Thread] = {}
@@ -190,8 +190,7 @@ async def test_space_is_released_on_the_event_loop_if_no_thread_can_be_started(
     def refuse(*args: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    log = bench.log(0)
-    write(log, [(b"k", b"v")], bench.clock.now_ms())
+    log = bench.written(0)
     space = bench.store.environment.preallocation
     space._ends[log.segments[-1]] = 1 << 20
     await bench.work.release_preallocated()
@@ -203,9 +202,7 @@ async def test_space_is_released_on_the_event_loop_if_no_thread_can_be_started(
 
 
 async def test_checkpoints_of_many_partitions_are_taken_in_slices(bench: Bench) -> None:
-    logs = [bench.log(number) for number in range(20)]
-    for log in logs:
-        write(log, [(b"k", b"v")], bench.clock.now_ms())
+    logs = [bench.written(number) for number in range(20)]
     await bench.work.checkpoint()
     turns = 0
     round_ = asyncio.ensure_future(bench.work.checkpoint())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -32,9 +33,8 @@ LARGE = b"v" * 60_000
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    broker = Broker()
-    yield broker
-    broker.close()
+    with closing(Broker()) as broker:
+        yield broker
 
 
 def samples(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
@@ -96,9 +96,7 @@ def test_bytes_that_retention_deletes_stay_counted(broker: Broker) -> None:
     assert found["tidemill_topic_size_bytes"][("t",)] < size
 
 
-def test_the_lag_of_a_group_without_members_is_known_in_records_and_seconds(
-    broker: Broker,
-) -> None:
+def test_the_lag_of_a_group_without_members_is_known_in_records_and_seconds(broker: Broker) -> None:
     broker.create("t", 2)
     produce(broker, "t", 3)
     broker.clock.advance(10_000)
@@ -148,8 +146,7 @@ def test_a_queue_has_its_depth(broker: Broker) -> None:
 
 
 def test_topics_behind_the_first_ones_are_counted_together() -> None:
-    broker = Broker(telemetry={"metrics_series": 2})
-    try:
+    with closing(Broker(telemetry={"metrics_series": 2})) as broker:
         for name in ("c", "a", "b"):
             broker.create(name)
             produce(broker, name, 2)
@@ -162,8 +159,6 @@ def test_topics_behind_the_first_ones_are_counted_together() -> None:
         lags = found["tidemill_group_lag_records"]
         assert len(lags) == 3
         assert sum(lags.values()) == 6
-    finally:
-        broker.close()
 
 
 def test_the_own_topics_of_the_broker_come_last() -> None:
@@ -176,8 +171,7 @@ PARTITIONS = 5_000
 
 @pytest.mark.timing
 def test_a_scrape_at_five_thousand_partitions_holds_the_loop_for_a_few_milliseconds() -> None:
-    broker = Broker(limits={"partitions": 2 * PARTITIONS})
-    try:
+    with closing(Broker(limits={"partitions": 2 * PARTITIONS})) as broker:
         for number in range(10):
             broker.create(f"topic-{number}", PARTITIONS // 10)
         for number in range(10):
@@ -195,13 +189,10 @@ def test_a_scrape_at_five_thousand_partitions_holds_the_loop_for_a_few_milliseco
                 before = now
             assert max(steps) < bound(0.005, 0.02)
             assert sum(steps) < bound(0.1, 0.4)
-    finally:
-        broker.close()
 
 
 def test_partitions_are_shown_under_the_names_of_kafka_exporter_if_asked_for() -> None:
-    broker = Broker(telemetry={"metrics_names": "kafka_exporter"})
-    try:
+    with closing(Broker(telemetry={"metrics_names": "kafka_exporter"})) as broker:
         broker.create("t", 2)
         produce(broker, "t", 3, partition=1)
         commit(broker, "g", OffsetToCommit("t", 1, 1))
@@ -214,8 +205,6 @@ def test_partitions_are_shown_under_the_names_of_kafka_exporter_if_asked_for() -
         assert found["kafka_topic_partition_current_offset", ("t", "1")] == 3
         assert found["kafka_consumergroup_current_offset", ("g", "t", "1")] == 1
         assert found["kafka_consumergroup_lag", ("g", "t", "1")] == 2
-    finally:
-        broker.close()
 
 
 def test_names_of_a_project_that_is_not_known_are_refused() -> None:

@@ -66,10 +66,12 @@ class Running:
         self.worker = Worker(loop, "test")
         self.writer = EntryWriter(loop, self.worker)
 
-    async def write(self, write: JournalWrite) -> Outcome[None]:
+    async def write(self, write: JournalWrite) -> JournalWrite:
+        """Write an entry, and return it."""
         done: asyncio.Future[Outcome[None]] = asyncio.get_running_loop().create_future()
         self.writer.run(write, done.set_result)
-        return await asyncio.wait_for(done, 600)
+        (await asyncio.wait_for(done, 600)).result()
+        return write
 
     @property
     def is_native(self) -> bool:
@@ -85,20 +87,26 @@ def running(loop_runner: asyncio.Runner) -> Iterator[Running]:
     yield from entered(loop_runner, closed(Running))
 
 
-def new_file(path: Path, size: int = 64 * BLOCK) -> RealFile:
+def new_file(path: Path, size: int) -> RealFile:
     path.write_bytes(bytes(size))
     return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
 
-async def test_entries_are_on_disk_as_they_are_encoded(
-    threads: str, env: Environment, tmp_path: Path, running: Running
-) -> None:
+@pytest.fixture
+def raw(tmp_path: Path) -> Iterator[RealFile]:
+    """A file with zeros for all entries of a test."""
     raw = new_file(tmp_path / "file", 2000 * BLOCK)
+    yield raw
+    raw.close()
+
+
+async def test_entries_are_on_disk_as_they_are_encoded(
+    threads: str, env: Environment, raw: RealFile, tmp_path: Path, running: Running
+) -> None:
     position = 0
     shapes = [[], [piece(1)], [piece(100, n) for n in range(600)], [piece(3 << 20)], [piece(9)]]
     for pieces in shapes:
-        write = entry(env, raw, pieces, position)
-        (await running.write(write)).result()
+        write = await running.write(entry(env, raw, pieces, position))
         assert write.done
         data = memoryview((tmp_path / "file").read_bytes())
         place = read_place(data, position, ID)
@@ -109,15 +117,13 @@ async def test_entries_are_on_disk_as_they_are_encoded(
         assert content == [b"".join(each.buffers) for each in pieces]
         position += found.size
     assert running.is_native == (threads == "native")
-    raw.close()
 
 
 async def test_a_full_disk_refuses_the_entry(
     threads: str, env: Environment, running: Running
 ) -> None:
     raw = RealFile(os.open("/dev/full", os.O_RDWR))
-    write = entry(env, raw, [piece(10)])
-    (await running.write(write)).result()
+    write = await running.write(entry(env, raw, [piece(10)]))
     assert not write.done
     assert write.refused is not None
     assert write.refused.errno == 28
@@ -132,14 +138,12 @@ async def test_a_file_that_ends_within_the_entry_refuses_it(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 * BLOCK + 100, before[1]))
-        write = entry(env, raw, [piece(3 * BLOCK)])
-        (await running.write(write)).result()
+        write = await running.write(entry(env, raw, [piece(3 * BLOCK)]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not write.done
     assert write.refused is not None
-    again = entry(env, raw, [piece(3 * BLOCK)])  # there is space now
-    (await running.write(again)).result()
+    again = await running.write(entry(env, raw, [piece(3 * BLOCK)]))  # there is space now
     assert again.done
     raw.close()
 
@@ -148,35 +152,32 @@ async def test_a_failed_sync_stops_everything(
     threads: str, env: Environment, running: Running
 ) -> None:
     raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
-    write = entry(env, raw, [piece(10)])
-    assert isinstance((await running.write(write)).exception(), SyncFailedError)
-    assert not write.done
-    later = entry(env, raw, [piece(10)])
-    assert isinstance((await running.write(later)).exception(), SyncFailedError)
+    for _ in range(2):
+        write = entry(env, raw, [piece(10)])
+        with pytest.raises(SyncFailedError):
+            await running.write(write)
+        assert not write.done
     raw.close()
 
 
 async def test_a_closed_file_refuses_the_entry(
     threads: str, env: Environment, tmp_path: Path, running: Running
 ) -> None:
-    raw = new_file(tmp_path / "file")
+    raw = new_file(tmp_path / "file", BLOCK)
     raw.close()
-    write = entry(env, raw, [piece(10)])
-    (await running.write(write)).result()
+    write = await running.write(entry(env, raw, [piece(10)]))
     assert write.refused is not None
 
 
 async def test_a_stop_waits_for_the_entry_on_its_way(
-    threads: str, env: Environment, tmp_path: Path, running: Running
+    threads: str, env: Environment, raw: RealFile, tmp_path: Path, running: Running
 ) -> None:
-    raw = new_file(tmp_path / "file", 1024 * BLOCK)
     write = entry(env, raw, [piece(3 << 20)])
     reports: list[Outcome[None]] = []
     running.writer.run(write, reports.append)
     if threads == "python":  # work that has not begun is dropped
         running.worker.run(lambda: None, lambda _: None)
     running.close()
-    raw.close()
     if threads == "native":
         data = memoryview((tmp_path / "file").read_bytes())
         place = read_place(data, 0, ID)
@@ -186,26 +187,22 @@ async def test_a_stop_waits_for_the_entry_on_its_way(
 
 
 async def test_without_a_thread_python_writes(
-    linux: None, env: Environment, tmp_path: Path, running: Running
+    linux: None, env: Environment, raw: RealFile, running: Running
 ) -> None:
     running.writer._make = NoThread  # type: ignore[assignment]
-    raw = new_file(tmp_path / "file")
     for n in range(3):
-        write = entry(env, raw, [piece(10)], n * BLOCK)
-        (await running.write(write)).result()
+        write = await running.write(entry(env, raw, [piece(10)], n * BLOCK))
         assert write.done
-    raw.close()
 
 
 # --- the native thread itself ---------------------------------------------------------------------
 
 
 def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
-    signal: int, tmp_path: Path
+    signal: int, raw: RealFile, tmp_path: Path
 ) -> None:
     thread = extension.EntryThread(signal)
     assert thread.result() is None
-    raw = new_file(tmp_path / "file")
     with pytest.raises(ValueError, match="an entry has"):
         thread.start(raw.fileno(), bytearray(56), [], 0)
     with pytest.raises(ValueError, match="an entry has"):
@@ -225,12 +222,10 @@ def test_a_thread_takes_one_entry_at_a_time_and_none_when_closed(
     thread.close()
     with pytest.raises(RuntimeError):
         thread.start(raw.fileno(), bytearray(56), [b""], 0)
-    raw.close()
 
 
-def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, tmp_path: Path) -> None:
+def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, raw: RealFile) -> None:
     thread = extension.EntryThread(signal)
-    raw = new_file(tmp_path / "file")
     data = bytearray(100)
     for _ in range(3):
         thread.start(raw.fileno(), bytearray(56), [data, b""], 0)
@@ -241,12 +236,10 @@ def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, tmp_path: Pat
     del thread  # waits for the entry
     gc.collect()
     data.append(1)
-    raw.close()
 
 
-def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
+def test_a_fork_has_no_thread_and_ends_without_it(signal: int, raw: RealFile) -> None:
     thread = extension.EntryThread(signal)
-    raw = new_file(tmp_path / "file", 1024 * BLOCK)
 
     def check() -> bool:
         nonlocal thread
@@ -269,4 +262,3 @@ def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -
         assert holds_in_a_fork(check)
     os.eventfd_read(signal)
     assert thread.result() == (0, 0)
-    raw.close()
