@@ -12,6 +12,7 @@ import pytest
 
 from tests.engine.support import produce, start, write
 from tests.engine.transactions.support import cut_power
+from tests.support.effort import rounds
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tests.support.logs import read_records
 from tidemill.engine import flusher as flusher_module
@@ -80,7 +81,7 @@ async def send(engine: Engine, topic: str, partition: int, value: bytes) -> bool
     return isinstance(result, tuple)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(rounds("REFUSED_OPENS", 4, 100)))
 async def test_refused_opens_lose_nothing_acknowledged_and_stop_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

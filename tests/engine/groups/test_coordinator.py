@@ -130,7 +130,7 @@ async def test_a_commit_in_flight_does_not_expire_with_the_offset_before_it(
 
 
 async def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten(bench: Bench) -> None:
-    topics = [f"{number:05}" + "x" * 200 for number in range(6000)]
+    topics = [f"{number:05}" + "x" * 200 for number in range(1500)]
     assert await bench.synced(bench.commit(*topics)) == [[None] * len(topics)]
     assert bench.coordination().fetch("g", None).keys() == {(topic, 0) for topic in topics}
     await bench.synced(bench.groups.forget_topics(topics))
@@ -237,7 +237,7 @@ async def test_a_commit_does_not_restore_offsets_of_a_deleted_topic(bench: Bench
 async def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction(
     bench: Bench,
 ) -> None:
-    topics = [f"{number:05}" + "x" * 200 for number in range(3000)]
+    topics = [f"{number:05}" + "x" * 200 for number in range(1500)]
     await bench.synced(bench.commit_in_transaction(*topics))
     bench.groups = bench.coordination()
     assert bench.unstable(*topics) == set(topics)

@@ -22,6 +22,7 @@ from tests.engine.transactions.support import (
     read,
     visible,
 )
+from tests.support.effort import rounds
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.clock import ManualClock
 from tidemill.engine.api import (
@@ -530,9 +531,8 @@ async def test_waiting_requests_get_an_error_when_the_broker_stops(engine: Engin
     assert await error_of(producer.commit()) is BrokerStoppingError
 
 
-async def test_a_thousand_transactional_ids_work_side_by_side_and_leave_no_locks(
-    engine: Engine,
-) -> None:
+async def test_many_transactional_ids_work_side_by_side_and_leave_no_locks(engine: Engine) -> None:
+    count = rounds("TRANSACTIONAL_IDS", 200, 1000)
     await topics(engine, "a", partitions=10)
 
     async def work(number: int) -> None:
@@ -540,9 +540,9 @@ async def test_a_thousand_transactional_ids_work_side_by_side_and_leave_no_locks
         await producer.send("a", b"%d" % number, partition=number % 10)
         await producer.end(number % 2 == 0)
 
-    await asyncio.gather(*(work(number) for number in range(1000)))
+    await asyncio.gather(*(work(number) for number in range(count)))
     seen = [value for number in range(10) for value in await committed(engine, "a", number)]
-    assert sorted(map(int, seen)) == list(range(0, 1000, 2))
+    assert sorted(map(int, seen)) == list(range(0, count, 2))
     assert len(engine._transaction_coordinator._tasks) == 0
 
 

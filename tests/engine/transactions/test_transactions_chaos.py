@@ -14,6 +14,7 @@ import pytest
 
 from tests.engine.support import start
 from tests.engine.transactions.support import V1, V2, Producer, committed, cut_power, read, settled
+from tests.support.effort import rounds
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import CommittedOffset, NewTopic
 from tidemill.engine.engine import Engine
@@ -111,7 +112,7 @@ class Chaos:
             assert result.last_stable_offset == result.high_watermark
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(rounds("TRANSACTION_CHAOS", 2, 40)))
 async def test_each_transaction_is_complete_or_absent_under_random_faults(seed: int) -> None:
     chaos = Chaos(seed)
     engine = await start(fs=chaos.fs)
