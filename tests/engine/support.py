@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -208,3 +209,10 @@ async def until(condition: Callable[[], bool], what: Callable[[], str] = lambda:
     while not condition():
         assert loop.time() < deadline, f"the condition did not hold: {what()}"
         await asyncio.sleep(0.001)
+
+
+def busy_until(condition: Callable[[], bool]) -> None:
+    """Keep the event loop busy."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline

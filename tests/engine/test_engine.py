@@ -17,7 +17,6 @@ from tests.support.written import offset_of
 from tidemill import system
 from tidemill.engine.api import (
     CommitRequest,
-    CommittedOffset,
     Durability,
     InitProducer,
     NewTopic,
@@ -46,18 +45,6 @@ async def test_acknowledged_records_are_readable(engine: Engine) -> None:
     (read,) = await engine.records.read(query(("t", 0, 0)))
     assert values(read) == [b"a", b"b"]
     assert (read.high_watermark, read.log_start_offset) == (2, 0)
-
-
-async def test_records_survive_a_clean_restart(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        await engine.topics.create([NewTopic("t", 3)])
-        await produce(engine, write("t", b"a", partition=2))
-        cluster = engine.storage.cluster_id
-    async with running(tmp_path) as engine:
-        assert engine.storage.cluster_id == cluster
-        assert engine.topics.get("t").partitions == 3
-        (read,) = await engine.records.read(query(("t", 2, 0)))
-        assert values(read) == [b"a"]
 
 
 async def test_a_long_poll_is_woken_by_an_append(engine: Engine) -> None:
@@ -237,17 +224,6 @@ async def test_a_folder_that_no_topic_owns_is_set_aside_with_its_records(tmp_pat
             engine.topics.get("foreign")
     (aside,) = (tmp_path / "b").glob("foreign-0*-stray")
     assert (aside / "00000000000000000000.log").stat().st_size > 0
-
-
-async def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
-    async with running(tmp_path) as engine:
-        await engine.topics.ensure("t")
-        offsets = (OffsetToCommit("t", 0, 7, metadata="note"),)
-        assert await engine.groups.commit(CommitRequest("g", -1, "", None, offsets)) == [None]
-    async with running(tmp_path) as engine:
-        (committed,) = engine.groups.committed("g", None).values()
-        assert isinstance(committed, CommittedOffset)
-        assert (committed.offset, committed.metadata) == (7, "note")
 
 
 async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:

@@ -9,22 +9,16 @@ from contextlib import closing
 
 import pytest
 
+from tests.engine import support
+from tests.engine.support import query, write
 from tests.protocols.kafka.broker import Broker
 from tests.support.effort import bound
-from tidemill.engine.api import (
-    CommitRequest,
-    Durability,
-    InitProducer,
-    OffsetToCommit,
-    PartitionRead,
-    PartitionWrite,
-    ReadQuery,
-)
+from tidemill.engine.api import CommitRequest, InitProducer, OffsetToCommit
 from tidemill.engine.metrics.bounds import bounded
 from tidemill.engine.queues.api import Owner, QueueSpec
-from tidemill.log.format.records import NewRecord, encode_batch
+from tidemill.metrics import text
 from tidemill.metrics.registry import OTHER
-from tidemill.metrics.text import PROMETHEUS, write
+from tidemill.metrics.text import PROMETHEUS
 from tidemill.settings import Telemetry
 
 LARGE = b"v" * 60_000
@@ -49,19 +43,14 @@ def produce(
     broker: Broker, topic: str, count: int, partition: int = 0, value: bytes = b"v" * 100
 ) -> int:
     """Write records with the time of the broker's clock; return the bytes of their batch."""
-    records = [NewRecord(b"k", value) for _ in range(count)]
-    batch = encode_batch(records, timestamp_ms=broker.clock.now_ms())
-    answer = broker.engine.records.append(
-        [PartitionWrite(topic, partition, memoryview(batch))], Durability.SYNCED
-    )
-    if not isinstance(answer, list):
-        broker.run(answer)
-    return len(batch)
+    now_ms = broker.clock.now_ms()
+    batch = write(topic, *[value] * count, partition=partition, timestamp_ms=now_ms)
+    broker.run(support.produce(broker.engine, batch))
+    return len(batch.records)
 
 
 def read(broker: Broker, topic: str, partition: int = 0) -> int:
-    query = ReadQuery([PartitionRead(topic, partition, 0, 1 << 20)], 0, 1, 1 << 20)
-    (result,) = broker.run(broker.engine.records.read(query))
+    (result,) = broker.run(broker.engine.records.read(query((topic, partition, 0))))
     return len(result.records)
 
 
@@ -180,7 +169,7 @@ def test_a_scrape_at_five_thousand_partitions_holds_the_loop_for_a_few_milliseco
             commit(broker, f"group-{number}", *offsets)
         for detailed in (False, True):
             steps: list[float] = []
-            pieces = write(broker.engine.metrics.families(detailed=detailed), PROMETHEUS)
+            pieces = text.write(broker.engine.metrics.families(detailed=detailed), PROMETHEUS)
             gc.collect()  # what the tests before have left is no part of a scrape
             before = time.thread_time()  # without what other processes do
             for _ in pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from tidemill.engine.queues.errors import (
     UnknownExchangeTypeError,
     UnknownQueueError,
 )
-from tidemill.errors import UnknownTopicOrPartitionError
+from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 
 
 async def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path) -> None:
@@ -50,27 +51,24 @@ async def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path
 
 
 async def test_reserved_and_invalid_names(client: Client) -> None:
-    queues = client.queues
+    queues, direct = client.queues, ExchangeSpec("direct")
     await client.declare("jobs")
-    for name in ("amq.mine", "__consumer_offsets"):
-        with pytest.raises(ReservedNameError):
-            await client.declare(name)
-    for name in ("", "amq.direct2"):
-        with pytest.raises(ReservedNameError):
-            await queues.declare_exchange(name, ExchangeSpec("direct"))
-    await queues.declare_exchange("amq.direct", ExchangeSpec("direct"))  # it is the same
-    with pytest.raises(PreconditionError):
-        await queues.declare_exchange("amq.direct", ExchangeSpec("fanout"))
-    with pytest.raises(UnknownExchangeTypeError):
-        await queues.declare_exchange("x", ExchangeSpec("psychic"))
-    with pytest.raises(ReservedNameError):
-        await queues.delete_exchange("amq.topic")
-    with pytest.raises(ReservedNameError):
-        await queues.bind("jobs", "", "k", {}, client.owner)
-    with pytest.raises(InvalidQueueNameError):
-        await client.declare("x" * 256)
-    with pytest.raises(UnknownQueueError):
-        await client.consume("__consumer_offsets")
+    await queues.declare_exchange("amq.direct", direct)  # it is the same
+    refused: list[tuple[Awaitable[object], type[TidemillError]]] = [
+        (client.declare("amq.mine"), ReservedNameError),
+        (client.declare("__consumer_offsets"), ReservedNameError),
+        (queues.declare_exchange("", direct), ReservedNameError),
+        (queues.declare_exchange("amq.direct2", direct), ReservedNameError),
+        (queues.declare_exchange("amq.direct", ExchangeSpec("fanout")), PreconditionError),
+        (queues.declare_exchange("x", ExchangeSpec("psychic")), UnknownExchangeTypeError),
+        (queues.delete_exchange("amq.topic"), ReservedNameError),
+        (queues.bind("jobs", "", "k", {}, client.owner), ReservedNameError),
+        (client.declare("x" * 256), InvalidQueueNameError),
+        (client.consume("__consumer_offsets"), UnknownQueueError),
+    ]
+    for call, error in refused:
+        with pytest.raises(error):
+            await call
 
 
 async def test_names_that_are_not_names_of_topics_are_queues_all_the_same(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import UUID
 
@@ -113,3 +114,26 @@ class Bench:
         part = PartitionRead(*TP, offset, max_bytes)
         (result,) = await self.reader.read(ReadQuery([part], 0, 1, 1 << 20, isolation))
         return result
+
+
+class FakeBudget:
+    """Grants the shares of memory that the test says, and turns when ``may_pass`` is set."""
+
+    def __init__(self, share: Callable[[int], int | None]) -> None:
+        self._share = share
+        self.wanted: list[int] = []
+        self.turns: list[int] = []
+        self.held = 0
+        self.may_pass = asyncio.Event()
+
+    def share(self, size: int) -> int | None:
+        self.wanted.append(size)
+        return self._share(size)
+
+    async def turn(self, size: int) -> None:
+        self.turns.append(size)
+        await self.may_pass.wait()
+        self.held = size
+
+    def hold(self, size: int) -> None:
+        self.held = size

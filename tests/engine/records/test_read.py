@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.engine.records.support import Bench
+from tests.engine.records.support import Bench, FakeBudget
 from tests.engine.transactions.support import visible
 from tests.support.logs import TP, write
 from tidemill.engine.api import Durability, Isolation, PartitionRead, ReadQuery
@@ -70,29 +70,6 @@ async def test_readers_get_no_aborted_records_whose_index_vanishes_while_they_ar
 # --- memory --------------------------------------------------------------------------------------
 
 
-class FakeBudget:
-    """Grants the shares that the test says, and then turns."""
-
-    def __init__(self, *shares: int | None) -> None:
-        self.shares = list(shares)
-        self.wanted: list[int] = []
-        self.turns: list[int] = []
-        self.held = 0
-        self.may_pass = asyncio.Event()
-
-    def share(self, size: int) -> int | None:
-        self.wanted.append(size)
-        return self.shares.pop(0)
-
-    async def turn(self, size: int) -> None:
-        self.turns.append(size)
-        await self.may_pass.wait()
-        self.held = size
-
-    def hold(self, size: int) -> None:
-        self.held = size
-
-
 def fill(bench: Bench, count: int) -> int:
     """Append batches; return the size of one."""
     for number in range(count):
@@ -110,7 +87,7 @@ async def test_a_read_loads_its_share_of_the_memory_or_one_batch(
     share: float, bench: Bench
 ) -> None:
     size = fill(bench, 3)
-    budget = FakeBudget(int(share * size))
+    budget = FakeBudget(lambda _: int(share * size))
     (result,) = await bench.reader.read(query(budget))
     assert budget.wanted == [3 * size]
     expected = max(int(share * size), size)
@@ -121,7 +98,7 @@ async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_
     bench: Bench,
 ) -> None:
     size = fill(bench, 3)
-    budget = FakeBudget(None)
+    budget = FakeBudget(lambda _: None)
     reading = asyncio.ensure_future(bench.reader.read(query(budget)))
     while not budget.turns:
         await asyncio.sleep(0)
@@ -134,7 +111,7 @@ async def test_a_read_without_a_share_waits_for_its_turn_and_sees_what_is_there_
 
 
 async def test_an_empty_read_asks_for_no_memory(bench: Bench) -> None:
-    budget = FakeBudget()
+    budget = FakeBudget(lambda size: size)
     (result,) = await bench.reader.read(query(budget))
     assert (len(result.records), budget.wanted) == (0, [])
 

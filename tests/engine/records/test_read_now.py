@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from tests.engine.records.support import FakeBudget
 from tests.engine.support import produce, query, write
 from tidemill import system
 from tidemill.engine.api import Isolation, NewTopic, PartitionRead, ReadQuery, ReadResult
@@ -28,20 +28,6 @@ async def fill(engine: Engine) -> None:
         await produce(engine, write("t", *[value] * (number % 4 + 1), partition=number % 4))
         if number % 3 == 0:
             await produce(engine, *[write("t", *[value] * 60)])
-
-
-class Budget:
-    """Gives a share of what is asked for."""
-
-    def __init__(self, share: Callable[[int], int | None]) -> None:
-        self.share = share
-        self.held = 0
-
-    async def turn(self, size: int) -> None:
-        self.held = size
-
-    def hold(self, size: int) -> None:
-        self.held = size
 
 
 def seen(result: ReadResult) -> tuple[object, ...]:
@@ -101,10 +87,10 @@ async def test_what_must_wait_is_left_to_the_other_read(
     assert engine.records.read_now(many) is None
     asked = query(("t", 0, 0))
     for share in (lambda size: size - 1, lambda _: None):
-        budget = Budget(share)
+        budget = FakeBudget(share)
         assert engine.records.read_now(replace(asked, budget=budget)) is None
         assert budget.held == 0
-    assert engine.records.read_now(replace(asked, budget=Budget(lambda size: size))) is not None
+    assert engine.records.read_now(replace(asked, budget=FakeBudget(lambda size: size))) is not None
     monkeypatch.setattr(Slice, "load_nowait", lambda _: None)
     assert engine.records.read_now(asked) is None
 

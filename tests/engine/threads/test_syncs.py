@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tests.engine.support import closed, entered
+from tests.engine.support import busy_until, closed, entered, until
 from tests.engine.threads.support import NoThread, holds_in_a_fork
-from tests.support.logs import write
+from tests.support.logs import ticket_of, write
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.syncs import MOST_TOGETHER, TicketRunner
 from tidemill.log.config.parse import parse_config
@@ -47,12 +46,6 @@ def new_log(store: LogStore, partition: int = 0) -> PartitionLog:
 
 def append(log: PartitionLog) -> None:
     write(log, [(b"k", b"v")], NOW, sync=False)
-
-
-def ticket_of(log: PartitionLog) -> SyncTicket:
-    ticket = log.begin_sync()
-    assert ticket is not None
-    return ticket
 
 
 def use_refusing_file(log: PartitionLog) -> None:
@@ -213,9 +206,7 @@ async def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
     found: list[BaseException | None] = []
     assert not running.runner.poll()
     running.runner.run([ticket], found.append)
-    deadline = time.monotonic() + 60
-    while not running.runner.poll():
-        assert time.monotonic() < deadline
+    busy_until(running.runner.poll)
     assert found == [None]
     assert ticket.done
     await asyncio.sleep(0.01)  # its report comes now, and has nothing to tell
@@ -233,9 +224,7 @@ async def test_a_failed_job_is_left_to_the_event_loop(
     report = running.runner._reports.descriptor()
     assert select.select([report], [], [], 60)[0]
     assert not running.runner.poll()
-    async with asyncio.timeout(60):
-        while not found:
-            await asyncio.sleep(0)
+    await until(lambda: bool(found))
     assert isinstance(found[0], SyncFailedError)
 
 
@@ -254,6 +243,14 @@ async def test_a_stop_waits_for_a_job_without_a_report(
 
 
 # --- the native thread itself ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    """The descriptor of a file."""
+    fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    yield fd
+    os.close(fd)
 
 
 WRONG_FILES: list[object] = [
@@ -309,22 +306,17 @@ def test_a_thread_takes_one_job_at_a_time_and_none_when_closed(signal: int, tmp_
         os.close(fd)
 
 
-def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(
-    signal: int, tmp_path: Path
-) -> None:
+def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(signal: int, file: int) -> None:
     thread = extension.SyncThread(signal)
-    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.write(file, b"12345")
     thread.start([(file, 5, (1 << 63) - 1)])
     os.eventfd_read(signal)
     assert thread.result() == (1, 0)
     assert os.fstat(file).st_size == 5
-    os.close(file)
 
 
-def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -> None:
+def test_a_fork_has_no_thread_and_ends_without_it(signal: int, file: int) -> None:
     thread = extension.SyncThread(signal)
-    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
 
     def check() -> bool:
         nonlocal thread
@@ -340,4 +332,3 @@ def test_a_fork_has_no_thread_and_ends_without_it(signal: int, tmp_path: Path) -
         os.eventfd_read(signal)
         assert thread.result() == (1, 0)
         assert not is_forked or holds_in_a_fork(check)
-    os.close(file)
