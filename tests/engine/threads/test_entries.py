@@ -83,7 +83,13 @@ class Running:
 
 
 @pytest.fixture
-def running(loop_runner: asyncio.Runner) -> Iterator[Running]:
+def running(threads: str, loop_runner: asyncio.Runner) -> Iterator[Running]:
+    """One with native threads, and one with Python's."""
+    yield from entered(loop_runner, closed(Running))
+
+
+@pytest.fixture
+def native(linux: None, loop_runner: asyncio.Runner) -> Iterator[Running]:
     yield from entered(loop_runner, closed(Running))
 
 
@@ -119,9 +125,7 @@ async def test_entries_are_on_disk_as_they_are_encoded(
     assert running.is_native == (threads == "native")
 
 
-async def test_a_full_disk_refuses_the_entry(
-    threads: str, env: Environment, running: Running
-) -> None:
+async def test_a_full_disk_refuses_the_entry(env: Environment, running: Running) -> None:
     raw = RealFile(os.open("/dev/full", os.O_RDWR))
     write = await running.write(entry(env, raw, [piece(10)]))
     assert not write.done
@@ -132,7 +136,7 @@ async def test_a_full_disk_refuses_the_entry(
 
 
 async def test_a_file_that_ends_within_the_entry_refuses_it(
-    threads: str, env: Environment, tmp_path: Path, running: Running
+    env: Environment, tmp_path: Path, running: Running
 ) -> None:
     raw = new_file(tmp_path / "file", BLOCK)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -148,9 +152,7 @@ async def test_a_file_that_ends_within_the_entry_refuses_it(
     raw.close()
 
 
-async def test_a_failed_sync_stops_everything(
-    threads: str, env: Environment, running: Running
-) -> None:
+async def test_a_failed_sync_stops_everything(env: Environment, running: Running) -> None:
     raw = RealFile(os.open("/dev/null", os.O_RDWR))  # takes all bytes, and refuses syncs
     for _ in range(2):
         write = entry(env, raw, [piece(10)])
@@ -161,7 +163,7 @@ async def test_a_failed_sync_stops_everything(
 
 
 async def test_a_closed_file_refuses_the_entry(
-    threads: str, env: Environment, tmp_path: Path, running: Running
+    env: Environment, tmp_path: Path, running: Running
 ) -> None:
     raw = new_file(tmp_path / "file", BLOCK)
     raw.close()
@@ -187,11 +189,11 @@ async def test_a_stop_waits_for_the_entry_on_its_way(
 
 
 async def test_without_a_thread_python_writes(
-    linux: None, env: Environment, raw: RealFile, running: Running
+    env: Environment, raw: RealFile, native: Running
 ) -> None:
-    running.writer._make = NoThread  # type: ignore[assignment]
+    native.writer._make = NoThread  # type: ignore[assignment]
     for n in range(3):
-        write = await running.write(entry(env, raw, [piece(10)], n * BLOCK))
+        write = await native.write(entry(env, raw, [piece(10)], n * BLOCK))
         assert write.done
 
 

@@ -48,6 +48,11 @@ def append(log: PartitionLog) -> None:
     write(log, [(b"k", b"v")], NOW, sync=False)
 
 
+@pytest.fixture
+def log(store: LogStore) -> PartitionLog:
+    return new_log(store)
+
+
 def use_refusing_file(log: PartitionLog) -> None:
     """Give a log's open file a descriptor that refuses syncs."""
     file = log.chain.active.file
@@ -78,7 +83,13 @@ class Running:
 
 
 @pytest.fixture
-def running(loop_runner: asyncio.Runner) -> Iterator[Running]:
+def running(threads: str, loop_runner: asyncio.Runner) -> Iterator[Running]:
+    """One with native threads, and one with Python's."""
+    yield from entered(loop_runner, closed(Running))
+
+
+@pytest.fixture
+def native(linux: None, loop_runner: asyncio.Runner) -> Iterator[Running]:
     yield from entered(loop_runner, closed(Running))
 
 
@@ -100,19 +111,19 @@ async def test_a_job_syncs_the_files_of_its_tickets(
 
 
 async def test_a_job_with_many_files_keeps_few_of_them_open(
-    linux: None, store: LogStore, running: Running
+    store: LogStore, native: Running
 ) -> None:
     logs = [new_log(store, n) for n in range(MOST_TOGETHER + 1)]
     tickets = [ticket_of(log) for log in logs]
-    assert await running.run(*tickets) is None
+    assert await native.run(*tickets) is None
     assert all(ticket.done for ticket in tickets)
-    assert not running.is_native
+    assert not native.is_native
     append(logs[0])
-    assert await running.run(ticket_of(logs[0]), *tickets[2:]) is None
-    assert running.is_native
+    assert await native.run(ticket_of(logs[0]), *tickets[2:]) is None
+    assert native.is_native
 
 
-async def test_jobs_run_side_by_side(threads: str, store: LogStore, running: Running) -> None:
+async def test_jobs_run_side_by_side(store: LogStore, running: Running) -> None:
     logs = [new_log(store, n) for n in range(2)]
     jobs = [asyncio.ensure_future(running.run(ticket_of(log))) for log in logs]
     await asyncio.sleep(0)
@@ -121,8 +132,7 @@ async def test_jobs_run_side_by_side(threads: str, store: LogStore, running: Run
     assert (running.runner.free, running.runner.is_busy) == (2, False)
 
 
-def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: LogStore) -> None:
-    log = new_log(store)
+def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, log: PartitionLog) -> None:
     ticket = ticket_of(log)
     assert ticket.begin() is not None
     append(log)
@@ -132,9 +142,7 @@ def test_an_append_during_a_sync_leaves_the_file_unsynced(linux: None, store: Lo
     assert (log.high_watermark, log.log_end_offset) == (2, 3)
 
 
-async def test_a_failed_sync_stops_everything(
-    threads: str, store: LogStore, running: Running
-) -> None:
+async def test_a_failed_sync_stops_everything(store: LogStore, running: Running) -> None:
     logs = [new_log(store, n) for n in range(3)]
     tickets = [ticket_of(log) for log in logs]
     use_refusing_file(logs[1])
@@ -146,17 +154,14 @@ async def test_a_failed_sync_stops_everything(
     assert isinstance(await running.run(ticket_of(logs[0])), SyncFailedError)
 
 
-async def test_a_file_that_is_not_open_is_opened(
-    threads: str, store: LogStore, running: Running
-) -> None:
-    log = new_log(store)
+async def test_a_file_that_is_not_open_is_opened(log: PartitionLog, running: Running) -> None:
     ticket = ticket_of(log)
     log.chain.active.file.close()
     assert await running.run(ticket) is None
     assert ticket.done
 
 
-async def test_a_new_folder_is_synced_too(threads: str, store: LogStore, running: Running) -> None:
+async def test_a_new_folder_is_synced_too(store: LogStore, running: Running) -> None:
     log = store.create(TopicPartition("new", 0), parse_config({}), UUID(int=2))
     append(log)
     ticket = ticket_of(log)
@@ -167,9 +172,7 @@ async def test_a_new_folder_is_synced_too(threads: str, store: LogStore, running
     assert old.chain.active.file.pins == 0
 
 
-async def test_a_bug_in_a_ticket_is_reported(
-    threads: str, store: LogStore, running: Running
-) -> None:
+async def test_a_bug_in_a_ticket_is_reported(log: PartitionLog, running: Running) -> None:
     class Broken(SyncTicket):
         __slots__ = ()
 
@@ -179,59 +182,50 @@ async def test_a_bug_in_a_ticket_is_reported(
         def run(self) -> None:
             raise ZeroDivisionError
 
-    log = new_log(store)
     ticket = Broken(log.chain, [], False, False)
     assert isinstance(await running.run(ticket), ZeroDivisionError)
     assert await running.run(ticket_of(log)) is None
 
 
-async def test_without_a_thread_python_syncs(
-    linux: None, store: LogStore, running: Running
-) -> None:
-    running.runner._make = NoThread  # type: ignore[assignment]
-    log = new_log(store)
+async def test_without_a_thread_python_syncs(log: PartitionLog, native: Running) -> None:
+    native.runner._make = NoThread  # type: ignore[assignment]
     for _ in range(2):
         ticket = ticket_of(log)
-        assert await running.run(ticket) is None
+        assert await native.run(ticket) is None
         log.finish_sync(ticket)
         assert (log.chain.active.file.pins, log.chain.active.file.dirty) == (0, False)
         append(log)
 
 
 async def test_a_job_that_is_done_is_found_before_the_event_loop_reports_it(
-    linux: None, store: LogStore, running: Running
+    log: PartitionLog, native: Running
 ) -> None:
-    log = new_log(store)
     ticket = ticket_of(log)
     found: list[BaseException | None] = []
-    assert not running.runner.poll()
-    running.runner.run([ticket], found.append)
-    busy_until(running.runner.poll)
+    assert not native.runner.poll()
+    native.runner.run([ticket], found.append)
+    busy_until(native.runner.poll)
     assert found == [None]
     assert ticket.done
     await asyncio.sleep(0.01)  # its report comes now, and has nothing to tell
     assert found == [None]
-    assert running.runner.free == 2
+    assert native.runner.free == 2
 
 
-async def test_a_failed_job_is_left_to_the_event_loop(
-    linux: None, store: LogStore, running: Running
-) -> None:
-    log = new_log(store)
+async def test_a_failed_job_is_left_to_the_event_loop(log: PartitionLog, native: Running) -> None:
     use_refusing_file(log)
     found: list[BaseException | None] = []
-    running.runner.run([ticket_of(log)], found.append)
-    report = running.runner._reports.descriptor()
+    native.runner.run([ticket_of(log)], found.append)
+    report = native.runner._reports.descriptor()
     assert select.select([report], [], [], 60)[0]
-    assert not running.runner.poll()
+    assert not native.runner.poll()
     await until(lambda: bool(found))
     assert isinstance(found[0], SyncFailedError)
 
 
 async def test_a_stop_waits_for_a_job_without_a_report(
-    threads: str, store: LogStore, running: Running
+    threads: str, log: PartitionLog, running: Running
 ) -> None:
-    log = new_log(store)
     found: list[BaseException | None] = []
     ticket = ticket_of(log)
     running.runner.run([ticket], found.append)
