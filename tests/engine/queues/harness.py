@@ -103,6 +103,11 @@ class Client:
         reader.consumer = await self.queues.consume(queue, spec, reader)
         return reader
 
+    async def take(self, count: int, queue: str = "jobs") -> tuple[Reader, list[Delivery]]:
+        """Start a consumer with space for so many messages, and wait until it has them."""
+        reader = await self.consume(queue, prefetch=count)
+        return reader, await reader.wait(count)
+
     async def get(self, queue: str, *, no_ack: bool = False) -> Delivery | None:
         """Get one message."""
         found = await self.queues.get(queue, self.owner, no_ack=no_ack)

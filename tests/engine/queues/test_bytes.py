@@ -25,8 +25,7 @@ async def test_the_bytes_survive_restarts_with_acknowledgements_in_between(tmp_p
     async with connected(tmp_path) as client:
         await client.declare("jobs", BOUND)
         await client.publish("jobs", *(bytes(100) for _ in range(6)))
-        reader = await client.consume("jobs", prefetch=3)
-        one, _, three = await reader.wait(3)
+        reader, (one, _, three) = await client.take(3)
         reader.acknowledge([one, three])
         await client.queues.stored()
         await client.publish("jobs", bytes(50))

@@ -109,8 +109,7 @@ async def test_deletion_with_conditions(client: Client) -> None:
 
 async def test_purge_drops_what_is_ready_and_leaves_what_is_out(client: Client) -> None:
     await client.fill(*numbers(20))
-    reader = await client.consume("jobs", prefetch=4)
-    got = await reader.wait(4)
+    reader, got = await client.take(4)
     reader.consumer.cancel()
     reader.release([got[1]])
     assert await client.queues.purge("jobs", client.owner) == 17
@@ -172,8 +171,7 @@ async def test_an_existing_topic_is_a_queue(tmp_path: Path) -> None:
         for partition in range(3):
             records = [NewRecord(b"k", b"%d-%d" % (partition, n)) for n in range(4)]
             await append_records(client.engine, "orders", partition, records)
-        reader = await client.consume("orders", prefetch=5)
-        got = await reader.wait(5)
+        reader, got = await client.take(5, "orders")
         reader.consumer.cancel()
         reader.acknowledge(got)
         assert client.queues.describe("orders").type == "topic"

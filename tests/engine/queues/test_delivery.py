@@ -24,8 +24,7 @@ async def test_a_message_is_delivered_once_and_is_gone_when_it_is_acknowledged(
 ) -> None:
     await client.declare("jobs")
     assert await client.publish("jobs", b"one", b"two") == [True, True]
-    reader = await client.consume("jobs")
-    got = await reader.wait(2)
+    reader, got = await client.take(2)
     assert [(bytes(d.value), d.key, d.redelivered) for d in got] == [
         (b"one", b"jobs", False),
         (b"two", b"jobs", False),
@@ -57,13 +56,11 @@ async def test_the_consumers_of_an_empty_queue_cost_nothing(tmp_path: Path) -> N
 async def test_what_was_not_acknowledged_survives_a_restart_and_is_marked(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         await client.fill(*numbers(10))
-        reader = await client.consume("jobs", prefetch=6)
-        got = await reader.wait(6)
+        reader, got = await client.take(6)
         reader.consumer.cancel()
         reader.acknowledge([got[0], got[3]])
     async with connected(tmp_path) as client:
-        reader = await client.consume("jobs")
-        got = await reader.wait(8)
+        reader, got = await client.take(8)
         assert [int(d.value) for d in got] == [1, 2, 4, 5, 6, 7, 8, 9]
         assert [d.redelivered for d in got] == [True] * 4 + [False] * 4
         reader.acknowledge(got)
@@ -79,8 +76,7 @@ async def test_after_a_power_cut_a_second_delivery_is_marked_as_redelivered(
     engine = await start(fs=fs, log={"sync_interval_ms": 3_600_000})
     client = Client(engine)
     await client.fill(*numbers(5))
-    reader = await client.consume("jobs", prefetch=3)
-    got = await reader.wait(3)
+    _, got = await client.take(3)
     assert not any(each.redelivered for each in got)
     await cut_power(engine, fs, Unlucky())
     fs.clear_faults()
@@ -102,8 +98,7 @@ async def test_after_a_power_cut_a_second_delivery_is_marked_as_redelivered(
 
 async def test_a_released_message_returns_to_its_place_with_its_count(client: Client) -> None:
     await client.fill(b"a", b"b", b"c")
-    reader = await client.consume("jobs", prefetch=2)
-    first, _ = await reader.wait(2)
+    reader, (first, _) = await client.take(2)
     reader.release([first])
     (again,) = await reader.wait(1)
     assert (again.value, again.delivery_count, again.redelivered) == (b"a", 1, True)
@@ -179,8 +174,7 @@ async def test_messages_that_a_client_deletes_from_the_topic_leave_the_queue(
     client: Client,
 ) -> None:
     await client.fill(*numbers(10))
-    reader = await client.consume("jobs", prefetch=3)
-    got = await reader.wait(3)
+    reader, got = await client.take(3)
     reader.release(got[1:2])
     reader.consumer.cancel()
     await client.engine.records.delete_before("jobs", 0, 5)

@@ -83,8 +83,7 @@ async def test_what_is_done_is_freed_although_that_can_not_be_stored(
         await client.declare("q")
         for _ in range(10):
             assert await client.publish("q", *[VALUE] * 10) == [True] * 10
-        reader = await client.consume("q")
-        got = await reader.wait(100)
+        reader, got = await client.take(100, "q")
         disk.refuses.add(QUEUE_STATE.topic)
         reader.acknowledge(got[:90])
         log = client.live("q").lanes[0].log
@@ -105,8 +104,7 @@ async def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
         await client.declare("q")
         for number in range(100):
             assert await client.publish("q", b"%d" % number + VALUE) == [True]
-        reader = await client.consume("q")
-        got = await reader.wait(100)
+        reader, got = await client.take(100, "q")
         disk.refuses.add(QUEUE_STATE.topic)  # until the end: no acknowledgement is ever stored
         reader.acknowledge(got[:60])
         log = client.live("q").lanes[0].log

@@ -25,8 +25,7 @@ async def test_the_oldest_deaths_are_left_out_if_there_is_no_space(
     await client.publish("jobs", VALUE, headers=[(DEATHS_HEADER, json.dumps(before).encode())])
     reader = await client.consume("jobs")
     reader.reject(await reader.wait(1))
-    reader = await client.consume("dead")
-    (letter,) = await reader.wait(1)
+    reader, (letter,) = await client.take(1, "dead")
     found = dict(letter.headers)[DEATHS_HEADER]
     assert found is not None
     names = [each["queue"] for each in json.loads(found)]
@@ -54,8 +53,7 @@ async def test_a_letter_that_no_queue_can_store_is_given_up_and_its_message_stay
     assert (line["queue"], line["partition"], line["offset"]) == ("jobs", "jobs-0", 0)
     assert sum(each["event"] == "queue.not_appended" for each in lines) == 1
     async with connected(tmp_path) as client:
-        reader = await client.consume("jobs")
-        (kept,) = await reader.wait(1)
+        reader, (kept,) = await client.take(1)
         assert (kept.value, kept.redelivered) == (VALUE, True)
         reader.reject([kept])
         await until(lambda: client.ready("dead") == 1)

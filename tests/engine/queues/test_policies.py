@@ -45,8 +45,7 @@ async def next_of(client: Client, queue: str) -> Delivery:
 async def test_a_rejected_message_is_a_dead_letter_with_its_history(client: Client) -> None:
     await client.declare_jobs()
     await client.publish("jobs", b"bad", b"good", headers=[("h", b"1")])
-    reader = await client.consume("jobs")
-    bad, good = await reader.wait(2)
+    reader, (bad, good) = await client.take(2)
     reader.reject([bad])
     reader.acknowledge([good])
     letter = await next_of(client, "dead")
@@ -61,8 +60,7 @@ async def test_a_rejected_message_is_a_dead_letter_with_its_history(client: Clie
 async def test_a_rejection_reads_a_dropped_value_again(client: Client) -> None:
     await client.declare_jobs()
     await client.publish("jobs", b"0", b"bad")
-    reader = await client.consume("jobs")
-    got = await reader.wait(2)
+    reader, got = await client.take(2)
     got[1].drop_value()
     reader.reject([got[1]])
     assert (await next_of(client, "dead")).value == b"bad"
@@ -98,8 +96,7 @@ async def test_a_letter_whose_origin_was_not_stored_as_done_is_not_sent_twice(
     async with connected(tmp_path) as client:
         await client.declare_jobs()
         await client.publish("jobs", b"keep", b"bad")
-        reader = await client.consume("jobs")
-        _, bad = await reader.wait(2)
+        reader, (_, bad) = await client.take(2)
         core = client.engine._queues
         core._ack_log._submit = lambda *_: None  # type: ignore[method-assign]
         reader.reject([bad])
