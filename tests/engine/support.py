@@ -195,6 +195,15 @@ class HeldDisk:
             done(error)
 
 
+class Disk:
+    """Refuses appends to some topics, and has so many free bytes."""
+
+    def __init__(self) -> None:
+        self.refuses: set[str] = set()
+        self.free = 1 << 40
+        self.refused = 0
+
+
 # --- waiting -------------------------------------------------------------------------------------
 
 

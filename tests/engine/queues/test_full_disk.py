@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.engine.queues.harness import Client, connected, turns
-from tests.engine.support import until
+from tests.engine.support import Disk, until
 from tidemill.engine.internal_topics import QUEUE_STATE
 from tidemill.engine.queues import declarations, disk_space
 from tidemill.engine.queues.live import ack_log
-from tidemill.log.errors import DiskFullError
-from tidemill.log.partition.append import AppendInfo
-from tidemill.log.partition.partition import PartitionLog
 
 VALUE = bytes(30_000)
 
 
-class Disk:
-    """Refuses appends to some topics, and has so many free bytes."""
-
-    def __init__(self) -> None:
-        self.refuses: set[str] = set()
-        self.free = 1 << 40
-        self.refused = 0
-
-
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    found = Disk()
-    append = PartitionLog.append
-
-    def checked(self: PartitionLog, *arguments: Any, **named: Any) -> AppendInfo:
-        if self.tp.topic in found.refuses:
-            found.refused += 1
-            raise DiskFullError("no space left on device while writing")
-        return append(self, *arguments, **named)
-
-    monkeypatch.setattr(PartitionLog, "append", checked)
-    monkeypatch.setattr(disk_space, "free_bytes", lambda _: found.free)
+def disk(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """One whose space is looked at for each message."""
+    monkeypatch.setattr(disk_space, "free_bytes", lambda _: disk.free)
     monkeypatch.setattr(disk_space, "CHECK_MS", 0)
     monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
     monkeypatch.setattr(declarations, "SEGMENT_BYTES", 1 << 20)
-    return found
+    return disk
 
 
 async def test_publishers_wait_until_there_is_space(disk: Disk, client: Client) -> None:

@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.engine.support import running, until
+from tests.engine.support import Disk, running, until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.internal_topics import SHARE_STATE
 from tidemill.engine.shares import core
 from tidemill.engine.shares.api import AckBatch, PartitionAcks, ShareQuery, ShareRead
-from tidemill.engine.state_log import StateLog
-from tidemill.log.errors import DiskFullError
 from tidemill.log.format.records import NewRecord
-from tidemill.log.partition.append import AppendInfo
 from tidemill.state.errors import CoordinatorNotAvailableError
 from tidemill.state.share_groups.types import ShareHeartbeat
 
 COUNT = 10
-
-
-class Disk:
-    """Counts what is written to the log of share groups, unless it refuses."""
-
-    def __init__(self) -> None:
-        self.refuses = False
-        self.written = 0
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    found = Disk()
-    append = StateLog.append
-
-    def checked(self: StateLog, *arguments: Any) -> AppendInfo:
-        if self.log.tp == SHARE_STATE:
-            if found.refuses:
-                raise DiskFullError("the disk is full")
-            found.written += 1
-        return append(self, *arguments)
-
-    monkeypatch.setattr(StateLog, "append", checked)
-    monkeypatch.setattr(core, "RETRY_S", 0.01)
-    return found
 
 
 async def started(engine: Engine) -> ShareRead:
@@ -83,17 +54,16 @@ async def start_of(engine: Engine) -> int:
 async def test_what_could_not_be_written_is_written_later_or_when_the_broker_stops(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
-    if is_stopped:
-        monkeypatch.setattr(core, "RETRY_S", 3600.0)
+    monkeypatch.setattr(core, "RETRY_S", 3600.0 if is_stopped else 0.01)
     async with running(tmp_path) as engine:
         read = await started(engine)
-        disk.refuses = True
-        with pytest.raises(CoordinatorNotAvailableError, match="disk is full"):
+        disk.refuses.add(SHARE_STATE.topic)
+        with pytest.raises(CoordinatorNotAvailableError, match="no space left"):
             await engine.door().shares.acknowledge("g", "m", accept(read))
-        disk.refuses = False
-        before = disk.written
-        if not is_stopped:
-            await until(lambda: disk.written > before)
+        disk.refuses.clear()
+        log = engine._store.partitions[SHARE_STATE]
+        before = log.log_end_offset
+        await until(lambda: is_stopped or log.log_end_offset > before)
     async with running(tmp_path) as engine:
         assert await start_of(engine) == COUNT
 
@@ -104,10 +74,10 @@ async def test_the_state_of_a_deleted_topic_is_not_written_again(
     monkeypatch.setattr(core, "RETRY_S", 3600.0)
     async with running(tmp_path) as engine:
         read = await started(engine)
-        disk.refuses = True
+        disk.refuses.add(SHARE_STATE.topic)
         with pytest.raises(CoordinatorNotAvailableError):
             await engine.door().shares.acknowledge("g", "m", accept(read))
-        disk.refuses = False
+        disk.refuses.clear()
         assert await engine.door().topics.delete(["t"]) == [None]
     async with running(tmp_path) as engine:
         await join(engine)
