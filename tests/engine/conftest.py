@@ -32,8 +32,14 @@ def fs() -> FaultyFileSystem:
 
 
 @pytest.fixture
-def engine(loop_runner: asyncio.Runner, tmp_path: Path) -> Iterator[Engine]:
-    """A broker in an empty folder."""
+def engine(loop_runner: asyncio.Runner, fs: FaultyFileSystem) -> Iterator[Engine]:
+    """A broker in memory."""
+    yield from entered(loop_runner, running(fs=fs))
+
+
+@pytest.fixture
+def real_engine(loop_runner: asyncio.Runner, tmp_path: Path) -> Iterator[Engine]:
+    """A broker in an empty folder of this machine."""
     yield from entered(loop_runner, running(tmp_path))
 
 

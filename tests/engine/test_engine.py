@@ -38,6 +38,11 @@ from tidemill.state.internal_topics import CATALOG_TOPIC, SECURITY_TOPIC
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
 
+@pytest.fixture
+def engine(real_engine: Engine) -> Engine:
+    return real_engine
+
+
 async def test_acknowledged_records_are_readable(engine: Engine) -> None:
     await engine.topics.ensure("t")
     (result,) = await produce(engine, write("t", b"a", b"b"))

@@ -75,9 +75,14 @@ class Bench:
         found = self.groups.fetch("g", [(topic, 0) for topic in topics], require_stable=True)
         return {at[0] for at, each in found.items() if isinstance(each, UnstableOffsetCommitError)}
 
-    def seen(self, group_id: str = "g") -> dict[tuple[str, int], int]:
-        found = self.groups.fetch(group_id, None)
+    def seen(self) -> dict[tuple[str, int], int]:
+        """Return the offsets of group ``g``."""
+        found = self.groups.fetch("g", None)
         return {at: each.offset for at, each in found.items() if isinstance(each, CommittedOffset)}
+
+    def seen_after_a_restart(self) -> dict[tuple[str, int], int]:
+        self.groups = self.coordination()
+        return self.seen()
 
 
 def _commit_of(topics: Sequence[str], offset: int) -> CommitRequest:
@@ -124,9 +129,7 @@ async def test_a_commit_in_flight_does_not_expire_with_the_offset_before_it(
     await bench.synced(again, bench.groups.expire_offsets())
     if in_transaction:
         await bench.synced(bench.end(commit=True))
-    assert bench.seen() == {("t", 0): 6}
-    bench.groups = bench.coordination()
-    assert bench.seen() == {("t", 0): 6}
+    assert bench.seen() == bench.seen_after_a_restart() == {("t", 0): 6}
 
 
 async def test_more_offsets_than_fit_one_batch_are_committed_and_forgotten(bench: Bench) -> None:
@@ -181,10 +184,8 @@ async def test_a_commit_in_a_transaction_is_answered_when_durable_and_seen_with_
 async def test_an_aborted_transaction_keeps_the_offset_committed_before(bench: Bench) -> None:
     await bench.synced(bench.commit("t"), bench.commit_in_transaction("t"))
     await bench.synced(bench.end(commit=False))
-    assert bench.seen() == {("t", 0): 5}
     assert bench.unstable("t") == set()
-    bench.groups = bench.coordination()
-    assert bench.seen() == {("t", 0): 5}
+    assert bench.seen() == bench.seen_after_a_restart() == {("t", 0): 5}
 
 
 async def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decides(
@@ -192,13 +193,11 @@ async def test_an_open_transaction_outlives_a_restart_and_its_marker_still_decid
 ) -> None:
     await bench.synced(bench.commit("t"), bench.commit_in_transaction("t", "u"))
     await bench.synced(bench.commit("u"))
-    bench.groups = bench.coordination()
-    assert bench.seen() == {("t", 0): 5, ("u", 0): 5}
+    assert bench.seen_after_a_restart() == {("t", 0): 5, ("u", 0): 5}
     assert bench.unstable("t", "u") == {"t", "u"}
     await bench.synced(bench.end(commit=True))
-    assert bench.seen() == {("t", 0): 6, ("u", 0): 5}  # that of u was written later
-    bench.groups = bench.coordination()
-    assert bench.seen() == {("t", 0): 6, ("u", 0): 5}
+    # The offset of u was written later.
+    assert bench.seen() == bench.seen_after_a_restart() == {("t", 0): 6, ("u", 0): 5}
 
 
 async def test_a_repeated_marker_waits_for_the_first_one(bench: Bench) -> None:
@@ -229,9 +228,7 @@ async def test_a_commit_does_not_restore_offsets_of_a_deleted_topic(bench: Bench
         bench.groups = groups
         assert bench.unstable("t", "u") == {"u"}
     await bench.synced(bench.end(commit=True))
-    assert bench.seen() == {("u", 0): 6}
-    bench.groups = bench.coordination()
-    assert bench.seen() == {("u", 0): 6}
+    assert bench.seen() == bench.seen_after_a_restart() == {("u", 0): 6}
 
 
 async def test_more_offsets_than_fit_one_batch_are_committed_in_one_transaction(

@@ -58,17 +58,20 @@ async def check(engine: Engine) -> None:
     await engine._backpressure.check()
 
 
+async def produce_and_check(engine: Engine, count: int, partition: int = 0) -> None:
+    await produce(engine, count, partition)
+    await check(engine)
+
+
 def hold_ms(engine: Engine) -> int:
     return engine.records.hold_ms([("t", 0), ("t", 1)])
 
 
 async def test_producers_are_held_back_until_the_group_is_within_the_limit() -> None:
     async with policy("throttle", lag_max_records="10") as (engine, _, lines):
-        await produce(engine, 10)
-        await check(engine)
+        await produce_and_check(engine, 10)
         assert hold_ms(engine) == 0
-        await produce(engine, 1)
-        await check(engine)
+        await produce_and_check(engine, 1)
         assert hold_ms(engine) > 0
         assert engine.records.hold_ms([("other", 0)]) == 0
         await commit(engine, 1)
@@ -91,11 +94,9 @@ async def test_what_was_written_since_the_last_measurement_counts() -> None:
 async def test_each_partition_has_the_limit() -> None:
     async with policy("throttle", lag_max_records="10") as (engine, _, lines):
         await produce(engine, 8, 0)
-        await produce(engine, 8, 1)
-        await check(engine)
+        await produce_and_check(engine, 8, 1)
         assert hold_ms(engine) == 0
-        await produce(engine, 8, 1)
-        await check(engine)
+        await produce_and_check(engine, 8, 1)
         assert hold_ms(engine) > 0
     assert [line["partition"] for line in lines] == ["t-1"]
 
@@ -116,8 +117,7 @@ async def test_the_oldest_records_are_dropped() -> None:
 
 async def test_bytes_and_age_limit_too() -> None:
     async with policy("drop", lag_max_bytes="900") as (engine, _, _):
-        await produce(engine, 50)
-        await check(engine)
+        await produce_and_check(engine, 50)
         assert await offset_at(engine, Position.EARLIEST) == 45
 
     async with policy("drop", lag_max_ms="3000") as (engine, clock, _):
@@ -130,8 +130,7 @@ async def test_bytes_and_age_limit_too() -> None:
 
 async def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
     async with policy("alert", lag_max_records="10") as (engine, clock, lines):
-        await produce(engine, 30)
-        await check(engine)
+        await produce_and_check(engine, 30)
         await check(engine)
         assert hold_ms(engine) == 0
         assert await offset_at(engine, Position.EARLIEST) == 0
@@ -142,8 +141,7 @@ async def test_an_alert_is_logged_once_a_minute_and_changes_nothing() -> None:
 
 async def test_the_policy_can_be_changed_and_removed() -> None:
     async with policy("throttle", lag_max_records="10") as (engine, _, _):
-        await produce(engine, 30)
-        await check(engine)
+        await produce_and_check(engine, 30)
         assert hold_ms(engine) > 0
         change = {"lag.policy": "buffer"}
         await engine.configs.replace_topic("t", change)
@@ -156,7 +154,6 @@ async def test_the_policy_can_be_changed_and_removed() -> None:
 
 async def test_without_a_policy_nothing_is_watched() -> None:
     async with policy("buffer", lag_max_records="10") as (engine, _, lines):
-        await produce(engine, 30)
-        await check(engine)
+        await produce_and_check(engine, 30)
         assert hold_ms(engine) == 0
     assert lines == []

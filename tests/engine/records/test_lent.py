@@ -25,6 +25,11 @@ pytestmark = [
 VALUE = os.urandom(1000)
 
 
+@pytest.fixture
+def engine(real_engine: Engine) -> Engine:
+    return real_engine
+
+
 def lending(*parts: tuple[str, int, int]) -> ReadQuery:
     return replace(query(*parts), lends=True)
 

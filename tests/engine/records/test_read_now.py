@@ -21,6 +21,11 @@ pytestmark = pytest.mark.disk
 PARTITIONS = 5
 
 
+@pytest.fixture
+def engine(real_engine: Engine) -> Engine:
+    return real_engine
+
+
 async def fill(engine: Engine) -> None:
     await engine.topics.create([NewTopic("t", PARTITIONS)])
     value = os.urandom(900)
