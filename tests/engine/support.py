@@ -151,11 +151,11 @@ def values(result: ReadResult) -> list[bytes]:
 async def offset_at(
     engine: Engine,
     position: Position,
-    partition: int = 0,
+    topic: str = "t",
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> int:
-    """Return the first or the last offset of a partition of topic ``t``."""
-    found = await engine.records.find_offset("t", partition, position, isolation)
+    """Return the first or the last offset of the first partition of a topic."""
+    found = await engine.records.find_offset(topic, 0, position, isolation)
     assert found is not None
     return found.offset
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import cast
 from uuid import UUID
 
 import pytest
 
+from tests.engine.support import HeldDisk
 from tests.support.faultyfs import FaultyFileSystem
 from tests.support.logs import open_store
 from tidemill.clock import ManualClock
@@ -31,21 +31,10 @@ SEGMENT_BYTES = 1 << 20
 CONFIG = parse_config({"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)})
 
 
-class Immediate:
-    """A flusher that makes every write durable immediately."""
-
-    def written(self, log: PartitionLog) -> None:
-        log.flush()
-
-    def call_when_durable(
-        self, log: PartitionLog, offset: int, done: Callable[[Exception | None], None]
-    ) -> None:
-        done(None)
-
-
 class Place:
     def __init__(self) -> None:
         self.clock = ManualClock()
+        self.disk = HeldDisk()
         self.fs = FaultyFileSystem()
         store = open_store("/data", self.clock, self.fs)
         self.use(store.create(STATE, CONFIG, UUID(int=1)))
@@ -53,7 +42,7 @@ class Place:
 
     def use(self, log: PartitionLog) -> None:
         self.log = log
-        self.journal = StateLog(log, cast(Flusher, Immediate()), self.clock)
+        self.journal = StateLog(log, cast(Flusher, self.disk), self.clock)
 
     def restart(self) -> None:
         """After a power cut."""
@@ -68,11 +57,15 @@ class Place:
             StateRecord(key.encode(), None if value is None else value.encode())
             for key, value in pairs
         ]
-        return self.journal.submit(records, self.errors.append, producer)
+        first = self.journal.submit(records, self.errors.append, producer)
+        self.disk.sync()
+        return first
 
     def end(self, producer: ProducerIdentity, commit: bool) -> bool:
         marker = Marker(producer.producer_id, producer.epoch, commit)
-        return self.journal.append_marker(marker, self.errors.append)
+        is_appended = self.journal.append_marker(marker, self.errors.append)
+        self.disk.sync()
+        return is_appended
 
     def recovered(self) -> list[tuple[str, str | None, int, int]]:
         return [_plain(record) for record in self.journal.recover()]

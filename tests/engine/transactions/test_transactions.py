@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.engine.support import results_of, running, until, write
+from tests.engine.support import offset_at, results_of, running, until, write
 from tests.engine.transactions.support import (
     V1,
     V2,
@@ -137,9 +137,7 @@ async def test_readers_of_committed_records_wait_at_the_first_open_transaction(
     assert await committed(engine, "a") == []
     dirty = await read(engine, "a", isolation=Isolation.READ_UNCOMMITTED)
     assert (dirty.high_watermark, dirty.aborted) == (3, ())
-    found = await engine.records.find_offset("a", 0, Position.LATEST, Isolation.READ_COMMITTED)
-    assert found is not None
-    assert found.offset == 0
+    assert await offset_at(engine, Position.LATEST, "a", Isolation.READ_COMMITTED) == 0
     wanted = [(0, Position.LATEST, None)]
     assert engine.records.find_now("a", wanted, Isolation.READ_COMMITTED) == [(0, 0)]
     (info,) = [p for p in engine.records.producers("a", 0) if p.transaction_start is not None]
