@@ -7,6 +7,8 @@ import errno
 import os
 import random
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -20,7 +22,6 @@ from tidemill.engine import journaling as journaling_module
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.errors import TidemillError
-from tidemill.log.disk.files import Buffer, RawFile
 from tidemill.log.errors import TooManyOpenFilesError
 from tidemill.log.names import TopicPartition
 from tidemill.settings import Limits, Log
@@ -29,45 +30,33 @@ PARTITIONS = 12
 CONFIGS = {"internal.segment.bytes": "2000"}
 
 
-class CrowdedFileSystem(FaultyFileSystem):
-    """Refuses a part of all opens."""
+Method = TypeVar("Method", bound=Callable[..., Any])
 
+
+def refusing(method: Method) -> Method:
+    """Refuse a part of all calls of a method that opens a file."""
+
+    def opened(fs: CrowdedFileSystem, path: str, *rest: Any, **named: Any) -> Any:
+        if fs.rng.random() < fs.share:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return method(fs, path, *rest, **named)
+
+    return cast(Method, opened)
+
+
+class CrowdedFileSystem(FaultyFileSystem):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.rng = random.Random(seed)
         self.share = 0.0
 
-    def _open(self, path: str) -> None:
-        if self.rng.random() < self.share:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-
-    def open(self, path: str, *, create: bool = False) -> RawFile:
-        self._open(path)
-        return super().open(path, create=create)
-
-    def read_bytes(self, path: str) -> bytes:
-        self._open(path)
-        return super().read_bytes(path)
-
-    def write_bytes(self, path: str, data: Buffer) -> None:
-        self._open(path)
-        super().write_bytes(path, data)
-
-    def write_atomic(self, path: str, data: Buffer) -> None:
-        self._open(path)
-        super().write_atomic(path, data)
-
-    def sync_file(self, path: str) -> None:
-        self._open(path)
-        super().sync_file(path)
-
-    def sync_dir(self, path: str) -> None:
-        self._open(path)
-        super().sync_dir(path)
-
-    def sync_all(self, path: str) -> bool:
-        self._open(path)
-        return super().sync_all(path)
+    open = refusing(FaultyFileSystem.open)
+    read_bytes = refusing(FaultyFileSystem.read_bytes)
+    write_bytes = refusing(FaultyFileSystem.write_bytes)
+    write_atomic = refusing(FaultyFileSystem.write_atomic)
+    sync_file = refusing(FaultyFileSystem.sync_file)
+    sync_dir = refusing(FaultyFileSystem.sync_dir)
+    sync_all = refusing(FaultyFileSystem.sync_all)
 
 
 async def start_crowded(fs: FaultyFileSystem) -> Engine:
