@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.support import closed, entered
-from tests.engine.threads.support import NoThread, holds_in_a_fork
+from tests.engine.threads.support import NoThread
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.entries import EntryWriter
 from tidemill.engine.threads.worker import Outcome, Worker
@@ -238,29 +238,3 @@ def test_a_thread_keeps_no_buffer_of_a_finished_entry(signal: int, raw: RealFile
     del thread  # waits for the entry
     gc.collect()
     data.append(1)
-
-
-def test_a_fork_has_no_thread_and_ends_without_it(signal: int, raw: RealFile) -> None:
-    thread = extension.EntryThread(signal)
-
-    def check() -> bool:
-        nonlocal thread
-        assert thread.result() is None
-        with pytest.raises(RuntimeError):
-            thread.start(raw.fileno(), bytearray(56), [b""], 0)
-        thread.close()
-        del thread
-        other = os.eventfd(0)
-        own = extension.EntryThread(other)
-        own.start(raw.fileno(), bytearray(56), [b"x", b""], 4 << 20)
-        os.eventfd_read(other)
-        return own.result() == (0, 0)
-
-    for state in ("idle", "busy"):
-        thread.start(raw.fileno(), bytearray(56), [bytes(3 << 20), b""], 0)
-        if state == "idle":
-            os.eventfd_read(signal)
-            assert thread.result() == (0, 0)
-        assert holds_in_a_fork(check)
-    os.eventfd_read(signal)
-    assert thread.result() == (0, 0)

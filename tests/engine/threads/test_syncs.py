@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from tests.engine.support import busy_until, closed, entered, until
-from tests.engine.threads.support import NoThread, holds_in_a_fork
+from tests.engine.threads.support import NoThread
 from tests.support.logs import ticket_of, write
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.syncs import MOST_TOGETHER, TicketRunner
@@ -307,22 +307,3 @@ def test_a_thread_syncs_a_file_for_which_nothing_can_be_allocated(signal: int, f
     os.eventfd_read(signal)
     assert thread.result() == (1, 0)
     assert os.fstat(file).st_size == 5
-
-
-def test_a_fork_has_no_thread_and_ends_without_it(signal: int, file: int) -> None:
-    thread = extension.SyncThread(signal)
-
-    def check() -> bool:
-        nonlocal thread
-        assert thread.result() is None
-        with pytest.raises(RuntimeError):
-            thread.start([(file, 0, 0)])
-        thread.close()
-        del thread
-        return True
-
-    for is_forked in (True, False):
-        thread.start([(file, 0, 0)])
-        os.eventfd_read(signal)
-        assert thread.result() == (1, 0)
-        assert not is_forked or holds_in_a_fork(check)
