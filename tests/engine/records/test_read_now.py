@@ -16,7 +16,12 @@ from tidemill.engine.engine import Engine
 from tidemill.log.disk.slice import Slice
 from tidemill.log.names import TopicPartition
 
-pytestmark = pytest.mark.disk
+pytestmark = [
+    pytest.mark.disk,
+    pytest.mark.skipif(
+        not hasattr(os, "RWF_NOWAIT"), reason="only Linux reads what is in the page cache alone"
+    ),
+]
 
 PARTITIONS = 5
 
