@@ -153,26 +153,26 @@ async def test_topic_permissions_limit_routing_keys(alice: Door, admin: Security
 
 
 @pytest.mark.parametrize("type_", ["classic", "stream"])
-async def test_a_consumer_that_may_not_read_any_more_is_cancelled(type_: str) -> None:
-    async with running() as engine:
-        inner = engine.inner_door()
-        root, admin = Client(engine), inner.security
-        root.queues, root.publisher = inner.queues, inner.queues.publisher(root._settled)
-        await root.declare("log", {"x-queue-type": type_})
-        await admin.set_permission("alice", Permission("", "", "log"))
-        alice = Client(engine)
-        alice.queues = engine.door(ALICE).queues
-        reader = await alice.consume("log")
-        await root.publish("log", b"1", b"2")
-        await until(lambda: len(reader.got) == 2)
-        await admin.set_permission("alice", Permission("", "", "other"))
-        await root.publish("log", b"3")
-        await until(lambda: bool(reader.ended))
-        assert reader.ended == ["the client must not read the queue any more"]
-        assert [each.value for each in reader.got] == [b"1", b"2"]
-        assert root.queues.describe("log").consumers == ()
-        reader.consumer.cancel()  # the client's own answer comes too late
-        await alice.close()
+async def test_a_consumer_that_may_not_read_any_more_is_cancelled(
+    engine: Engine, admin: Security, type_: str
+) -> None:
+    inner = engine.inner_door()
+    root, reading = Client(engine), Client(engine)
+    root.queues, root.publisher = inner.queues, inner.queues.publisher(root._settled)
+    await root.declare("log", {"x-queue-type": type_})
+    await admin.set_permission("alice", Permission("", "", "log"))
+    reading.queues = engine.door(ALICE).queues
+    reader = await reading.consume("log")
+    await root.publish("log", b"1", b"2")
+    await until(lambda: len(reader.got) == 2)
+    await admin.set_permission("alice", Permission("", "", "other"))
+    await root.publish("log", b"3")
+    await until(lambda: bool(reader.ended))
+    assert reader.ended == ["the client must not read the queue any more"]
+    assert [each.value for each in reader.got] == [b"1", b"2"]
+    assert root.queues.describe("log").consumers == ()
+    reader.consumer.cancel()  # the client's own answer comes too late
+    await reading.close()
 
 
 async def test_permissions_and_rules_do_not_answer_for_each_other(
