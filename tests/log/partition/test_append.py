@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.log.partition.one_partition import HOUR, NOW, OnePartition, base_offsets, batch_of
-from tests.support.logs import TP, find_slice, open_store, read_records
+from tests.log.partition.one_partition import (
+    HOUR,
+    NOW,
+    OnePartition,
+    base_offsets,
+    batch_from,
+    batch_of,
+)
+from tests.support.logs import TP, find_slice, read_records
 from tidemill.log.errors import (
     CorruptBatchError,
     DiskFullError,
@@ -98,7 +105,7 @@ def test_the_broker_recompresses_if_the_topic_has_a_codec(
     partition: OnePartition, codec: int
 ) -> None:
     log = partition.log(compression_type="zstd")
-    batch = batch_of(3, size=500, codec=codec, producer_id=5, producer_epoch=0, base_sequence=0)
+    batch = batch_from(0, 3, producer=5, size=500, codec=codec)
     assert log.append(batch, now_ms=NOW)[:2] == (0, 2)
     log.flush()
     found = find_slice(log, 0, 10_000, limit_offset=3)
@@ -109,10 +116,8 @@ def test_the_broker_recompresses_if_the_topic_has_a_codec(
 
 def test_a_repeated_batch_is_answered_with_its_first_offset(partition: OnePartition) -> None:
     log = partition.log()
-    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     log.append(batch_of(), now_ms=NOW)
-    first = log.append(batch_of(3, **fields), now_ms=NOW)
-    again = log.append(batch_of(3, **fields), now_ms=NOW)
+    first, again = (log.append(batch_from(0, 3), now_ms=NOW) for _ in range(2))
     assert not first.duplicate
     assert again.duplicate
     assert again[:2] == first[:2] == (1, 3)
@@ -123,21 +128,16 @@ def test_a_repeated_batch_is_answered_with_its_first_offset(partition: OnePartit
 def test_the_five_batch_window_survives_a_restart(partition: OnePartition, clean: bool) -> None:
     log = partition.log()
     for sequence in range(7):
-        log.append(batch_of(producer_id=5, producer_epoch=0, base_sequence=sequence), now_ms=NOW)
-    if clean:
-        partition.reopen()
-    else:
-        partition.fs.kill()
-        partition.store = open_store("/data", partition.clock, partition.fs)
+        log.append(batch_from(sequence), now_ms=NOW)
+    partition.reopen() if clean else partition.kill()
     for sequence in range(2, 7):
-        batch = batch_of(producer_id=5, producer_epoch=0, base_sequence=sequence)
-        info = partition.log().append(batch, now_ms=NOW)
+        info = partition.log().append(batch_from(sequence), now_ms=NOW)
         assert (info.duplicate, info.first_offset) == (True, sequence)
 
 
 def test_inactive_producers_expire(partition: OnePartition) -> None:
     log = partition.log()
-    log.append(batch_of(producer_id=5, producer_epoch=0, base_sequence=0), now_ms=NOW)
+    log.append(batch_from(0), now_ms=NOW)
     assert log.expire_producers(NOW + 999, 1000) == 0
     assert log.expire_producers(NOW + 1000, 1000) == 1
     partition.reopen()
@@ -163,9 +163,7 @@ def test_a_full_disk_refuses_the_write_and_keeps_the_log(partition: OnePartition
 def test_a_disk_that_fills_up_while_rolling_leaves_the_segment_in_use(
     partition: OnePartition,
 ) -> None:
-    log = partition.log(internal_segment_bytes="300")
-    for _ in range(2):
-        log.append(batch_of(size=50), now_ms=NOW)
+    log = partition.filled(2, internal_segment_bytes="300")
     partition.fs.capacity = partition.fs.used()
     with pytest.raises(DiskFullError):
         log.append(batch_of(size=50), now_ms=NOW)
@@ -179,18 +177,15 @@ def test_a_disk_that_fills_up_while_rolling_leaves_the_segment_in_use(
 
 def test_a_refused_sequence_can_be_sent_again(partition: OnePartition) -> None:
     log = partition.log()
-    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     partition.fs.fail("write", path=".log")
     with pytest.raises(StorageError):
-        log.append(batch_of(**fields), now_ms=NOW)
-    info = log.append(batch_of(**fields), now_ms=NOW)
+        log.append(batch_from(0), now_ms=NOW)
+    info = log.append(batch_from(0), now_ms=NOW)
     assert (info.first_offset, info.duplicate) == (0, False)
 
 
 def test_a_write_that_cannot_be_undone_takes_the_partition_offline(partition: OnePartition) -> None:
-    log = partition.log()
-    log.append(batch_of(), now_ms=NOW)
-    log.flush()
+    log = partition.filled(1)
     partition.fs.capacity = partition.fs.used() + 30
     partition.fs.fail("truncate")
     with pytest.raises(StorageError):
@@ -201,10 +196,8 @@ def test_a_write_that_cannot_be_undone_takes_the_partition_offline(partition: On
         log.append(batch_of(), now_ms=NOW)
     with pytest.raises(StorageError):
         log.read(0, 100, limit_offset=1)
-    partition.store.close()
-    partition.store = open_store("/data", partition.clock, partition.fs)
-    log = partition.log()
-    assert [record.offset for record in read_records(log)] == [0]
+    partition.reopen()
+    assert [record.offset for record in read_records(partition.log())] == [0]
     assert partition.store.reports == []  # the stop has cut off the 30 bytes
 
 
@@ -214,9 +207,7 @@ def fail_behind_a_whole_batch(partition: OnePartition, *, zeros: bool) -> Partit
     Args:
         zeros: whether the file can be overwritten then.
     """
-    log = partition.log()
-    log.append(batch_of(), now_ms=NOW)
-    log.flush()
+    log = partition.filled(1)
     fs, one = partition.fs, batch_of()
     fs.capacity = fs.used() + len(one) + 30
     fs.fail("truncate", path=".log", times=-1)
@@ -235,15 +226,10 @@ def fail_behind_a_whole_batch(partition: OnePartition, *, zeros: bool) -> Partit
     return log
 
 
-def offsets_after_a_restart(partition: OnePartition) -> list[int]:
-    partition.store = open_store("/data", partition.clock, partition.fs)
-    return [record.offset for record in read_records(partition.log())]
-
-
 def test_a_kill_does_not_bring_back_what_was_refused(partition: OnePartition) -> None:
     fail_behind_a_whole_batch(partition, zeros=True)
-    partition.fs.kill()
-    assert offsets_after_a_restart(partition) == [0]
+    partition.kill()
+    assert [record.offset for record in read_records(partition.log())] == [0]
 
 
 def test_a_checkpoint_cuts_off_what_was_refused(partition: OnePartition) -> None:
@@ -254,12 +240,12 @@ def test_a_checkpoint_cuts_off_what_was_refused(partition: OnePartition) -> None
     partition.store.checkpoint()
     active = log.segments[-1]
     assert len(partition.fs.content(active.path())) == active.size
-    partition.fs.kill()
-    assert offsets_after_a_restart(partition) == [0]
+    partition.kill()
+    assert [record.offset for record in read_records(partition.log())] == [0]
 
 
 def test_a_stop_cuts_off_what_was_refused(partition: OnePartition) -> None:
     fail_behind_a_whole_batch(partition, zeros=False)
     partition.fs.clear_faults()
-    partition.store.close()
-    assert offsets_after_a_restart(partition) == [0]
+    partition.reopen()
+    assert [record.offset for record in read_records(partition.log())] == [0]

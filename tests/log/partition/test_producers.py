@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.log.partition.one_partition import batch_from
+from tidemill.errors import TidemillError
 from tidemill.log.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -13,24 +15,19 @@ from tidemill.log.errors import (
     OutOfOrderSequenceError,
 )
 from tidemill.log.format.batch import BatchHeader, parse_header
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.producers import WINDOW, ProducerStates
 
 LAST = (1 << 31) - 1
+WRAPPING = [(LAST - 3 + 2 * number) % (1 << 31) for number in range(8)]
+"""The sequences of batches with two records."""
 
 
-def _header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 1) -> BatchHeader:
-    batch = encode_batch(
-        [NewRecord(None, b"v")] * count,
-        timestamp_ms=0,
-        producer_id=producer,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-    )
-    return parse_header(batch)
+def _header(sequence: int, count: int = 1, **identity: int) -> BatchHeader:
+    return parse_header(batch_from(sequence, count, **identity))
 
 
 def _states(*sequences: int, count: int = 1, epoch: int = 0) -> ProducerStates:
+    """Return what is known of a producer with these batches. The first one has the offset 100."""
     states = ProducerStates()
     for number, sequence in enumerate(sequences):
         header = _header(sequence, count, epoch=epoch)
@@ -39,9 +36,46 @@ def _states(*sequences: int, count: int = 1, epoch: int = 0) -> ProducerStates:
     return states
 
 
-@pytest.mark.parametrize("sequence", [0, 17])
-def test_an_unknown_producer_can_start_with_any_sequence(sequence: int) -> None:
-    assert ProducerStates().check(_header(sequence)) is None
+@pytest.mark.parametrize(
+    ("written", "count", "sent", "offset"),
+    [
+        pytest.param((), 1, (0, 1), None, id="the first of a producer"),
+        pytest.param((), 1, (17, 1), None, id="any sequence of an unknown producer"),
+        pytest.param((0, 1, 2), 1, (3, 1), None, id="the next one"),
+        *(
+            pytest.param(range(0, 21, 3), 3, (18 - 3 * back, 3), 118 - 3 * back, id=f"{back} back")
+            for back in range(WINDOW)
+        ),
+        pytest.param((LAST - 1,), 2, (0, 1), None, id="the next one wraps"),
+        pytest.param((LAST - 1, 0), 2, (LAST - 1, 2), 100, id="a repetition from before the wrap"),
+        pytest.param((LAST,), 3, (2, 1), None, id="the next one behind one that wraps"),
+        pytest.param((LAST,), 3, (LAST, 3), 100, id="a repetition of one that wraps"),
+    ],
+)
+def test_the_next_batch_is_accepted_and_one_of_the_last_five_is_recognised(
+    written: Sequence[int], count: int, sent: tuple[int, int], offset: int | None
+) -> None:
+    assert _states(*written, count=count).check(_header(*sent)) == offset
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "sent", "error"),
+    [
+        pytest.param((0, 1, 2), 1, (5, 1), OutOfOrderSequenceError, id="a gap"),
+        pytest.param((0, 3), 3, (4, 3), OutOfOrderSequenceError, id="overlaps the last"),
+        pytest.param((0, 3), 3, (3, 2), OutOfOrderSequenceError, id="repeated with another count"),
+        pytest.param(range(1, 9), 1, (0, 2), OutOfOrderSequenceError, id="begins before the first"),
+        pytest.param(range(1, 8), 1, (0, 1), OutOfOrderSequenceError, id="was never written"),
+        pytest.param(range(1, 8), 1, (1, 1), DuplicateSequenceError, id="before the window"),
+        pytest.param(WRAPPING, 2, (LAST - 3, 2), DuplicateSequenceError, id="before the wrap"),
+        pytest.param(WRAPPING, 2, (LAST - 5, 2), OutOfOrderSequenceError, id="before the first"),
+    ],
+)
+def test_a_batch_that_is_neither_the_next_one_nor_a_repetition_is_refused(
+    written: Sequence[int], count: int, sent: tuple[int, int], error: type[TidemillError]
+) -> None:
+    with pytest.raises(error, match=f"sequence {sent[0]}\\b"):
+        _states(*written, count=count).check(_header(*sent))
 
 
 def test_an_unknown_producer_with_an_epoch_for_each_transaction_starts_at_zero() -> None:
@@ -49,29 +83,6 @@ def test_an_unknown_producer_with_an_epoch_for_each_transaction_starts_at_zero()
     with pytest.raises(OutOfOrderSequenceError, match="sequence 17, not 0"):
         ProducerStates().check(_header(17), from_zero=True)
     assert _states(0, 1).check(_header(2), from_zero=True) is None
-
-
-def test_the_next_sequence_is_accepted() -> None:
-    assert _states(0, 1, 2).check(_header(3)) is None
-
-
-@pytest.mark.parametrize("back", range(WINDOW))
-def test_each_of_the_last_five_batches_is_recognised(back: int) -> None:
-    states = _states(0, 3, 6, 9, 12, 15, 18, count=3)
-    assert states.check(_header(18 - 3 * back, 3)) == 100 + 18 - 3 * back
-
-
-def test_a_batch_from_before_the_window_is_a_duplicate_without_offset() -> None:
-    with pytest.raises(DuplicateSequenceError):
-        _states(*range(7)).check(_header(1))
-
-
-def test_a_batch_that_was_never_written_is_not_a_duplicate() -> None:
-    states = _states(*range(1, 8))
-    with pytest.raises(OutOfOrderSequenceError):
-        states.check(_header(0))
-    with pytest.raises(DuplicateSequenceError):
-        states.check(_header(1))
 
 
 def test_a_batch_of_an_earlier_epoch_is_not_a_duplicate() -> None:
@@ -94,16 +105,6 @@ def test_only_sequences_after_a_gap_count_as_written() -> None:
         states.check(_header(10))
 
 
-def test_a_duplicate_is_recognised_across_the_wrap() -> None:
-    states = ProducerStates()
-    for number in range(8):
-        states.update(_header((LAST - 3 + 2 * number) % (1 << 31), 2), 2 * number, 0)
-    with pytest.raises(DuplicateSequenceError):
-        states.check(_header(LAST - 3, 2))
-    with pytest.raises(OutOfOrderSequenceError):
-        states.check(_header(LAST - 5, 2))
-
-
 def test_a_snapshot_has_only_the_batches_of_its_window() -> None:
     again = ProducerStates.decode(_states(*range(9)).encode())
     with pytest.raises(OutOfOrderSequenceError):
@@ -111,37 +112,6 @@ def test_a_snapshot_has_only_the_batches_of_its_window() -> None:
     again.update(_header(9), 109, 0)
     with pytest.raises(DuplicateSequenceError):
         again.check(_header(4))
-
-
-@pytest.mark.parametrize(
-    ("written", "count", "sent"),
-    [
-        pytest.param((0, 1, 2), 1, (5, 1), id="a gap"),
-        pytest.param((0, 3), 3, (4, 3), id="overlaps the last"),
-        pytest.param((0, 3), 3, (3, 2), id="a repetition with another count"),
-        pytest.param(range(1, 9), 1, (0, 2), id="begins before the first"),
-    ],
-)
-def test_a_batch_that_is_neither_the_next_one_nor_a_repetition_is_refused(
-    written: Sequence[int], count: int, sent: tuple[int, int]
-) -> None:
-    with pytest.raises(OutOfOrderSequenceError, match=f"sent sequence {sent[0]} after"):
-        _states(*written, count=count).check(_header(*sent))
-
-
-def test_sequences_wrap_after_two_to_the_thirtyone() -> None:
-    states = ProducerStates()
-    states.update(_header(LAST - 1, 2), 0, 0)
-    assert states.check(_header(0)) is None
-    states.update(_header(0), 2, 0)
-    assert states.check(_header(LAST - 1, 2)) == 0
-
-
-def test_a_batch_can_wrap_itself() -> None:
-    states = ProducerStates()
-    states.update(_header(LAST, 3), 10, 0)
-    assert states.check(_header(2)) is None
-    assert states.check(_header(LAST, 3)) == 10
 
 
 def test_an_older_epoch_is_fenced() -> None:

@@ -9,11 +9,7 @@ import pytest
 from tests.log.partition.one_partition import NOW, OnePartition, batch_of
 from tests.support.logs import find_slice
 from tidemill.log.disk.segment import Segment
-from tidemill.log.errors import (
-    CorruptLogError,
-    OffsetOutOfRangeError,
-    StorageError,
-)
+from tidemill.log.errors import CorruptLogError, OffsetOutOfRangeError, StorageError
 from tidemill.log.format.batch import iter_headers, parse_header
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 from tidemill.log.partition.reading import search
@@ -62,8 +58,7 @@ def test_a_read_starts_with_the_batch_that_holds_the_offset(
 def test_a_first_batch_that_is_too_large_is_given_whole_or_not_at_all(
     partition: OnePartition,
 ) -> None:
-    log = partition.log()
-    log.append(batch_of(size=500), now_ms=NOW)
+    log = partition.filled(1, size=500)
     whole = find_slice(log, 0, 100, limit_offset=1)
     assert len(decode_records(whole.load())) == 1
     nothing = log.read(0, 100, limit_offset=1, min_one=False)
@@ -103,9 +98,7 @@ def test_a_long_read_that_is_cut_ends_between_two_batches(
 def test_a_short_read_is_cut_anywhere_and_so_is_one_of_large_batches(
     partition: OnePartition,
 ) -> None:
-    log = partition.log()
-    for _ in range(4):
-        log.append(batch_of(size=50_000), now_ms=NOW)
+    log = partition.filled(4, size=50_000)
     short = find_slice(log, 0, 60_000, limit_offset=4)
     assert short.size == short.found == 60_000
     long = find_slice(log, 0, 99_000, limit_offset=4)
@@ -119,10 +112,7 @@ def test_a_short_read_is_cut_anywhere_and_so_is_one_of_large_batches(
 def test_a_wrong_index_cuts_a_long_read_elsewhere_and_never_before_its_first_batch(
     partition: OnePartition, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = partition.log(index_interval_bytes="1000")
-    for _ in range(100):
-        log.append(batch_of(size=2000), now_ms=NOW)
-    log.flush()
+    log = partition.filled(100, size=2000, index_interval_bytes="1000")
     log.roll(now_ms=NOW)
     segment = log.segments[0]
     path = segment.path(".index")
@@ -149,8 +139,7 @@ def test_a_wrong_index_cuts_a_long_read_elsewhere_and_never_before_its_first_bat
 
 
 def test_cold_bytes_are_left_to_a_thread(partition: OnePartition) -> None:
-    log = partition.log()
-    log.append(batch_of(), now_ms=NOW)
+    log = partition.filled(1)
     partition.fs.cold = True
     found = find_slice(log, 0, 100, limit_offset=1)
     assert found.load_nowait() is None
@@ -158,10 +147,7 @@ def test_cold_bytes_are_left_to_a_thread(partition: OnePartition) -> None:
 
 
 def test_a_slice_stays_readable_when_its_segment_is_removed(partition: OnePartition) -> None:
-    log = partition.log(internal_segment_bytes="300")
-    for _ in range(9):
-        log.append(batch_of(size=50), now_ms=NOW)
-    log.flush()
+    log = partition.filled(9, internal_segment_bytes="300")
     found = find_slice(log, 0, 100, limit_offset=9)
     log.delete_records_before(9)
     assert parse_header(found.load()).base_offset == 0
@@ -170,9 +156,7 @@ def test_a_slice_stays_readable_when_its_segment_is_removed(partition: OnePartit
 
 
 def test_old_bytes_are_verified_once_at_the_first_read(partition: OnePartition) -> None:
-    log = partition.log()
-    for _ in range(4):
-        log.append(batch_of(size=50), now_ms=NOW)
+    partition.filled(4)
     partition.reopen()
     log = partition.log()
     data = partition.fs.content("/data/t-0/00000000000000000000.log")
@@ -260,10 +244,7 @@ def test_lookups_by_time_in_large_batches_run_in_steps(partition: OnePartition, 
 def test_a_lookup_by_time_starts_again_if_its_segment_is_deleted_meanwhile(
     partition: OnePartition,
 ) -> None:
-    log = partition.log(internal_segment_bytes="200")
-    for _ in range(4):
-        log.append(batch_of(size=100), now_ms=NOW)
-    log.flush()
+    log = partition.filled(4, size=100, internal_segment_bytes="200")
     searches = 0
 
     def find(segments: Sequence[Segment]) -> Steps[tuple[int, int] | None]:

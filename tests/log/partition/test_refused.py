@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.log.partition.one_partition import NOW, OnePartition
+from tests.log.partition.one_partition import NOW, OnePartition, batch_from
 from tidemill.errors import TidemillError
 from tidemill.log.errors import (
     BatchTooLargeError,
@@ -17,7 +17,6 @@ from tidemill.log.errors import (
     StorageError,
 )
 from tidemill.log.format.batch import BatchHeader, parse_header
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.refused import KEPT_MS, MAX_PRODUCERS, RefusedBatches
 from tidemill.state.errors import (
     ConcurrentTransactionsError,
@@ -37,18 +36,8 @@ RETRIABLE = (
 )
 
 
-def _batch(sequence: int, *, epoch: int = 0, producer: int = 1) -> bytearray:
-    return encode_batch(
-        [NewRecord(None, b"v")],
-        timestamp_ms=0,
-        producer_id=producer,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-    )
-
-
-def _header(sequence: int, *, epoch: int = 0, producer: int = 1) -> BatchHeader:
-    return parse_header(_batch(sequence, epoch=epoch, producer=producer))
+def _header(sequence: int, **identity: int) -> BatchHeader:
+    return parse_header(batch_from(sequence, **identity))
 
 
 def _refused(sequence: int = 0, error: TidemillError = FULL, *, epoch: int = 0) -> RefusedBatches:
@@ -78,12 +67,7 @@ def test_special_storage_errors_are_raised_as_storage_error() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        InvalidRecordError,
-        BatchTooLargeError,
-        InvalidTxnStateError,
-        OutOfOrderSequenceError,
-    ],
+    [InvalidRecordError, BatchTooLargeError, InvalidTxnStateError, OutOfOrderSequenceError],
 )
 def test_a_permanent_refusal_does_not_block_later_batches(kind: type[TidemillError]) -> None:
     assert not _refused(0, kind("never"))
@@ -155,33 +139,33 @@ def test_the_oldest_refusals_are_dropped_at_the_limit() -> None:
 
 def test_a_partition_accepts_the_refused_batch_first(partition: OnePartition) -> None:
     log = partition.log()
-    log.remember_refusal(_batch(0), CoordinatorNotAvailableError("busy"), NOW)
+    log.remember_refusal(batch_from(0), CoordinatorNotAvailableError("busy"), NOW)
     for sequence in (1, 2):
         with pytest.raises(CoordinatorNotAvailableError):
-            log.append(_batch(sequence), now_ms=NOW)
+            log.append(batch_from(sequence), now_ms=NOW)
     for sequence in range(3):
-        assert log.append(_batch(sequence), now_ms=NOW).first_offset == sequence
+        assert log.append(batch_from(sequence), now_ms=NOW).first_offset == sequence
     assert not log.refused
 
 
 def test_a_known_producer_is_checked_by_its_sequences(partition: OnePartition) -> None:
     log = partition.log()
-    log.append(_batch(0), now_ms=NOW)
-    log.remember_refusal(_batch(1), FULL, NOW)
+    log.append(batch_from(0), now_ms=NOW)
+    log.remember_refusal(batch_from(1), FULL, NOW)
     with pytest.raises(OutOfOrderSequenceError):
-        log.append(_batch(2), now_ms=NOW)
+        log.append(batch_from(2), now_ms=NOW)
     for sequence in (1, 2):
-        log.append(_batch(sequence), now_ms=NOW)
+        log.append(batch_from(sequence), now_ms=NOW)
 
 
 def test_refusals_expire_with_inactive_producers(partition: OnePartition) -> None:
     log = partition.log()
-    log.remember_refusal(_batch(0), FULL, NOW)
+    log.remember_refusal(batch_from(0), FULL, NOW)
     log.expire_producers(NOW + KEPT_MS, 1 << 40)
-    log.append(_batch(1), now_ms=NOW)
+    log.append(batch_from(1), now_ms=NOW)
 
 
 def test_incomplete_batches_are_not_remembered(partition: OnePartition) -> None:
     log = partition.log()
-    log.remember_refusal(bytes(_batch(0))[:60], FULL, NOW)
+    log.remember_refusal(bytes(batch_from(0))[:60], FULL, NOW)
     assert not log.refused
