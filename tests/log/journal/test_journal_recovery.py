@@ -39,7 +39,8 @@ from tidemill.log.store import LogStore
 from tidemill.log.versions import FORMAT_FILE
 
 NOW = 1_700_000_000_000
-FIRST = "/data/journal/00000001.journal"
+JOURNAL = "/data/journal/00000001.journal"
+FIRST, A, B, C = b"first", b"a" * 50, b"b" * 50, b"c" * 50
 
 
 class World:
@@ -53,7 +54,14 @@ class World:
         self.store: LogStore = open_journaled("/data", self.clock, self.fs)
         for tp in self.partitions:
             self.store.create(tp, parse_config(self.configs), UUID(int=1))
-            self.append(tp.partition, b"first", sync=True)
+            self.append(tp.partition, FIRST, sync=True)
+
+    @classmethod
+    def promised(cls, *values: bytes, partitions: int = 1, **configs: str) -> World:
+        """Return a world in which the journal has these records of partition 0."""
+        world = cls(partitions, **configs)
+        world.promise(*values)
+        return world
 
     def log(self, partition: int = 0) -> PartitionLog:
         return self.store.get(self.partitions[partition])
@@ -90,9 +98,26 @@ class World:
         """Return the position of each batch of a file."""
         return [position for position, _ in iter_headers(bytes(self.fs.content(path)))]
 
-    def cut(self, path: str, batch: int) -> None:
-        """Cut a file off before one of its batches."""
-        del self.fs.content(path)[self.starts(path)[batch] :]
+    def start(self, batch: int, partition: int = 0) -> int:
+        """Return the position of a batch of the active segment."""
+        return self.starts(self.segment(partition))[batch]
+
+    def content(self, partition: int = 0) -> bytearray:
+        """Return the bytes of the active segment, to be damaged."""
+        return self.fs.content(self.segment(partition))
+
+    def cut(self, batch: int, partition: int = 0) -> None:
+        """Cut the active segment off before one of its batches."""
+        del self.content(partition)[self.start(batch, partition) :]
+
+    def kill_and_cut(self, batch: int) -> None:
+        """Kill the process, and cut the active segment of partition 0."""
+        self.fs.kill()
+        self.cut(batch)
+
+    def flip(self, batch: int, partition: int = 0, byte: int = 61) -> None:
+        """Change a bit of one of the batches of the active segment."""
+        self.content(partition)[self.start(batch, partition) + byte] ^= 1
 
     def is_discarded(self) -> bool:
         """Return whether the next start ignores the journal."""
@@ -124,36 +149,29 @@ def test_one_sync_makes_the_appends_of_many_partitions_durable() -> None:
     assert all(world.log(n).high_watermark == 2 for n in range(12))
     assert all(world.log(n).stored_offset == 1 for n in range(12))
     world.power_cut()
-    assert [world.values(n) for n in range(12)] == [[b"first", b"second"]] * 12
+    assert [world.values(n) for n in range(12)] == [[FIRST, b"second"]] * 12
     assert world.reports().count("restored from the journal") == 12
 
 
 def test_a_killed_process_needs_nothing_restored() -> None:
-    world = World()
-    world.promise(b"a", b"b")
+    world = World.promised(b"a", b"b")
     world.kill()
-    assert world.values() == [b"first", b"a", b"b"]
+    assert world.values() == [FIRST, b"a", b"b"]
     assert world.reports() == ""
 
 
 @pytest.mark.parametrize("damage", ["torn", "cut", "flipped", "gone"])
 def test_an_acknowledged_tail_is_restored(damage: str) -> None:
-    world = World()
-    world.promise(b"a" * 50, b"b" * 50, b"c" * 50)
-    path = world.segment()
+    world = World.promised(A, B, C)
     world.fs.kill()
-    data = world.fs.content(path)
-    positions = world.starts(path)
     if damage == "torn":
-        del data[positions[3] + 20 :]
-    elif damage == "cut":
-        del data[positions[2] :]
-    elif damage == "gone":
-        del data[positions[1] :]
+        del world.content()[world.start(3) + 20 :]
+    elif damage == "flipped":
+        world.flip(2)
     else:
-        data[positions[2] + 70] ^= 1
+        world.cut(2 if damage == "cut" else 1)
     world.reopen()
-    assert world.values() == [b"first", b"a" * 50, b"b" * 50, b"c" * 50]
+    assert world.values() == [FIRST, A, B, C]
     assert "restored from the journal" in world.reports()
     # What was restored is on disk, and the partition continues.
     world.promise(b"next")
@@ -163,18 +181,15 @@ def test_an_acknowledged_tail_is_restored(damage: str) -> None:
 
 def test_lost_pages_of_what_nobody_was_promised_are_cut() -> None:
     """Written with acks=1: the first page was lost in a power cut, and the second was not."""
-    world = World()
-    world.promise(b"promised")
+    world = World.promised(b"promised")
     world.append(0, b"x" * 50)
     world.append(0, b"y" * 50)
-    path = world.segment()
     world.fs.kill()
-    data = world.fs.content(path)
-    third = world.starts(path)[2]
-    data[third : third + 40] = bytes(40)
+    third = world.start(2)
+    world.content()[third : third + 40] = bytes(40)
     world.reopen()
     assert not world.store.offline
-    assert world.values() == [b"first", b"promised"]
+    assert world.values() == [FIRST, b"promised"]
     assert "cut off" in world.reports()
 
 
@@ -182,48 +197,40 @@ def test_without_a_journal_lost_pages_with_a_valid_batch_behind_are_damage() -> 
     world = World()
     world.append(0, b"x" * 50)
     world.append(0, b"y" * 50)
-    path = world.segment()
     world.fs.kill()
     world.hide_journal()  # a folder of an earlier version has none
-    data = world.fs.content(path)
-    second = world.starts(path)[1]
-    data[second : second + 40] = bytes(40)
+    second = world.start(1)
+    world.content()[second : second + 40] = bytes(40)
     world.reopen()
     assert isinstance(world.store.offline[world.partitions[0]], CorruptLogError)
 
 
 def test_an_unfinished_entry_is_not_believed_and_reported() -> None:
-    world = World()
-    world.promise(b"a")
+    world = World.promised(b"a")
     world.append(0, b"b")
     (taken,) = take_pieces([world.log()], 1)
     assert taken is not None
     entry = world.store.journal.begin([taken[0]])
     assert entry is not None
     entry.run()  # the entry is on disk, but the broker ends before it knows that
-    content = world.fs.content(FIRST)
+    content = world.fs.content(JOURNAL)
     content[BLOCK + 110 : BLOCK + 130] = b"\xff" * 20
-    path = world.segment()
-    world.fs.kill()
-    world.cut(path, 2)
+    world.kill_and_cut(2)
     world.reopen()
-    assert world.values() == [b"first", b"a"]
+    assert world.values() == [FIRST, b"a"]
     assert "entry 2 of the journal, the last one, is incomplete" in world.reports()
 
 
 def test_a_damaged_entry_is_reported_and_the_others_are_used() -> None:
-    world = World(2)
-    world.promise(b"a0", partition=0)
-    world.promise(b"a1", partition=1)
-    world.promise(b"b1", partition=1)
+    world = World.promised(b"a0", partitions=2)
+    world.promise(b"a1", b"b1", partition=1)
     witness(world.store)
-    paths = [world.segment(0), world.segment(1)]
     world.fs.kill()
-    world.fs.content(FIRST)[100:120] = bytes(20)  # the entry with a0
-    for path in paths:
-        world.cut(path, 1)
+    world.fs.content(JOURNAL)[100:120] = bytes(20)  # the entry with a0
+    world.cut(1, 0)
+    world.cut(1, 1)
     world.reopen()
-    assert world.values(1) == [b"first", b"a1", b"b1"]
+    assert world.values(1) == [FIRST, b"a1", b"b1"]
     error = world.store.offline[world.partitions[0]]
     assert "the journal proves records up to offset 1" in str(error)
     assert "entry 1 of the journal is damaged or missing" in world.reports()
@@ -231,19 +238,15 @@ def test_a_damaged_entry_is_reported_and_the_others_are_used() -> None:
 
 def test_a_journal_that_lacks_an_entry_does_not_prove_that_nothing_else_was_promised() -> None:
     """Its other entries name the partition, but not the last record that was promised."""
-    world = World(2)
-    world.promise(b"a" * 50)
-    world.promise(b"b" * 50)  # entry 2, which is lost
+    world = World.promised(A, B, partitions=2)  # B is in entry 2, which is lost
     world.promise(b"other", partition=1)
     world.append(0, b"not promised")
     witness(world.store)
-    path = world.segment()
     world.fs.kill()
-    world.fs.content(FIRST)[BLOCK + 100 : BLOCK + 120] = bytes(20)
-    data = world.fs.content(path)
-    third = world.starts(path)[2]
-    data[third + 61] ^= 1
-    before = bytes(data)
+    world.fs.content(JOURNAL)[BLOCK + 100 : BLOCK + 120] = bytes(20)
+    world.flip(2)
+    path = world.segment()
+    before = bytes(world.content())
     (found,) = (each for each in Inspection(world.fs, "/data").run() if "entry" not in each.text)
     assert not found.is_repaired
     world.reopen()
@@ -253,13 +256,10 @@ def test_a_journal_that_lacks_an_entry_does_not_prove_that_nothing_else_was_prom
 
 def test_a_log_that_ends_below_what_the_journal_proves_is_damage() -> None:
     """The piece between is lost in both places, so the log can't be continued in silence."""
-    world = World()
-    world.promise(b"a" * 50, b"b" * 50)
+    world = World.promised(A, B)
     witness(world.store)
-    path = world.segment()
-    world.fs.kill()
-    world.fs.content(FIRST)[100:120] = bytes(20)  # the entry with a
-    world.cut(path, 1)
+    world.kill_and_cut(1)
+    world.fs.content(JOURNAL)[100:120] = bytes(20)  # the entry with a
     world.reopen()
     error = world.store.offline[world.partitions[0]]
     assert isinstance(error, CorruptLogError)
@@ -273,13 +273,12 @@ def test_a_log_that_ends_below_what_the_journal_proves_is_damage() -> None:
     survey = repair.survey()
     repair.apply(survey, survey.damage[0])
     world.reopen()
-    assert world.values() == [b"first"]
+    assert world.values() == [FIRST]
     assert world.log().log_end_offset == 3
 
 
 def test_a_recreated_topic_gets_nothing_of_the_one_before() -> None:
-    world = World()
-    world.promise(b"old", b"older")
+    world = World.promised(b"old", b"older")
     world.store.delete(world.partitions[0])
     world.store.create(world.partitions[0], parse_config({}), UUID(int=2))
     world.append(0, b"new", sync=True)
@@ -315,16 +314,6 @@ def test_a_full_journal_refuses_and_the_segments_are_synced() -> None:
     assert world.values()[-1] == b"space again"
 
 
-def test_a_disk_that_refuses_an_entry_is_no_failed_sync() -> None:
-    world = World()
-    world.append(0, b"a")
-    world.fs.fail("write", errno.ENOSPC, path="journal")
-    assert commit(world.store, [world.log()]) == [world.log()]
-    assert world.log().high_watermark == 1
-    make_durable(world.store, world.log())
-    assert world.log().high_watermark == 2
-
-
 def test_a_journal_that_does_not_fit_on_the_disk_is_not_used() -> None:
     fs = FaultyFileSystem()
     store = LogStore.open("/data", clock=ManualClock(NOW), fs=fs, journal_bytes=128 << 10)
@@ -352,9 +341,8 @@ def test_what_only_the_page_cache_has_is_written_again(
 ) -> None:
     """After a failed sync the kernel can take pages for clean that the disk does not have."""
     world = World()
-    world.append(0, b"a" * 50)
-    path = world.segment()
-    size = len(world.fs.content(path))
+    world.append(0, A)
+    path, size = world.segment(), len(world.content())
     world.fs.kill()
     written: list[tuple[int, int]] = []
     real = world.fs.write_into
@@ -374,10 +362,9 @@ def test_only_segments_that_no_compaction_replaces_are_restored(policy: str) -> 
     """The bytes of a compacted segment have other positions than the journal's pieces."""
     world = World(cleanup_policy=policy)
     world.store.checkpoint()
-    world.promise(b"a" * 50, b"b" * 50)
-    log = world.log()
-    path = log.chain.active.path()
-    log.roll(NOW)
+    world.promise(A, B)
+    path = world.segment()
+    world.log().roll(NOW)
     world.fs.kill()
     changed = world.fs.content(path)
     changed[-1] ^= 1
@@ -387,7 +374,7 @@ def test_only_segments_that_no_compaction_replaces_are_restored(policy: str) -> 
         assert bytes(world.fs.content(path)) == before
         assert world.partitions[0] in world.store.offline
     else:
-        assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+        assert world.values() == [FIRST, A, B]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -395,8 +382,8 @@ def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: in
     dice = random.Random(seed)
     world = World(3, internal_segment_bytes="2000")
     world.fs.page = 64  # pages of a file reach the disk in any order
-    promised: dict[int, list[bytes]] = {n: [b"first"] for n in range(3)}
-    written: dict[int, list[bytes]] = {n: [b"first"] for n in range(3)}
+    promised: dict[int, list[bytes]] = {n: [FIRST] for n in range(3)}
+    written: dict[int, list[bytes]] = {n: [FIRST] for n in range(3)}
     for step in range(60):
         n = dice.randrange(3)
         value = b"%d." % step + bytes(dice.randrange(200))
@@ -404,8 +391,7 @@ def test_power_cuts_lose_nothing_promised_and_take_no_partition_offline(seed: in
         written[n].append(value)
         chance = dice.random()
         if chance < 0.5:
-            logs = [world.log(m) for m in range(3) if dice.random() < 0.7]
-            for log in logs:
+            for log in [world.log(m) for m in range(3) if dice.random() < 0.7]:
                 make_durable(world.store, log)
         elif chance < 0.6:
             store_segments(world.store, world.log(n))
@@ -428,13 +414,13 @@ def test_a_segment_behind_one_that_was_closed_without_a_sync_and_lost_its_end(
     """The kernel can write the new segment before the old one."""
     world = World()
     if has_promise:
-        world.promise(b"a" * 50)
-    world.append(0, b"b" * 50)
+        world.promise(A)
+    world.append(0, B)
     log = world.log()
     log.roll(NOW)
     old, new = log.segments
     assert old.synced_size < old.size
-    world.append(0, b"c" * 50)
+    world.append(0, C)
     world.fs.sync_file(new.path())
     world.fs.sync_dir(new.folder)
     world.fs.power_cut(Unlucky())
@@ -444,7 +430,7 @@ def test_a_segment_behind_one_that_was_closed_without_a_sync_and_lost_its_end(
         assert "nothing from there on was acknowledged" in found.hint
     world.reopen()
     assert not world.store.offline
-    assert world.values() == ([b"first", b"a" * 50] if has_promise else [b"first"])
+    assert world.values() == ([FIRST, A] if has_promise else [FIRST])
     assert "none of its records was acknowledged" in world.reports()
     world.promise(b"d")
     assert world.values()[-1] == b"d"
@@ -452,16 +438,15 @@ def test_a_segment_behind_one_that_was_closed_without_a_sync_and_lost_its_end(
 
 def test_segments_behind_a_changed_bit_are_kept_although_no_entry_proves_them() -> None:
     world = World()
-    world.append(0, b"b" * 50)
-    world.append(0, b"c" * 50)
+    world.append(0, B)
+    world.append(0, C)
     log = world.log()
     log.roll(NOW)
     world.append(0, b"d" * 50)
     store_segments(world.store, log)  # the note about it is in no entry yet
     old, new = (segment.path() for segment in log.segments)
     world.fs.kill()
-    data = world.fs.content(old)
-    data[world.starts(old)[1] + 70] ^= 1
+    world.fs.content(old)[world.starts(old)[1] + 70] ^= 1
     before = [bytes(world.fs.content(path)) for path in (old, new)]
     (found,) = Inspection(world.fs, "/data").run()
     assert not found.is_repaired
@@ -470,79 +455,65 @@ def test_segments_behind_a_changed_bit_are_kept_although_no_entry_proves_them() 
     assert [bytes(world.fs.content(path)) for path in (old, new)] == before
 
 
-def test_a_segment_is_synced_before_the_next_one_without_a_journal() -> None:
-    world = World(2, cleanup_policy="delete")
-    for n, is_left in ((0, True), (1, False)):
-        if not is_left:
-            world.store.journal.give_up()
-        world.append(n, b"b" * 50)
-        log = world.log(n)
-        log.roll(NOW)
-        old = log.segments[0]
-        assert (old.synced_size < old.size) == is_left
-        log.flush()
-        assert (old.synced_size, log.high_watermark) == (old.size, 2)
-
-
-def test_a_segment_of_a_compacted_partition_is_synced_before_the_next_one() -> None:
-    world = World(cleanup_policy="compact")
-    world.append(0, b"b" * 50)
+@pytest.mark.parametrize("has_journal", [True, False])
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_segment_is_synced_before_the_next_one_without_a_journal_or_if_it_is_compacted(
+    policy: str, has_journal: bool
+) -> None:
+    world = World(cleanup_policy=policy)
+    if not has_journal:
+        world.store.journal.give_up()
+    world.append(0, B)
     log = world.log()
     log.roll(NOW)
-    assert log.segments[0].synced_size == log.segments[0].size
+    old = log.segments[0]
+    assert (old.synced_size < old.size) == (has_journal and policy == "delete")
+    log.flush()
+    assert (old.synced_size, log.high_watermark) == (old.size, 2)
 
 
 def test_all_is_synced_when_a_topic_becomes_compacted() -> None:
-    world = World()
-    world.promise(b"a" * 50)
+    world = World.promised(A)
     log = world.log()
     log.roll(NOW)
     log.config = parse_config({"cleanup.policy": "compact"})
     assert [each.synced_size for each in log.segments] == [each.size for each in log.segments]
     world.store.checkpoint()
     world.power_cut()
-    assert world.values() == [b"first", b"a" * 50]
+    assert world.values() == [FIRST, A]
 
 
 def test_the_doctor_names_what_the_broker_will_restore_and_repairs_nothing_before() -> None:
-    world = World()
-    world.promise(b"a" * 50, b"b" * 50)
-    path = world.segment()
-    world.fs.kill()
-    world.cut(path, 2)
+    world = World.promised(A, B)
+    world.kill_and_cut(2)
     (found,) = Inspection(world.fs, "/data").run()
     assert found.is_repaired
     assert "the journal has offsets 2 to 2" in found.text
     with pytest.raises(StorageError, match="the journal has records of t-0"):
         PartitionRepair(world.fs, "/data", world.partitions[0]).survey()
     world.reopen()
-    assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+    assert world.values() == [FIRST, A, B]
 
 
 def test_a_repair_is_not_undone_by_the_journal() -> None:
-    world = World()
-    world.promise(b"a" * 50, b"b" * 50)
-    path = world.segment()
-    world.fs.kill()
+    world = World.promised(A, B)
+    world.kill_and_cut(1)
     disown(world.fs, "/data", world.partitions[0])
-    world.cut(path, 1)
     world.reopen()
-    assert world.values() == [b"first"]
+    assert world.values() == [FIRST]
 
 
 def test_a_broker_that_can_not_restore_does_not_start() -> None:
-    world = World()
-    world.promise(b"a" * 50)
-    path = world.segment()
+    world = World.promised(A)
     world.fs.power_cut(Unlucky())
-    world.fs.fail("write", errno.ENOSPC, path=path)
+    world.fs.fail("write", errno.ENOSPC, path=world.segment())
     with pytest.raises(JournalRestoreError, match="can't be restored"):
         world.reopen()
     world.kill()
-    assert world.values() == [b"first", b"a" * 50]
+    assert world.values() == [FIRST, A]
 
 
-def test_nothing_is_journaled_behind_records_that_the_journal_did_not_take() -> None:
+def test_a_disk_that_refuses_an_entry_keeps_what_follows_out_of_the_journal_until_a_sync() -> None:
     world = World()
     world.append(0, b"a")
     world.fs.fail("write", errno.ENOSPC, path="journal")
@@ -551,7 +522,8 @@ def test_nothing_is_journaled_behind_records_that_the_journal_did_not_take() -> 
     assert not world.log().fits_journal
     assert commit(world.store, [world.log()]) == [world.log()]
     assert world.log().high_watermark == 1
-    world.log().flush()
+    make_durable(world.store, world.log())
+    assert world.log().high_watermark == 3
     world.promise(b"c")
 
 
@@ -588,7 +560,7 @@ def test_the_promised_end_of_an_offline_partition_survives_a_clean_stop(
     assert world.is_discarded() is can_be_synced
     world.power_cut()
     assert not world.store.offline
-    assert [world.values(n) for n in range(2)] == [[b"first", b"second"]] * 2
+    assert [world.values(n) for n in range(2)] == [[FIRST, b"second"]] * 2
     world.store.close()
     assert world.is_discarded()
 
@@ -627,22 +599,17 @@ def write_without_journal(
 def test_a_restore_notices_that_another_writer_came_after_the_journal(
     kept: int, roll: bool, values: tuple[bytes, ...]
 ) -> None:
-    world = World()
-    promised = [b"a" * 50, b"b" * 50, b"c" * 50]
-    world.promise(*promised)
-    path = world.segment()
-    world.fs.kill()
-    before = bytes(world.fs.content(path))
-    start = world.starts(path)[kept]
-    world.cut(path, kept)
+    world = World.promised(A, B, C)
+    lost = bytes(world.content()[world.start(kept) :])
+    world.kill_and_cut(kept)
     write_without_journal(world, *values, roll=roll)
     found = [each.text for each in Inspection(world.fs, "/data").run()]
     assert sum("without the journal wrote other records" in text for text in found) == 1
     world.reopen()
-    assert world.values() == [b"first", *promised[: kept - 1], *values]
+    assert world.values() == [FIRST, *[A, B, C][: kept - 1], *values]
     (aside,) = (name for name in world.fs.folders("/data") if name.endswith("-cut"))
     file = f"/data/{aside}/{kept:020}.log"
-    assert bytes(world.fs.content(file)) == before[start:]
+    assert bytes(world.fs.content(file)) == lost
     assert f"offsets {kept} to 3 of the journal not restored" in world.reports()
     assert file in world.reports()
     world.promise(b"next")
@@ -659,66 +626,53 @@ def test_another_writer_is_noticed_that_has_checkpointed_its_records(
     """Its recovery point is above the place where both logs differ."""
     world = World(cleanup_policy=policy)
     world.store.checkpoint()
-    promised = [b"a" * 50, b"b" * 50, b"c" * 50]
-    world.promise(*promised)
+    world.promise(A, B, C)
     path = world.segment()
-    world.fs.kill()
-    world.cut(path, 1)
+    world.kill_and_cut(1)
     write_without_journal(world, *values, roll=roll, checkpoint=True)
     before = bytes(world.fs.content(path))
     world.reopen()
-    assert world.values() == [b"first", *values]
+    assert world.values() == [FIRST, *values]
     assert bytes(world.fs.content(path)) == before
     assert "of the journal not restored" in world.reports()
 
 
 def test_records_that_another_writer_only_cut_are_restored() -> None:
-    world = World()
-    world.promise(b"a" * 50, b"b" * 50)
-    path = world.segment()
-    world.fs.kill()
-    world.cut(path, 2)
+    world = World.promised(A, B)
+    world.kill_and_cut(2)
     write_without_journal(world)
     world.reopen()
-    assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+    assert world.values() == [FIRST, A, B]
 
 
 def test_what_another_writer_that_was_stopped_cleanly_has_replaced_is_kept() -> None:
-    world = World()
-    world.promise(b"a" * 50)
-    path = world.segment()
-    world.fs.kill()
-    world.cut(path, 1)
+    world = World.promised(A)
+    world.kill_and_cut(1)
     write_without_journal(world, b"x", clean=True)
     world.reopen()
-    assert world.values() == [b"first", b"x"]
+    assert world.values() == [FIRST, b"x"]
     assert "offsets 1 to 1 of the journal not restored" in world.reports()
     (aside,) = (name for name in world.fs.folders("/data") if name.endswith("-cut"))
-    assert b"a" * 50 in world.fs.content(f"/data/{aside}/{1:020}.log")
+    assert A in world.fs.content(f"/data/{aside}/{1:020}.log")
 
 
 @pytest.mark.parametrize("position", range(24))
 def test_a_changed_bit_in_a_header_is_no_other_writer(position: int) -> None:
-    world = World()
-    world.promise(b"a" * 50, b"b" * 50)
-    path = world.segment()
+    world = World.promised(A, B)
     world.fs.kill()
-    world.fs.content(path)[world.starts(path)[1] + position] ^= 1
+    world.flip(1, byte=position)
     world.reopen()
-    assert world.values() == [b"first", b"a" * 50, b"b" * 50]
+    assert world.values() == [FIRST, A, B]
     assert "restored from the journal" in world.reports()
 
 
 def test_a_broker_that_can_not_put_the_records_of_the_journal_aside_does_not_start() -> None:
-    world = World()
-    world.promise(b"a" * 50)
-    path = world.segment()
-    world.fs.kill()
-    world.cut(path, 1)
+    world = World.promised(A)
+    world.kill_and_cut(1)
     write_without_journal(world, b"x")
     world.fs.fail("create", errno.ENOSPC, path="-cut")
     with pytest.raises(JournalRestoreError, match="can't be kept"):
         world.reopen()
     world.kill()
-    assert world.values() == [b"first", b"x"]
+    assert world.values() == [FIRST, b"x"]
     assert "not restored" in world.reports()
