@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 
 from tidemill.clock import ManualClock
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import RawFile, RealFileSystem
+from tidemill.log.disk.files import Buffer, RawFile, RealFileSystem
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.format.crc import crc32c
@@ -48,7 +49,11 @@ PIECES = [
 
 
 def encoded(pieces: list[Piece], sequence: int = 5, head: int = 2) -> bytearray:
-    header, buffers = encode_entry(ID, sequence, head, pieces)
+    return sealed(*encode_entry(ID, sequence, head, pieces))
+
+
+def sealed(header: bytearray, buffers: list[Buffer]) -> bytearray:
+    """Return an entry with its CRC and padding."""
     data = header + b"".join(buffers)
     data[4:8] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
     return data + padding(len(data))
@@ -83,6 +88,28 @@ def test_pieces_are_encoded_as_they_are_described() -> None:
 def test_a_piece_that_does_not_fit_is_refused(wrong: Any) -> None:
     with pytest.raises((OverflowError, ValueError, TypeError, AttributeError, struct.error)):
         extension.encode_pieces([wrong])
+
+
+def environment() -> Environment:
+    fs = RealFileSystem()
+    return Environment(fs, HandlePool(fs, 4), MapCache(fs), ManualClock())
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """A journal without entries, which can be used."""
+    opened = Journal(environment(), str(tmp_path), 128 << 10)
+    opened.prepare()
+    yield opened
+    opened.close()
+
+
+def write(journal: Journal, *owners: str) -> None:
+    """Write an entry for these owners."""
+    entry = journal.begin([PIECES[0]])
+    assert entry is not None
+    entry.run()
+    journal.finish(entry, owners)
 
 
 def read(data: bytearray | bytes, position: int = 0) -> Entry | None:
@@ -138,9 +165,7 @@ def test_a_piece_that_can_not_be_makes_the_entry_invalid(piece: Piece) -> None:
     """The CRC is right, so another program wrote it, or this one has a bug."""
     header, buffers = encode_entry(ID, 5, 2, [PIECES[0]])
     buffers[0] = encode_entry(ID, 5, 2, [piece])[1][0]
-    data = header + b"".join(buffers)
-    data[4:8] = crc32c(memoryview(data)[CRC_START:]).to_bytes(4, "big")
-    assert read(data + padding(len(data))) is None
+    assert read(sealed(header, buffers)) is None
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -158,8 +183,7 @@ def test_a_journal_of_garbage_is_never_believed_and_never_an_error(
     (tmp_path / "journal" / "00000001.journal").write_bytes(data)
     checkpoint = encode_journal_checkpoint(JournalCheckpoint(ID, 29))
     (tmp_path / CHECKPOINT).write_bytes(checkpoint)
-    fs = RealFileSystem()
-    env = Environment(fs, HandlePool(fs, 4), MapCache(fs), ManualClock())
+    env = environment()
     content = read_journal(env, str(tmp_path))
     ends = {piece.topic_id: piece.end_offset for piece in PIECES}
     for (topic_id, _), proof in content.proofs.items():
@@ -214,27 +238,16 @@ def test_each_changed_byte_of_a_checkpoint_is_noticed() -> None:
 # --- which entries are needed ---------------------------------------------------------------------
 
 
-def test_the_head_advances_with_the_segments_of_all_owners(tmp_path: Path) -> None:
-    fs = RealFileSystem()
-    env = Environment(fs, HandlePool(fs, 4), MapCache(fs), ManualClock())
-    journal = Journal(env, str(tmp_path), 128 << 10)
-    journal.prepare()
-
-    def write(*owners: str) -> None:
-        entry = journal.begin([PIECES[0]])
-        assert entry is not None
-        entry.run()
-        journal.finish(entry, owners)
-
-    write("a", "b")
-    write("b")
-    write("c")
+def test_the_head_advances_with_the_segments_of_all_owners(journal: Journal) -> None:
+    write(journal, "a", "b")
+    write(journal, "b")
+    write(journal, "c")
     assert journal.head == 1
     first = journal.begin_store("a")
     journal.finish_store(first)
     assert journal.head == 1
     second = journal.begin_store("b")
-    write("b")  # comes after the sync has begun, so the sync does not cover it
+    write(journal, "b")  # comes after the sync has begun, so the sync does not cover it
     assert journal.head == 1
     journal.finish_store(second)
     assert journal.head == 3
@@ -243,19 +256,11 @@ def test_the_head_advances_with_the_segments_of_all_owners(tmp_path: Path) -> No
     journal.finish_store(journal.begin_store("b"))
     assert journal.head == journal.next_sequence == 5
     assert journal.begin_store("d") == -1
-    journal.close()
 
 
-def test_the_entries_of_a_sync_that_is_retried_are_needed_again(tmp_path: Path) -> None:
-    fs = RealFileSystem()
-    env = Environment(fs, HandlePool(fs, 4), MapCache(fs), ManualClock())
-    journal = Journal(env, str(tmp_path), 128 << 10)
-    journal.prepare()
+def test_the_entries_of_a_sync_that_is_retried_are_needed_again(journal: Journal) -> None:
     for owner in ("a", "b", "c"):
-        entry = journal.begin([PIECES[0]])
-        assert entry is not None
-        entry.run()
-        journal.finish(entry, [owner])
+        write(journal, owner)
     failed = journal.begin_store("a")
     journal.finish_store(journal.begin_store("b"))
     journal.fail_store("a", failed)
@@ -263,4 +268,3 @@ def test_the_entries_of_a_sync_that_is_retried_are_needed_again(tmp_path: Path) 
     assert journal.head == 1
     journal.finish_store(journal.begin_store("a"))
     assert journal.head == 3
-    journal.close()

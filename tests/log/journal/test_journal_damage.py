@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -117,10 +118,10 @@ def life(request: pytest.FixtureRequest) -> Life:
     return found
 
 
-def damaged(life: Life, damage: Callable[[Life], None]) -> Life:
+def damaged(life: Life, damage: Callable[..., None], *where: Any) -> Life:
     """Return a copy of the disk with a damage."""
     victim = copy.deepcopy(life)
-    damage(victim)
+    damage(victim, *where)
     return victim
 
 
@@ -161,16 +162,13 @@ def check_refusal(victim: Life, error: str, found: list[str]) -> None:
     assert "accepted" in reports(victim.open())
 
 
-def run(life: Life, cases: dict[str, Callable[[Life], None]]) -> set[str]:
-    """Return the outcomes of all cases."""
-    return {outcome(damaged(life, damage), name) for name, damage in cases.items()}
+def run(life: Life, *cases: tuple[Any, ...]) -> set[str]:
+    """Return the outcomes of all cases: a damage and its arguments."""
+    return {outcome(damaged(life, *case), f"{case[0].__name__} {case[1:]}") for case in cases}
 
 
-def flip(path: str, position: int, bit: int) -> Callable[[Life], None]:
-    def damage(victim: Life) -> None:
-        victim.fs.content(path)[position] ^= 1 << bit
-
-    return damage
+def flip(victim: Life, path: str, position: int, bit: int) -> None:
+    victim.fs.content(path)[position] ^= 1 << bit
 
 
 def content_of(life: Life) -> JournalContent:
@@ -183,40 +181,27 @@ def reports(store: LogStore) -> str:
     return "\n".join(map(str, store.reports))
 
 
-def cut(path: str, size: int) -> Callable[[Life], None]:
-    def damage(victim: Life) -> None:
-        del victim.fs.content(path)[size:]
-
-    return damage
+def cut(victim: Life, path: str, size: int) -> None:
+    del victim.fs.content(path)[size:]
 
 
-def fill(path: str, start: int, end: int, byte: int) -> Callable[[Life], None]:
-    def damage(victim: Life) -> None:
-        victim.fs.content(path)[start:end] = bytes([byte]) * (end - start)
-
-    return damage
+def fill(victim: Life, path: str, start: int, end: int, byte: int) -> None:
+    victim.fs.content(path)[start:end] = bytes([byte]) * (end - start)
 
 
-def remove(*paths: str) -> Callable[[Life], None]:
-    def damage(victim: Life) -> None:
-        for path in paths:
-            victim.fs.remove(path)
-
-    return damage
+def remove(victim: Life, *paths: str) -> None:
+    for path in paths:
+        victim.fs.remove(path)
 
 
-def restore(*paths: str) -> Callable[[Life], None]:
+def restore(victim: Life, *paths: str) -> None:
     """Restore files as they were some time before."""
-
-    def damage(victim: Life) -> None:
-        for path in paths:
-            victim.fs.content(path)[:] = victim.before[path]
-
-    return damage
+    for path in paths:
+        victim.fs.content(path)[:] = victim.before[path]
 
 
 def test_an_undamaged_journal_restores_everything(life: Life) -> None:
-    assert run(life, {"nothing": lambda _: None}) == {HARMLESS}
+    assert run(life, (remove,)) == {HARMLESS}  # of no file
 
 
 # --- the small files ------------------------------------------------------------------------------
@@ -235,46 +220,41 @@ def test_a_changed_bit_in_a_small_file_is_harmless(life: Life, name: str) -> Non
             key: each.pieces for key, each in whole.items()
         }
         data[at] ^= 1 << at % 8
-    cases = {f"bit of byte {at}": flip(path, at, at % 8) for at in range(0, 120, 7)}
-    assert run(life, cases) == {HARMLESS}
+    assert run(life, *((flip, path, at, at % 8) for at in range(0, 120, 7))) == {HARMLESS}
 
 
 @pytest.mark.parametrize("name", [CHECKPOINT, EXTENT])
 def test_a_small_file_that_is_lost_cut_or_old_is_harmless(life: Life, name: str) -> None:
     path = f"/data/{name}"
-    cases = {f"cut at {size}": cut(path, size) for size in (0, 1, 40, 100, 4096, SLOT_BYTES)}
-    cases |= {"deleted": remove(path), "old": restore(path)}
-    cases["zeros"] = fill(path, 0, len(life.fs.content(path)), 0)
-    assert run(life, cases) == {HARMLESS}
+    cases = [(cut, path, size) for size in (0, 1, 40, 100, 4096, SLOT_BYTES)]
+    zeros = fill, path, 0, len(life.fs.content(path)), 0
+    assert run(life, *cases, (remove, path), (restore, path), zeros) == {HARMLESS}
 
 
 def test_an_old_checkpoint_of_another_journal_is_noticed(life: Life) -> None:
+    def replace(victim: Life, old: JournalCheckpoint) -> None:
+        victim.fs.content(f"/data/{CHECKPOINT}")[:] = encode_journal_checkpoint(old)
+
     for old in (JournalCheckpoint(b"", epoch=1), JournalCheckpoint(bytes(16), 7, epoch=2)):
-        victim = copy.deepcopy(life)
-        victim.fs.content(f"/data/{CHECKPOINT}")[:] = encode_journal_checkpoint(old)
-        assert outcome(victim, "old checkpoint") == HARMLESS
-        victim = copy.deepcopy(life)
-        victim.fs.content(f"/data/{CHECKPOINT}")[:] = encode_journal_checkpoint(old)
-        assert "older than the journal" in reports(victim.open())
+        assert run(life, (replace, old)) == {HARMLESS}
+        assert "older than the journal" in reports(damaged(life, replace, old).open())
 
 
 def test_without_both_small_files_the_broker_does_not_start(life: Life) -> None:
-    assert run(life, {"both deleted": remove(*life.small())}) == {REFUSED}
+    assert run(life, (remove, *life.small())) == {REFUSED}
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
 def test_a_file_that_is_missing_is_noticed(life: Life) -> None:
-    cases = {path: remove(path) for path in life.files()}
-    assert run(life, cases) == {REFUSED}
-    assert run(life, {"all": remove(*life.files())}) == {REFUSED}
+    files = life.files()
+    assert run(life, *((remove, path) for path in files), (remove, *files)) == {REFUSED}
 
 
 def test_a_file_that_is_cut_is_noticed(life: Life) -> None:
-    for path in life.files():
-        cases = {f"{path} {size}": cut(path, size) for size in range(0, FILE_BYTES, BLOCK // 2)}
-        assert run(life, cases) == {REFUSED}
+    sizes = range(0, FILE_BYTES, BLOCK // 2)
+    assert run(life, *((cut, path, size) for path in life.files() for size in sizes)) == {REFUSED}
 
 
 def test_renamed_and_copied_files_are_harmless_or_noticed(life: Life) -> None:
@@ -290,17 +270,14 @@ def test_renamed_and_copied_files_are_harmless_or_noticed(life: Life) -> None:
     def rename(victim: Life) -> None:
         victim.fs.rename(last, f"{FOLDER}/00000009.journal")
 
-    assert run(life, {"swapped": swap, "duplicate": duplicate}) == {HARMLESS}
-    assert run(life, {"renamed": rename}) == {REFUSED}
+    assert run(life, (swap,), (duplicate,)) == {HARMLESS}
+    assert run(life, (rename,)) == {REFUSED}
 
 
 def test_an_old_journal_with_its_old_checkpoint_is_noticed(life: Life) -> None:
     journal = [path for path in life.before if path.startswith(FOLDER)]
-    cases = {
-        "journal": restore(*journal),
-        "journal and checkpoint": restore(*journal, f"/data/{CHECKPOINT}"),
-    }
-    assert HARMLESS not in run(life, cases)
+    cases = (restore, *journal), (restore, *journal, f"/data/{CHECKPOINT}")
+    assert HARMLESS not in run(life, *cases)
 
 
 # --- regions --------------------------------------------------------------------------------------
@@ -321,24 +298,23 @@ def test_a_changed_bit_in_any_entry_is_harmless(life: Life) -> None:
                 assert content_of(life) == expected, (path, sequence, at, bit)
                 data[position + at] ^= 1 << bit
     last, position = life.last_entry()
-    cases = {f"byte {at}": flip(last, position + at, at % 8) for at in range(0, 200, 9)}
-    assert run(life, cases) == {HARMLESS}
-    victim = damaged(life, cases["byte 9"])
+    cases = [(flip, last, position + at, at % 8) for at in range(0, 200, 9)]
+    assert run(life, *cases) == {HARMLESS}
+    victim = damaged(life, *cases[1])
     assert "a changed bit in entry 24 of the journal was corrected" in reports(victim.open())
 
 
 def test_an_entry_that_is_overwritten_is_noticed(life: Life) -> None:
     """By zeros, by garbage, or by what was there before the write: its first bytes, or all."""
-    found = set()
-    for path in life.files():
-        for sequence, position in life.entries(path):
-            if sequence > life.covered:
-                continue
-            for byte in (0, 0xAA):
-                for start, end in ((0, 16), (0, 512), (24, 60), (130, 180), (0, BLOCK)):
-                    case = fill(path, position + start, position + end, byte)
-                    found.add(outcome(damaged(life, case), f"entry {sequence} {start}-{end}"))
-    assert found == {HARMLESS, PARTLY}
+    cases = [
+        (fill, path, position + start, position + end, byte)
+        for path in life.files()
+        for sequence, position in life.entries(path)
+        if sequence <= life.covered
+        for byte in (0, 0xAA)
+        for start, end in ((0, 16), (0, 512), (24, 60), (130, 180), (0, BLOCK))
+    ]
+    assert run(life, *cases) == {HARMLESS, PARTLY}
 
 
 def test_the_end_of_the_newest_file_with_old_content_is_noticed(life: Life) -> None:
@@ -359,16 +335,14 @@ def test_an_entry_in_the_middle_that_nothing_describes_stops_the_start(life: Lif
     for path in life.files():
         for sequence, position in life.entries(path):
             if life.covered < sequence < last:
-                victim = damaged(life, fill(path, position, position + 512, 0))
-                assert outcome(victim, f"entry {sequence}") == REFUSED
+                assert run(life, (fill, path, position, position + 512, 0)) == {REFUSED}
 
 
 def test_damage_of_the_last_entry_before_the_extent_has_it_looks_like_an_unfinished_write(
     life: Life,
 ) -> None:
     path, position = life.last_entry()
-    victim = damaged(life, fill(path, position + 130, position + 180, 0xAA))
-    store = victim.open()
+    store = damaged(life, fill, path, position + 130, position + 180, 0xAA).open()
     is_known = "the last one, is incomplete" not in reports(store)
     assert is_known == (life.covered == 24)
     assert is_known == (TopicPartition("t", 2) in store.offline)
@@ -376,15 +350,14 @@ def test_damage_of_the_last_entry_before_the_extent_has_it_looks_like_an_unfinis
 
 def test_segments_that_survived_need_no_journal(life: Life) -> None:
     """After the end of a process only, nothing is missing, whatever the journal has lost."""
-    victim = damaged(life, lambda _: None)
-    store = victim.open()
+    victim = copy.deepcopy(life)
+    victim.open()
     victim.fs.kill()
-    del store
     assert outcome(victim, "killed") == HARMLESS
 
 
 def test_reports_about_the_journal_name_no_partition(life: Life) -> None:
-    victim = damaged(life, remove(f"/data/{CHECKPOINT}"))
-    reports = [str(each) for each in victim.open().reports]
+    store = damaged(life, remove, f"/data/{CHECKPOINT}").open()
+    reports = [str(each) for each in store.reports]
     assert any(each.startswith("the file is missing") for each in reports)
     assert not any("--1" in each for each in reports)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.log.journal.test_journal_recovery import NOW, World
-from tests.support.faultyfs import Unlucky
+from tests.log.journal.test_journal_recovery import FIRST, NOW, A, B, C, World
 from tests.support.journaled import store_segments
 from tidemill.log.partition.partition import PartitionLog
 
@@ -36,35 +37,25 @@ def by_request_after_a_roll(world: World) -> PartitionLog:
     return log
 
 
-REMOVALS = [by_retention, by_request, by_request_after_a_roll]
-
-
 @pytest.mark.parametrize("is_power_cut", [False, True], ids=["killed", "power cut"])
 @pytest.mark.parametrize("is_stored", [False, True], ids=["start lost", "start stored"])
-@pytest.mark.parametrize("remove", REMOVALS)
+@pytest.mark.parametrize("remove", [by_retention, by_request, by_request_after_a_roll])
 def test_a_start_after_removed_records_finds_no_damage(
-    remove: object, is_stored: bool, is_power_cut: bool
+    remove: Callable[[World], PartitionLog], is_stored: bool, is_power_cut: bool
 ) -> None:
-    world = World(retention_ms=str(DAY_MS))
-    world.promise(b"a" * 50, b"b" * 50, b"c" * 50)
-    assert callable(remove)
-    log: PartitionLog = remove(world)
+    world = World.promised(A, B, C, retention_ms=str(DAY_MS))
+    log = remove(world)
     start, end = log.log_start_offset, log.log_end_offset
     if is_stored:
         world.store.checkpoint()
-    if is_power_cut:
-        world.fs.power_cut(Unlucky())
-    else:
-        world.fs.kill()
-    world.reopen()
+    world.power_cut() if is_power_cut else world.kill()
     assert not world.store.offline
     log = world.log()
     # A new start that was not stored yet can be lost, but never a record at or above it.
     assert log.log_start_offset == start if is_stored else log.log_start_offset <= start
     assert log.log_end_offset == end
-    kept = world.values()
-    expected = [b"first", b"a" * 50, b"b" * 50, b"c" * 50, b"later"][:end][log.log_start_offset :]
-    assert kept == expected
+    expected = [FIRST, A, B, C, b"later"][:end][log.log_start_offset :]
+    assert world.values() == expected
     world.promise(b"next")
     world.power_cut()
     assert world.values() == [*expected, b"next"]
@@ -72,8 +63,7 @@ def test_a_start_after_removed_records_finds_no_damage(
 
 def test_a_removed_segment_whose_old_name_returns_is_whole() -> None:
     """Only the journal had its end, and does not have it any more."""
-    world = World(2, retention_ms=str(DAY_MS))
-    world.promise(b"a" * 50)
+    world = World.promised(A, partitions=2, retention_ms=str(DAY_MS))
     log = world.log()
     assert log.delete_old_segments(NOW + 2 * DAY_MS)
     store_segments(world.store, log)
@@ -82,4 +72,4 @@ def test_a_removed_segment_whose_old_name_returns_is_whole() -> None:
         store_segments(world.store, world.log(1))
     world.power_cut()
     assert not world.store.offline
-    assert world.values() == [b"first", b"a" * 50]
+    assert world.values() == [FIRST, A]
