@@ -125,22 +125,9 @@ def test_the_last_record_of_each_key_stays() -> None:
     )
 
 
-def test_a_batch_without_kept_records_is_removed() -> None:
-    first, second = batch_of((b"a", b"1")), batch_of((b"a", b"2"), base=1)
-    assert clean(first, offsets_of(first, second)) is None
-
-
 def test_records_above_the_map_stay_untouched() -> None:
     first, second = batch_of((b"a", b"1"), (b"a", None)), batch_of((b"a", b"2"), base=2)
     assert clean(second, offsets_of(first)) is second
-
-
-def test_records_without_key_are_dropped_and_counted() -> None:
-    batch = batch_of((None, b"1"), (b"a", b"1"), (None, None))
-    stats = CleaningStats()
-    kept = cleaned(batch, offsets_of(batch), stats=stats)
-    assert [record.offset for record in decode_records(kept)] == [1]
-    assert stats.records_without_key == 2
 
 
 def test_a_tombstone_is_kept_until_its_delete_horizon() -> None:
@@ -154,12 +141,6 @@ def test_a_tombstone_is_kept_until_its_delete_horizon() -> None:
     assert clean(kept, offsets, now_ms=1099) is kept
     gone = cleaned(kept, offsets, now_ms=1100)
     assert decode_records(gone) == [Record(1, 500, b"b", b"1")]
-
-
-def test_a_tombstone_removes_earlier_records_immediately() -> None:
-    first, second = batch_of((b"a", b"1"), (b"b", b"1")), batch_of((b"a", None), base=2)
-    kept = cleaned(first, offsets_of(first, second))
-    assert [record.key for record in decode_records(kept)] == [b"b"]
 
 
 def test_the_batch_with_a_producers_last_sequence_stays_as_a_header() -> None:
@@ -178,14 +159,8 @@ def test_the_batch_with_a_producers_last_sequence_stays_as_a_header() -> None:
 
 
 def _transactional(base: int, *records: tuple[bytes, bytes | None]) -> bytes:
-    return batch_of(
-        *records,
-        base=base,
-        producer_id=1,
-        producer_epoch=0,
-        base_sequence=base,
-        transactional=True,
-    )
+    identity = {"producer_id": 1, "producer_epoch": 0, "base_sequence": base}
+    return batch_of(*records, base=base, transactional=True, **identity)
 
 
 def _marker(base: int, *, commit: bool, epoch: int = 0) -> bytes:
@@ -204,19 +179,13 @@ def test_records_of_committed_transactions_supersede_others() -> None:
 def test_records_of_aborted_transactions_are_removed() -> None:
     batch = _transactional(4, (b"a", b"1"))
     aborted = AbortedTransaction(1, 4, 6, 7)
-    offsets = offsets_of(batch)
-    assert clean(batch, offsets, transactions=CleanedTransactions([aborted])) is None
+    for offsets in (offsets_of(batch), OffsetMap(1)):  # also above the offset map
+        assert clean(batch, offsets, transactions=CleanedTransactions([aborted])) is None
     # What the same producer wrote before and after it is another transaction's.
     for base in (3, 7):
         other = _transactional(base, (b"b", b"1"))
         transactions = CleanedTransactions([aborted])
         assert clean(other, offsets_of(other), transactions=transactions) is other
-
-
-def test_records_of_aborted_transactions_are_removed_above_the_offset_map_too() -> None:
-    batch = _transactional(4, (b"a", b"1"))
-    transactions = CleanedTransactions([AbortedTransaction(1, 4, 6, 7)])
-    assert clean(batch, OffsetMap(1), transactions=transactions) is None
 
 
 @pytest.mark.parametrize("commit", [True, False])

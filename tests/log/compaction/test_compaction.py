@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.log.format.batches import batch_around
+from tests.log.partition.one_partition import batch_from
 from tests.support.crashfs import CrashingFileSystem
+from tests.support.effort import in_nightly_runs
 from tests.support.faultyfs import CrashError, Unlucky
 from tests.support.logs import TP, find_slice, open_log, open_store, read_bytes, read_records, write
 from tidemill.clock import ManualClock
-from tidemill.log.compaction.run import CompactionRun, cleanable, compact
+from tidemill.log.compaction.run import Cleanable, CompactionRun, Steps, cleanable, compact
 from tidemill.log.errors import (
     CorruptLogError,
     DiskFullError,
@@ -24,7 +26,7 @@ from tidemill.log.errors import (
 )
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.format.markers import Marker
-from tidemill.log.format.records import NewRecord, Record, encode_batch
+from tidemill.log.format.records import Record
 from tidemill.log.partition.partition import PartitionLog
 from tidemill.log.steps import Work, run_steps
 from tidemill.log.store import LogStore
@@ -53,6 +55,11 @@ class Place:
         self.log: PartitionLog = open_log(self.store, self.configs)
         return self.log
 
+    def configure(self, **configs: str) -> None:
+        """Change configs of the partition."""
+        self.configs |= {name.replace("_", "."): value for name, value in configs.items()}
+        self.log = open_log(self.store, self.configs)
+
     def write(self, *records: tuple[str, str | None], codec: int = 0) -> None:
         """Append a batch of (key, value), one second later than the last one."""
         write(
@@ -77,6 +84,21 @@ class Place:
         run = CompactionRun()
         run_steps(compact(self.log, self.clock.now_ms(), run=run, **more))
         return run
+
+    def begin(self, steps: int) -> Steps:
+        """Compact for so many steps; return the rest."""
+        rest = compact(self.log, self.clock.now_ms())
+        for _ in range(steps):
+            next(rest, None)
+        return rest
+
+    def due(self) -> Cleanable:
+        return cleanable(self.log, self.clock.now_ms())
+
+    def leftovers(self) -> list[str]:
+        """Return the names of files that a compaction needs only while it runs."""
+        names = self.fs.files("/data/t-0")
+        return [name for name in names if name.endswith((".cleaned", ".swap"))]
 
     def latest(self) -> dict[bytes, bytes]:
         """Return the last value of each key, as a reader sees it."""
@@ -133,17 +155,12 @@ def test_a_reader_can_start_at_a_removed_offset(place: Place) -> None:
 def test_a_second_run_finds_nothing_to_do(place: Place) -> None:
     place.fill()
     place.compact()
-    assert cleanable(place.log, place.clock.now_ms()).dirty_bytes == 0
+    assert place.due().dirty_bytes == 0
     segments, stored = list(place.log.segments), read_bytes(place.log)
     assert place.compact().stats.bytes_read == 0
     assert place.log.segments == segments
     assert read_bytes(place.log) == stored
-
-
-def test_new_records_supersede_those_that_were_cleaned_before(place: Place) -> None:
-    place.fill()
-    place.compact()
-    place.fill(2)
+    place.fill(2)  # supersedes what was cleaned
     place.compact()
     assert place.offsets() == [21, 22, 23]
 
@@ -166,15 +183,8 @@ def test_segments_are_joined_up_to_their_size(place: Place) -> None:
 def test_a_batch_of_more_keys_than_the_map_holds_is_passed_behind_an_aborted_one(
     place: Place,
 ) -> None:
-    aborted = encode_batch(
-        [NewRecord(b"a", b"never")],
-        timestamp_ms=place.clock.now_ms(),
-        producer_id=7,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=True,
-    )
-    place.log.append(memoryview(aborted), now_ms=place.clock.now_ms())
+    aborted = batch_from(0, producer=7, transactional=True)
+    place.log.append(aborted, now_ms=place.clock.now_ms())
     place.write(("b", "1"), ("c", "1"))
     place.roll()
     # The marker is in the next segment. A pass that begins there reads it again.
@@ -219,8 +229,7 @@ def answers(log: PartitionLog) -> list[int]:
 
 @pytest.mark.parametrize("producers", [0, 40, 300])
 def test_every_answer_has_a_record_even_if_segments_are_empty(place: Place, producers: int) -> None:
-    place.configs["internal.segment.bytes"] = str(400 + 80 * producers)
-    place.log = open_log(place.store, place.configs)
+    place.configure(internal_segment_bytes=str(400 + 80 * producers))
     for number in range(16):
         place.fill()
         for producer in range(producers):  # the last batch of each stays, without its records
@@ -262,10 +271,10 @@ def test_a_small_map_takes_several_passes_to_the_same_end(place: Place) -> None:
 
 
 def test_records_without_key_from_an_earlier_policy_are_dropped_and_counted(place: Place) -> None:
-    place.log = open_log(place.store, {**CONFIGS, "cleanup.policy": "delete"})
+    place.configure(cleanup_policy="delete")
     write(place.log, [(None, b"x"), (b"a", b"1")], place.clock.now_ms())
     place.roll()
-    place.log = open_log(place.store, CONFIGS)
+    place.configure(cleanup_policy="compact")
     run = place.compact()
     assert run.stats.records_without_key == 1
     assert place.offsets() == [1]
@@ -323,18 +332,18 @@ def test_the_active_segment_is_never_touched(place: Place) -> None:
     place.write(("a", "1"))
     place.write(("a", "2"))
     assert len(place.log.segments) == 1
-    assert cleanable(place.log, place.clock.now_ms()).segments == ()
+    assert place.due().segments == ()
     place.compact()
     assert place.offsets() == [0, 1]
 
 
 def test_segments_that_reach_the_high_watermark_are_not_touched(place: Place) -> None:
     place.fill()
-    dirty = cleanable(place.log, place.clock.now_ms()).end_offset
+    dirty = place.due().end_offset
     for number in range(6):
         write(place.log, [(b"a", b"." * 200 + b"%d" % number)], 0, sync=False)
     assert len(place.log.segments) > 4
-    assert cleanable(place.log, place.clock.now_ms()).end_offset == dirty
+    assert place.due().end_offset == dirty
     place.compact()
     place.log.flush()
     assert place.offsets()[-6:] == list(range(18, 24))
@@ -342,10 +351,9 @@ def test_segments_that_reach_the_high_watermark_are_not_touched(place: Place) ->
 
 def test_segments_wait_for_the_minimum_lag(place: Place) -> None:
     place.fill()
-    place.configs["min.compaction.lag.ms"] = "3500"
-    place.log = open_log(place.store, place.configs)
+    place.configure(min_compaction_lag_ms="3500")
     now = place.clock.now_ms()
-    found = cleanable(place.log, now)
+    found = place.due()
     assert found.segments
     assert all(segment.max_timestamp <= now - 3500 for segment in found.segments)
     assert len(found.segments) < len(place.log.segments) - 1
@@ -360,25 +368,23 @@ def test_segments_wait_for_the_minimum_lag(place: Place) -> None:
 
 def test_due_by_the_dirty_share(place: Place) -> None:
     place.fill(8)
-    found = cleanable(place.log, place.clock.now_ms())
+    found = place.due()
     assert found.dirty_ratio == 1.0
     assert found.is_due
     place.compact()
-    assert not cleanable(place.log, place.clock.now_ms()).is_due
+    assert not place.due().is_due
     place.write(*((f"new{number}", "." * 100) for number in range(3)))
     place.roll()
-    found = cleanable(place.log, place.clock.now_ms())
+    found = place.due()
     expected = found.dirty_bytes / (found.clean_bytes + found.dirty_bytes)
     assert found.dirty_ratio == expected
     for ratio, due in ((expected + 0.01, False), (expected - 0.01, True)):
-        place.configs["min.cleanable.dirty.ratio"] = str(ratio)
-        place.log = open_log(place.store, place.configs)
-        assert cleanable(place.log, place.clock.now_ms()).is_due is due
+        place.configure(min_cleanable_dirty_ratio=str(ratio))
+        assert place.due().is_due is due
 
 
 def test_due_by_the_maximum_lag(place: Place) -> None:
-    place.configs |= {"min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": "60000"}
-    place.log = open_log(place.store, place.configs)
+    place.configure(min_cleanable_dirty_ratio="1.0", max_compaction_lag_ms="60000")
     begin = place.clock.now_ms()
     place.fill()
     assert not cleanable(place.log, begin + 60_000).is_due
@@ -387,8 +393,8 @@ def test_due_by_the_maximum_lag(place: Place) -> None:
 
 def test_never_due_without_the_policy(place: Place) -> None:
     place.fill()
-    place.log = open_log(place.store, {**CONFIGS, "cleanup.policy": "delete"})
-    assert not cleanable(place.log, place.clock.now_ms()).is_due
+    place.configure(cleanup_policy="delete")
+    assert not place.due().is_due
     stored = read_bytes(place.log)
     place.compact()
     assert read_bytes(place.log) == stored
@@ -403,22 +409,21 @@ def test_the_first_dirty_offset_survives_a_restart_in_its_checkpoint(place: Plac
         place.store.close(clean=clean)
         place.open()
         assert place.log.first_dirty_offset == 18
-        assert cleanable(place.log, place.clock.now_ms()).dirty_bytes == 0
+        assert place.due().dirty_bytes == 0
 
 
 def test_a_first_dirty_offset_outside_of_the_log_is_ignored(place: Place) -> None:
     place.fill()
     for wrong in (99, -1):
         place.log.first_dirty_offset = wrong
-        assert cleanable(place.log, place.clock.now_ms()).first_dirty_offset == 0
+        assert place.due().first_dirty_offset == 0
 
 
 # --- in slices, while the log lives --------------------------------------------------------------
 
 
 def test_work_is_cut_into_small_steps(place: Place) -> None:
-    place.configs["internal.segment.bytes"] = "1000000"
-    place.log = open_log(place.store, place.configs)
+    place.configure(internal_segment_bytes="1000000")
     for number in range(40):
         place.write(*((f"k{number % 7}-{index}", "." * 100) for index in range(100)))
     place.roll()
@@ -471,12 +476,9 @@ def test_a_slice_that_was_found_before_the_swap_can_still_be_read(place: Place) 
 def test_a_closed_run_leaves_a_valid_log_and_no_files(place: Place, stop_after: int) -> None:
     place.fill()
     latest = place.latest()
-    steps = compact(place.log, place.clock.now_ms())
-    for _ in range(stop_after):
-        next(steps, None)
-    steps.close()
+    place.begin(stop_after).close()
     assert place.latest() == latest
-    assert not [n for n in place.fs.files("/data/t-0") if n.endswith((".cleaned", ".swap"))]
+    assert not place.leftovers()
     place.compact()
     assert place.offsets() == [15, 16, 17]
 
@@ -486,22 +488,16 @@ def test_segments_that_are_deleted_meanwhile_do_not_come_back(
     place: Place, stop_after: int
 ) -> None:
     place.fill()
-    run = CompactionRun()
-    steps = compact(place.log, place.clock.now_ms(), run=run)
-    for _ in range(stop_after):
-        next(steps, None)
+    rest = place.begin(stop_after)
     start = place.log.segments[1].base_offset
     place.log.delete_records_before(start)
-    for _ in steps:
+    for _ in rest:
         pass
     assert place.log.log_start_offset == start
     assert place.log.segments[0].base_offset >= min(start, 15)
-    assert not [n for n in place.fs.files("/data/t-0") if n.endswith((".cleaned", ".swap"))]
-    assert {key.decode(): value[:2].decode() for key, value in place.latest().items()} == {
-        "a": "a5",
-        "b": "b5",
-        "c": "c5",
-    }
+    assert not place.leftovers()
+    latest = {key: value[:2] for key, value in place.latest().items()}
+    assert latest == {b"a": b"a5", b"b": b"b5", b"c": b"c5"}
 
 
 @pytest.mark.parametrize("stop_after", range(1, 12))
@@ -510,14 +506,12 @@ def test_a_topic_that_is_deleted_meanwhile_stays_deleted(
     place: Place, stop_after: int, again: bool
 ) -> None:
     place.fill()
-    steps = compact(place.log, place.clock.now_ms())
-    for _ in range(stop_after):
-        next(steps, None)
+    rest = place.begin(stop_after)
     place.store.delete(TP)
     if again:
         place.log = open_log(place.store, CONFIGS)
         place.write(("n", "new"))
-    for _ in steps:
+    for _ in rest:
         pass
     place.store.purge_deleted()
     assert place.store.environment.pool.sync_failure is None
@@ -548,11 +542,11 @@ def test_a_damaged_batch_stops_it_and_names_the_place(place: Place) -> None:
 
 
 def test_a_batch_that_can_not_be_decoded_stops_it(place: Place) -> None:
-    place.log = open_log(place.store, {**CONFIGS, "cleanup.policy": "delete"})
+    place.configure(cleanup_policy="delete")
     batch = batch_around(b"not gzip", 1, attributes=1)
     place.log.append(batch, now_ms=place.clock.now_ms(), from_client=False)
     place.roll()
-    place.log = open_log(place.store, CONFIGS)
+    place.configure(cleanup_policy="compact")
     with pytest.raises(InvalidRecordError):
         place.compact()
     assert place.log.log_end_offset == 1
@@ -566,7 +560,7 @@ def test_a_full_disk_stops_it_and_changes_nothing(place: Place) -> None:
         place.compact()
     place.fs.capacity = None
     assert read_bytes(place.log) == stored
-    assert not [n for n in place.fs.files("/data/t-0") if n.endswith((".cleaned", ".swap"))]
+    assert not place.leftovers()
     place.compact()
     assert place.offsets() == [15, 16, 17]
 
@@ -609,6 +603,16 @@ def _history(place: Place) -> dict[int, Record]:
     return {record.offset: record for record in read_records(place.log)}
 
 
+def crashed(place: Place, call: int) -> bool:
+    """Compact, and let the process end at a call; return whether there was such a call."""
+    place.fs.arm(call)
+    try:
+        place.compact()
+    except CrashError:
+        return True
+    return False
+
+
 def _calls_of_a_run() -> int:
     place = Place()
     _history(place)
@@ -623,19 +627,13 @@ CALLS = _calls_of_a_run()
 @pytest.mark.parametrize("call", range(CALLS + 1))
 @pytest.mark.parametrize(
     "cut",
-    [None, 1, *(pytest.param(each, marks=pytest.mark.nightly) for each in (2, 3))],
+    [None, 1, *in_nightly_runs(2, 3)],
     ids=lambda cut: f"cut {cut}" if cut else "killed",
 )
 def test_a_crash_at_any_call_loses_nothing(place: Place, call: int, cut: int | None) -> None:
     before = _history(place)
     latest, end = place.latest(), place.log.log_end_offset
-    place.fs.arm(call)
-    try:
-        place.compact()
-    except CrashError:
-        pass
-    else:
-        assert call == CALLS
+    assert crashed(place, call) == (call < CALLS)
     if cut:
         place.fs.power_cut(random.Random(cut * 1000 + call))
     else:
@@ -645,8 +643,7 @@ def test_a_crash_at_any_call_loses_nothing(place: Place, call: int, cut: int | N
     assert place.latest() == latest
     assert place.log.log_end_offset == end
     assert all(before[record.offset] == record for record in read_records(place.log))
-    names = place.fs.files("/data/t-0")
-    assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+    assert not place.leftovers()
     place.compact()
     assert place.latest() == latest
     keys = [record.key for record in read_records(place.log)[:-1]]
@@ -661,13 +658,7 @@ def test_a_crash_while_a_crash_is_recovered_loses_nothing(
     _history(place)
     latest = place.latest()
     rng = random.Random(call * 100 + second)
-    place.fs.arm(call)
-    try:
-        place.compact()
-    except CrashError:
-        place.fs.power_cut(rng)
-    else:
-        place.fs.kill()
+    place.fs.power_cut(rng) if crashed(place, call) else place.fs.kill()
     place.fs.arm(second)
     try:
         place.open()

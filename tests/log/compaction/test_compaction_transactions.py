@@ -9,7 +9,6 @@ from tests.support.transactional_log import TxnLog
 from tidemill.log.compaction.run import compact
 from tidemill.log.errors import InvalidProducerEpochError
 from tidemill.log.format.batch import iter_headers
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.partition.producers import ProducerStates
 from tidemill.log.partition.snapshots import replay_segment
 from tidemill.log.steps import run_steps
@@ -71,26 +70,20 @@ def test_aborted_records_are_removed_first_and_their_marker_after_the_retention_
 
 def _write_without_sequence(setup: TxnLog) -> None:
     """Write as the broker does for a producer that commits offsets of a group."""
-    batch = encode_batch(
-        [NewRecord(b"k", b"v")],
-        timestamp_ms=setup.clock.now_ms(),
-        producer_id=1,
-        producer_epoch=3,
-        transactional=True,
-    )
+    batch = setup.batch(1, -1, epoch=3)
     setup.log.append(batch, now_ms=setup.clock.now_ms(), from_client=False)
 
 
-def _commit_without_sequences(setup: TxnLog) -> int:
-    """Commit such a transaction, with the same epoch as in the older protocol.
+def _commit_without_sequences(setup: TxnLog, times: int = 1) -> int:
+    """Commit such transactions, with the same epoch as in the older protocol.
 
-    Return the offset of its marker.
+    Return the offset of the last marker.
     """
-    _write_without_sequence(setup)
-    info = setup.end(1, commit=True, epoch=3)
-    assert info is not None
+    for _ in range(times):
+        _write_without_sequence(setup)
+        setup.end(1, commit=True, epoch=3)
     setup.log.flush()
-    return info.first_offset
+    return setup.log.log_end_offset - 1
 
 
 def _compact_for_days(setup: TxnLog) -> None:
@@ -102,12 +95,10 @@ def _compact_for_days(setup: TxnLog) -> None:
 
 def test_the_last_marker_of_an_epoch_is_kept() -> None:
     setup = _compacted()
-    for _ in range(20):
-        last = _commit_without_sequences(setup)
+    last = _commit_without_sequences(setup, 20)
     _compact_for_days(setup)
     assert _offsets(setup) == [(last - 1, False, 1), (last, True, 1)]
-    for _ in range(20):
-        last = _commit_without_sequences(setup)
+    last = _commit_without_sequences(setup, 20)
     write(setup.log, [(b"k", b"another's")], setup.clock.now_ms())
     _compact_for_days(setup)
     assert _offsets(setup) == [(last, True, 0)]
@@ -119,8 +110,7 @@ def test_the_epoch_of_a_producer_without_sequences_survives_compaction_and_a_cra
     sure: bool,
 ) -> None:
     setup = _compacted()
-    for _ in range(20):
-        last = _commit_without_sequences(setup)
+    last = _commit_without_sequences(setup, 20)
     write(setup.log, [(b"k", b"another's")], setup.clock.now_ms())
     _compact_for_days(setup)
     if sure:
@@ -160,8 +150,5 @@ def test_unstable_records_are_not_compacted() -> None:
     setup.write(1)
     write(setup.log, [(b"k", b"new")], 0)
     _compact(setup)
-    assert [header.base_offset for _, header in iter_headers(read_bytes(setup.log))][:3] == [
-        0,
-        1,
-        2,
-    ]
+    found = [header.base_offset for _, header in iter_headers(read_bytes(setup.log))]
+    assert found[:3] == [0, 1, 2]
