@@ -51,6 +51,22 @@ class World:
         self.fs.kill()
         self.open()
 
+    def flip(self, path: str, position: int, mask: int = 1) -> None:
+        self.fs.content(path)[position] ^= mask
+
+    def cut(self, path: str, size: int) -> None:
+        """Leave so many bytes of a file; all but the last ones if it is negative."""
+        del self.fs.content(path)[size:]
+
+    def add_other(self) -> None:
+        """Create a second partition with one record."""
+        other = self.store.create(OTHER, parse_config(CONFIGS), UUID(int=1))
+        write(other, [(b"k", b"v")], 0)
+
+    def reports(self) -> list[str]:
+        """Return what was reported at the start."""
+        return [report.what for report in self.store.reports]
+
     def values(self) -> list[int]:
         return [int(each.value or b"-1") for each in read_records(self.log)]
 
@@ -88,7 +104,7 @@ def test_a_torn_tail_is_cut_and_reported(world: World) -> None:
     world.fill(3)
     path = world.path()
     position, size = world.batches(path)[-1]
-    del world.fs.content(path)[-5:]
+    world.cut(path, -5)
     world.crash()
     assert world.values() == [0, 1]
     (report,) = world.store.reports
@@ -107,7 +123,7 @@ def test_a_tail_of_zeros_is_cut(world: World) -> None:
 
 def test_after_a_cut_the_offsets_are_used_again(world: World) -> None:
     world.fill(3)
-    del world.fs.content(world.path())[-5:]
+    world.cut(world.path(), -5)
     world.crash()
     world.fill(2)
     assert world.values() == [0, 1, 2, 3]
@@ -119,34 +135,25 @@ def test_a_rolled_segment_whose_successor_is_torn_becomes_active_again(world: Wo
     world.fill(5)
     world.log.roll(0)
     world.fill(1)
-    last = world.path()
-    del world.fs.content(last)[10:]
+    world.cut(world.path(), 10)
     world.crash()
     assert world.values() == list(range(5))
     world.fill(1)
     assert world.values() == list(range(6))
 
 
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_lost_index_is_rebuilt_and_reported(world: World, suffix: str) -> None:
+def test_a_lost_index_is_rebuilt_and_reported(world: World, suffix: str, clean: bool) -> None:
     world.fill(30)
-    advance(world.store)
+    world.store.close() if clean else advance(world.store)
     path = world.path(0, suffix)
     last_entry = bytes(world.fs.content(path))[-8:]
     world.fs.remove(path)
     world.crash()
     assert world.values() == list(range(30))
     assert bytes(world.fs.content(path)).endswith(last_entry)
-    assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
-
-
-def test_a_lost_index_is_rebuilt_after_a_clean_stop_too(world: World) -> None:
-    world.fill(30)
-    world.store.close()
-    world.fs.remove(world.path(1, ".index"))
-    world.open()
-    assert [report.what for report in world.store.reports] == ["lost or damaged index rebuilt"]
-    assert world.values() == list(range(30))
+    assert world.reports() == ["lost or damaged index rebuilt"]
 
 
 def test_an_index_that_can_not_be_opened_is_not_a_lost_index(world: World) -> None:
@@ -188,7 +195,7 @@ def test_scanning_starts_at_the_recovery_point(world: World) -> None:
     advance(world.store)
     # Damage far below the point is not even looked at now; a reader meets it later.
     position, size = world.batches(world.path(0))[2]
-    world.fs.content(world.path(0))[position + size - 1] ^= 1
+    world.flip(world.path(0), position + size - 1)
     world.crash()
     assert not world.store.offline
     with pytest.raises(CorruptLogError) as caught:
@@ -203,36 +210,48 @@ def test_a_snapshot_of_offsets_that_were_cut_is_dropped(world: World) -> None:
     write(log, [(b"k", b"v")], 0, producer=(1, 0, 1))
     log.roll(0)
     for index in (1, 0):
-        world.fs.content(world.path(index)).clear()
+        world.cut(world.path(index), 0)
     world.crash()
     assert world.log.log_end_offset == 0
-    info = write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0))
-    assert info == 0
+    assert write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0)) == 0
 
 
 # --- refused -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("byte", "mask"), [(8, 0x41), (9, 0x41), (11, 0x41), (-1, 1)])
-def test_a_changed_byte_before_a_valid_batch_takes_the_partition_offline(
-    world: World, byte: int, mask: int
+@pytest.mark.parametrize(
+    ("batch", "byte", "mask"),
+    [
+        # The base offset, also of the last batch.
+        *(
+            (batch, 7 - bit // 8, 1 << bit % 8)
+            for batch in (0, 1, 3)
+            for bit in (0, 3, 30, 31, 50, 62, 63)
+        ),
+        # The length, and the last byte of a record.
+        *((1, 8, 0x41), (1, 9, 0x41), (1, 11, 0x41), (1, -1, 1)),
+    ],
+)
+def test_a_changed_byte_above_the_recovery_point_takes_one_partition_offline(
+    world: World, batch: int, byte: int, mask: int
 ) -> None:
     world.fill(4)
+    world.add_other()
     path = world.path()
-    position, size = world.batches(path)[1]
-    world.fs.content(path)[position + byte % size] ^= mask
+    position, size = world.batches(path)[batch]
+    world.flip(path, position + byte % size, mask)
     world.crash()
     error = world.damage()
-    assert (error.path, error.position, error.offset) == (path, position, 1)
+    assert (error.path, error.position, error.offset) == (path, position, batch)
     with pytest.raises(CorruptLogError):
         world.store.get(TP)
+    assert OTHER in world.store.partitions
 
 
 def test_other_partitions_stay_online(world: World) -> None:
     world.fill(4)
-    other = world.store.create(OTHER, world.log.config, world.log.topic_id)  # type: ignore[arg-type]
-    write(other, [(b"k", b"v")], 0)
-    world.fs.content(world.path())[70] ^= 1
+    world.add_other()
+    world.flip(world.path(), 70)
     world.crash()
     assert set(world.store.offline) == {TP}
     assert [each.value for each in read_records(world.store.get(OTHER))] == [b"v"]
@@ -242,7 +261,7 @@ def test_a_bad_batch_in_a_closed_segment_that_was_not_checkpointed(world: World)
     world.fill(30)
     path = world.path(1)
     position, size = world.batches(path)[-1]
-    world.fs.content(path)[position + size - 1] ^= 1
+    world.flip(path, position + size - 1)
     world.crash()
     assert (world.damage().path, world.damage().position) == (path, position)
     assert "has valid batches" in str(world.damage())
@@ -254,7 +273,7 @@ def test_a_missing_synced_tail_is_not_a_torn_tail(world: World, whole_batch: boo
     advance(world.store)
     path = world.path()
     position, _ = world.batches(path)[-1]
-    del world.fs.content(path)[position if whole_batch else -5 :]
+    world.cut(path, position if whole_batch else -5)
     world.crash()
     assert (world.damage().offset, world.damage().position) == (3, position)
 
@@ -269,7 +288,7 @@ def test_a_closed_segment_that_was_shortened_is_refused(
         advance(world.store)
     path = world.path(1)
     position, _ = world.batches(path)[-1]
-    del world.fs.content(path)[position if whole_batches else position + 7 :]
+    world.cut(path, position if whole_batches else position + 7)
     world.crash()
     assert (world.damage().path, world.damage().position) == (path, position)
 
@@ -282,14 +301,6 @@ def test_a_closed_segment_that_is_missing_is_refused(world: World, checkpointed:
     world.fs.remove(world.path(1))
     world.crash()
     assert "next segment begins at" in str(world.damage())
-
-
-def test_all_segments_missing_is_refused(world: World) -> None:
-    world.fill(4)
-    advance(world.store)
-    world.fs.remove(world.path())
-    world.crash()
-    assert "has no segments" in str(world.damage())
 
 
 @pytest.mark.parametrize("stop", ["kill", "checkpoint", "clean"])
@@ -307,14 +318,16 @@ def test_a_missing_first_segment_is_refused(world: World, stop: str) -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [True, False])
-def test_a_partition_without_any_file_is_refused_at_every_start(
-    world: World, checkpointed: bool
+@pytest.mark.parametrize("suffix", ["", ".log"], ids=["no file", "no segment"])
+def test_a_partition_without_segments_is_refused_at_every_start(
+    world: World, suffix: str, checkpointed: bool
 ) -> None:
     world.fill(4)
     if checkpointed:
         advance(world.store)
     for name in world.fs.files(FOLDER):
-        world.fs.remove(f"{FOLDER}/{name}")
+        if name.endswith(suffix):
+            world.fs.remove(f"{FOLDER}/{name}")
     for _ in range(2):
         world.crash()
         assert "has no segments" in str(world.damage())
@@ -381,22 +394,6 @@ def test_a_folder_of_an_earlier_version_gives_no_false_alarm(world: World) -> No
     assert f"no segment with the offsets {first} to" in str(world.damage())
 
 
-@pytest.mark.parametrize("bit", [0, 3, 30, 31, 50, 62, 63])
-@pytest.mark.parametrize("batch", [0, 1, -1])
-def test_a_wrong_base_offset_above_the_recovery_point_takes_one_partition_offline(
-    world: World, batch: int, bit: int
-) -> None:
-    world.fill(4)
-    other = world.store.create(OTHER, world.log.config, world.log.topic_id)  # type: ignore[arg-type]
-    write(other, [(b"k", b"v")], 0)
-    path = world.path()
-    position, _ = world.batches(path)[batch]
-    world.fs.content(path)[position + 7 - bit // 8] ^= 1 << bit % 8
-    world.crash()
-    assert (world.damage().path, world.damage().position) == (path, position)
-    assert OTHER in world.store.partitions
-
-
 @pytest.mark.parametrize("name", ["x.log", "12.log", "-0000000000000000001.log", "x.index"])
 def test_a_file_with_another_name_is_ignored(world: World, name: str) -> None:
     world.fill(4)
@@ -421,7 +418,7 @@ def test_an_offline_partition_keeps_its_recovery_point(world: World) -> None:
     world.fill(4)
     advance(world.store)
     good = bytes(world.fs.content(world.path()))
-    del world.fs.content(world.path())[-5:]
+    world.cut(world.path(), -5)
     world.crash()
     world.store.close()
     world.open()
@@ -463,14 +460,14 @@ def test_a_file_that_changed_after_a_clean_stop_is_recovered(world: World) -> No
     world.fs.content(world.path()).extend(b"garbage")
     world.open()
     assert world.values() == [0, 1, 2, 3]
-    assert any("files have changed" in report.what for report in world.store.reports)
+    assert any("files have changed" in what for what in world.reports())
     assert any(report.removed_bytes == 7 for report in world.store.reports)
 
 
 def test_a_file_shortened_after_a_clean_stop_is_refused(world: World) -> None:
     world.fill(4)
     world.store.close()
-    del world.fs.content(world.path())[-1:]
+    world.cut(world.path(), -1)
     world.open()
     assert world.damage().offset == 3
 
@@ -502,7 +499,7 @@ def test_a_lost_snapshot_is_read_from_the_log_again(world: World) -> None:
     world.open()
     assert write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0)) == 0
     assert world.log.log_end_offset == 1
-    assert any("producers read from the log" in report.what for report in world.store.reports)
+    assert any("producers read from the log" in what for what in world.reports())
 
 
 # --- interrupted file operations -----------------------------------------------------------------
@@ -560,17 +557,9 @@ def test_a_time_index_older_than_its_offset_index_is_not_used(world: World, clea
     advance(world.store)
     write(log, [(b"k", b"1" * 100)], 900)
     write(log, [(b"k", b"2" * 100)], 100)
-    path = world.path(-1, ".timeindex")
-    if clean:
-        world.store.close()
-    else:
-        advance(world.store)
-    entries = world.fs.content(path)
-    del entries[12:]
-    if clean:
-        world.open()
-    else:
-        world.crash()
+    world.store.close() if clean else advance(world.store)
+    world.cut(world.path(-1, ".timeindex"), 12)
+    world.crash()
     for at in (600, 100):
         write(world.log, [(b"k", b"3" * 100)], at)
     assert run_steps(world.log.find_timestamp(700)) == (1, 900)

@@ -100,11 +100,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 
 @pytest.fixture
 def folder(filled: Folder, tmp_path: Path) -> Folder:
+    """A copy of the folder as a process leaves it that was killed."""
     copy = Folder.__new__(Folder)
     copy.__dict__ = dict(filled.__dict__)
     copy.path = tmp_path / "data"
     copy.work = PartitionRepair(RealFileSystem(), str(copy.path), TP)
     shutil.copytree(filled.path, copy.path)
+    (copy.path / "clean-stop.json").unlink()
     return copy
 
 
@@ -112,10 +114,6 @@ def flip(path: Path, position: int, bit: int = 1) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= bit
     path.write_bytes(data)
-
-
-def unclean(folder: Folder) -> None:
-    (folder.path / "clean-stop.json").unlink()
 
 
 def test_an_undamaged_partition_has_no_damage(folder: Folder) -> None:
@@ -128,7 +126,6 @@ def test_an_undamaged_partition_has_no_damage(folder: Folder) -> None:
 def test_a_damaged_batch_is_cut_out_and_everything_behind_it_stays(
     folder: Folder, segment: int
 ) -> None:
-    unclean(folder)
     path = folder.segments()[segment]
     position, size, base = folder.batches(path)[1]
     damaged = bytearray(path.read_bytes()[position : position + size])
@@ -148,7 +145,6 @@ def test_a_damaged_batch_is_cut_out_and_everything_behind_it_stays(
 def test_a_hard_link_of_a_backup_keeps_what_is_behind_the_damage(
     folder: Folder, tmp_path: Path
 ) -> None:
-    unclean(folder)
     path = folder.segments()[1]
     position, _, _ = folder.batches(path)[1]
     flip(path, position + 70)
@@ -162,7 +158,6 @@ def test_a_hard_link_of_a_backup_keeps_what_is_behind_the_damage(
 def test_a_cut_end_below_the_recovery_point_is_given_up_and_no_offset_is_used_again(
     folder: Folder,
 ) -> None:
-    unclean(folder)
     path = folder.segments()[-1]
     position, _, base = folder.batches(path)[-1]
     with path.open("r+b") as file:
@@ -174,7 +169,6 @@ def test_a_cut_end_below_the_recovery_point_is_given_up_and_no_offset_is_used_ag
 
 
 def test_a_missing_segment_is_bridged(folder: Folder) -> None:
-    unclean(folder)
     segments = folder.segments()
     segments[2].unlink()
     found, lost = folder.repair()
@@ -184,7 +178,6 @@ def test_a_missing_segment_is_bridged(folder: Folder) -> None:
 
 
 def test_missing_first_segments_move_the_start_of_the_log(folder: Folder) -> None:
-    unclean(folder)
     segments = folder.segments()
     for path in segments[:2]:
         path.unlink()
@@ -198,7 +191,6 @@ def test_missing_first_segments_move_the_start_of_the_log(folder: Folder) -> Non
 def test_without_any_segment_the_log_continues_behind_its_last_known_offset(
     folder: Folder,
 ) -> None:
-    unclean(folder)
     for path in (folder.path / str(TP)).iterdir():
         if path.name != "partition.metadata":
             path.unlink()
@@ -209,20 +201,17 @@ def test_without_any_segment_the_log_continues_behind_its_last_known_offset(
 
 
 def test_the_replay_of_producers_does_not_begin_behind_the_damage(folder: Folder) -> None:
-    unclean(folder)
     path = folder.segments()[1]
     flip(path, folder.batches(path)[0][0] + 70)
     folder.repair()
     store = open_store(folder.path, folder.clock)
-    log = store.get(TP)
-    entry = log.producers.get(7)
+    entry = store.get(TP).producers.get(7)
     assert entry is not None
     assert entry.last_sequence == 3 * BATCHES - 1
     store.close()
 
 
 def test_a_base_offset_with_a_flipped_bit_loses_this_batch_only(folder: Folder) -> None:
-    unclean(folder)
     path = folder.segments()[1]
     for byte in (7, 6, 2, 0):
         position, _, base = folder.batches(path)[1]
@@ -235,7 +224,6 @@ def test_a_base_offset_with_a_flipped_bit_loses_this_batch_only(folder: Folder) 
 
 
 def test_foreign_bytes_between_two_batches_are_taken_out(folder: Folder) -> None:
-    unclean(folder)
     path = folder.segments()[1]
     for place in (0, 1):
         position = folder.batches(path)[place][0]
@@ -249,7 +237,6 @@ def test_foreign_bytes_between_two_batches_are_taken_out(folder: Folder) -> None
 
 def test_a_repair_that_a_crash_interrupted_is_completed_by_another_one(folder: Folder) -> None:
     """The rest has a segment of its own already, and the damaged one is not cut yet."""
-    unclean(folder)
     path = folder.segments()[1]
     position, _, base = folder.batches(path)[1]
     flip(path, position + 70)
@@ -264,7 +251,6 @@ def test_a_repair_that_a_crash_interrupted_is_completed_by_another_one(folder: F
 def test_a_crash_at_any_step_of_a_repair_loses_no_more(
     folder: Folder, tmp_path: Path, kind: str
 ) -> None:
-    unclean(folder)
     segments = folder.segments()
     if kind == "batch":
         flip(segments[2], folder.batches(segments[2])[1][0] + 70)
@@ -273,6 +259,7 @@ def test_a_crash_at_any_step_of_a_repair_loses_no_more(
     damaged = tmp_path / "damaged"
     shutil.copytree(folder.path, damaged)
     (damage,) = folder.work.survey().damage
+    damaged_span = range(damage.offset, damage.resume)
     calls = 0
     while True:
         shutil.rmtree(folder.path)
@@ -283,28 +270,24 @@ def test_a_crash_at_any_step_of_a_repair_loses_no_more(
             work.apply(found, damage)
         except CrashError:
             _, lost = folder.repair()
-            assert all(
-                each in range(damage.offset, damage.resume) for span in lost for each in span
-            )
+            assert all(each in damaged_span for span in lost for each in span)
         else:
             break
-        assert folder.open() == folder.without([range(damage.offset, damage.resume)])
+        assert folder.open() == folder.without([damaged_span])
         calls += 1
-    assert folder.open() == folder.without([range(damage.offset, damage.resume)])
+    assert folder.open() == folder.without([damaged_span])
     assert calls > 4
 
 
 def test_a_compacted_log_is_repaired_too(folder: Folder) -> None:
     """Its batches have gaps between them, which are not damage."""
-    unclean(folder)
     path = folder.segments()[1]
-    batches = folder.batches(path)
+    position, size, removed = folder.batches(path)[1]
     data = path.read_bytes()
-    removed = batches[1]
-    data = data[: removed[0]] + data[removed[0] + removed[1] :]
+    data = data[:position] + data[position + size :]
     path.write_bytes(data)
     (found,) = folder.work.survey().damage
-    assert (found.offset, found.resume) == (removed[2], removed[2] + 3)
+    assert (found.offset, found.resume) == (removed, removed + 3)
     checkpoint = folder.path / FIRST_DIRTY
     checkpoint.write_bytes(encode_checkpoint(FIRST_DIRTY, {TP: 0}))
     assert folder.work.survey().damage == []
@@ -314,17 +297,15 @@ def test_a_compacted_log_is_repaired_too(folder: Folder) -> None:
         flip(path, position + byte, bit)
         places = [(each.offset, each.resume) for each in folder.work.survey().damage]
         # The gap before the batch belongs to what is perhaps lost.
-        assert places == [(removed[2], base + 3)], (byte, bit)
+        assert places == [(removed, base + 3)], (byte, bit)
     _, lost = folder.repair()
-    gone = [*lost, range(removed[2], removed[2] + 3)]
-    assert folder.open() == folder.without(gone)
+    assert folder.open() == folder.without([*lost, range(removed, removed + 3)])
 
 
 def test_random_damage_loses_only_what_is_said_to_be_lost(folder: Folder, tmp_path: Path) -> None:
     """No record gets another offset, and the partition is online again after the repairs."""
     choice = random.Random(5)
     original = tmp_path / "original"
-    unclean(folder)
     shutil.copytree(folder.path, original)
     for number in range(rounds("REPAIRS", 40, 6000)):
         shutil.rmtree(folder.path)
