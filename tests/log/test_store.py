@@ -8,11 +8,13 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from tests.log.partition.one_partition import NOW, OnePartition
 from tests.support import effort
 from tests.support.crashfs import CrashingFileSystem
 from tests.support.faultyfs import CrashError, FaultyFileSystem
@@ -37,24 +39,20 @@ TOPIC_ID = UUID("0f4c5a1e-3d07-4d7c-8a47-7b1a2b3c4d5e")
 
 
 @pytest.fixture
-def fs() -> FaultyFileSystem:
-    return FaultyFileSystem()
-
-
-@pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
 @pytest.fixture
-def store(fs: FaultyFileSystem, clock: ManualClock) -> LogStore:
-    return open_store("/data", clock, fs)
+def one() -> OnePartition:
+    """A store on a simulated disk, in which no partition exists yet."""
+    return OnePartition()
 
 
-@pytest.fixture
-def log(store: LogStore) -> PartitionLog:
-    """An empty partition of the store."""
-    return open_log(store, {})
+def add(log: PartitionLog, *, sequence: int | None = None, sync: bool = True) -> int:
+    """Append a record, perhaps of a producer; return its offset."""
+    producer = (-1, -1, -1) if sequence is None else (1, 0, sequence)
+    return write(log, [(b"k", b"v")], NOW, producer=producer, sync=sync)
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -174,10 +172,9 @@ def test_thousands_of_partitions_open_fast_and_hold_no_files(
 ) -> None:
     store = open_store(tmp_path, clock)
     for number in range(1000):
-        store.create(TopicPartition("many", number), LogConfig(), TOPIC_ID)
-    for number in range(0, 1000, 20):
-        log = store.get(TopicPartition("many", number))
-        write(log, [(b"k", b"v")], clock.now_ms(), sync=False)
+        log = store.create(TopicPartition("many", number), LogConfig(), TOPIC_ID)
+        if number % 20 == 0:
+            add(log, sync=False)
     assert len(store.environment.pool) <= 512
     store.close()
     begin = time.perf_counter()
@@ -190,259 +187,223 @@ def test_thousands_of_partitions_open_fast_and_hold_no_files(
     store.close()
 
 
-def test_a_partition_is_created_once(store: LogStore) -> None:
-    store.create(TP, LogConfig(), TOPIC_ID)
+def test_a_partition_is_created_once(one: OnePartition) -> None:
+    one.log()
     with pytest.raises(StorageError, match="exists already"):
-        store.create(TP, LogConfig(), TOPIC_ID)
+        one.store.create(TP, LogConfig(), TOPIC_ID)
 
 
-def test_a_partition_that_does_not_fit_on_the_disk_leaves_nothing(
-    store: LogStore, fs: FaultyFileSystem
-) -> None:
-    fs.capacity = fs.used() + 10
+def test_a_partition_that_does_not_fit_on_the_disk_leaves_nothing(one: OnePartition) -> None:
+    one.fs.capacity = one.fs.used() + 10
     with pytest.raises(DiskFullError):
-        store.create(TP, LogConfig(), TOPIC_ID)
-    fs.clear_faults()
-    assert fs.folders("/data") == []
-    store.create(TP, LogConfig(), TOPIC_ID)
+        one.log()
+    one.fs.clear_faults()
+    assert one.fs.folders("/data") == []
+    one.log()
 
 
-def test_a_deleted_partition_is_removed_immediately_and_its_files_later(
-    store: LogStore, fs: FaultyFileSystem
-) -> None:
-    write(open_log(store, {}), [(b"k", b"v")], 0)
-    store.delete(TP)
+def test_a_deleted_partition_is_removed_immediately_and_its_files_later(one: OnePartition) -> None:
+    add(one.log())
+    one.store.delete(TP)
     with pytest.raises(KeyError):
-        store.get(TP)
+        one.store.get(TP)
     with pytest.raises(KeyError):
-        store.delete(TP)
-    (left,) = fs.folders("/data")
+        one.store.delete(TP)
+    (left,) = one.fs.folders("/data")
     assert left.startswith("t-0.")
     assert left.endswith("-delete")
-    again = open_log(store, {})
-    assert again.log_end_offset == 0
-    assert store.purge_deleted() == 1
-    assert fs.folders("/data") == ["t-0"]
+    assert one.log().log_end_offset == 0
+    assert one.store.purge_deleted() == 1
+    assert one.fs.folders("/data") == ["t-0"]
 
 
-def test_a_deletion_that_was_interrupted_is_finished_after_the_start(
-    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
-) -> None:
-    write(open_log(store, {}), [(b"k", b"v")], 0)
-    store.delete(TP)
-    fs.kill()
-    store = open_store("/data", clock, fs)
-    assert not store.partitions
-    store.purge_deleted()
-    assert fs.folders("/data") == []
+def test_a_deletion_that_was_interrupted_is_finished_after_the_start(one: OnePartition) -> None:
+    add(one.log())
+    one.store.delete(TP)
+    one.kill()
+    assert not one.store.partitions
+    one.store.purge_deleted()
+    assert one.fs.folders("/data") == []
 
 
-def test_files_of_removed_segments_are_deleted_after_the_delay(
-    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
-) -> None:
-    log = open_log(store, {"internal.segment.bytes": "100", "file.delete.delay.ms": "500"})
-    for _ in range(3):
-        write(log, [(b"k", b"v" * 20)], 0)
-    log.delete_records_before(2)
-    assert store.purge_deleted() == 0
-    clock.advance(500)
-    assert store.purge_deleted() > 0
-    assert not any(name.endswith(".deleted") for name in fs.files("/data/t-0"))
+def test_a_missing_folder_is_reported_after_a_clean_stop(one: OnePartition) -> None:
+    add(one.log())
+    one.store.close()
+    one.fs.remove_tree("/data/t-0")
+    one.open()
+    assert "missing" in str(one.store.offline[TP])
+    one.store.delete(TP)
+    assert not one.store.offline
 
 
-def test_a_missing_folder_is_reported_after_a_clean_stop(
-    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
-) -> None:
-    write(open_log(store, {}), [(b"k", b"v")], 0)
-    store.close()
-    fs.remove_tree("/data/t-0")
-    store = open_store("/data", clock, fs)
-    assert "missing" in str(store.offline[TP])
-    store.delete(TP)
-    assert not store.offline
+def test_a_partition_that_is_deleted_during_its_sync_keeps_no_file_open(one: OnePartition) -> None:
+    log = one.log()
+    add(log, sync=False)
+    pool = one.store.environment.pool
+    pool.pin(log.chain.active.file)
+    one.store.delete(TP)
+    pool.unpin(log.chain.active.file)
+    one.store.purge_deleted()
+    assert one.fs.open_handles == 0
+    one.store.close()
 
 
 # --- checkpoints ---------------------------------------------------------------------------------
 
 
-def test_checkpoints_are_written_where_something_changed(
-    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
-) -> None:
-    write(log, [(b"k", b"v")], 0)
-    advance(store)
+def test_checkpoints_are_written_where_something_changed(one: OnePartition) -> None:
+    add(one.log())
+    advance(one.store)
     name = "/data/recovery-point-offset-checkpoint"
-    assert fs.read_bytes(name).startswith(b"1\n1\nt 0 1\n")
-    fs.fail("create", times=-1)
-    store.checkpoint()  # writes nothing
-    fs.clear_faults()
+    assert one.fs.read_bytes(name).startswith(b"1\n1\nt 0 1\n")
+    one.fs.fail("create", times=-1)
+    one.store.checkpoint()  # writes nothing
+    one.fs.clear_faults()
 
 
-def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(
-    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
-) -> None:
-    write(log, [(b"k", b"v")], 0)
-    advance(store)
-    write(log, [(b"k", b"v")], 0)
-    fs.capacity = fs.used()
-    store.checkpoint()  # the partition is busy: its turn comes when it is idle
+def test_a_checkpoint_on_a_full_disk_keeps_the_old_one(one: OnePartition) -> None:
+    log = one.log()
+    add(log)
+    advance(one.store)
+    add(log)
+    one.fs.capacity = one.fs.used()
+    one.store.checkpoint()  # the partition is busy: its turn comes when it is idle
     with pytest.raises(DiskFullError):
-        store.checkpoint()
+        one.store.checkpoint()
     assert log.recovery_point == 1
-    fs.clear_faults()
-    for _ in range(2):
-        store.checkpoint()
+    one.fs.clear_faults()
+    advance(one.store)
     assert log.recovery_point == 2
 
 
-def test_a_stop_on_a_full_disk_is_not_clean(
-    store: LogStore, fs: FaultyFileSystem, clock: ManualClock
-) -> None:
-    write(open_log(store, {}), [(b"k", b"v")], 0)
-    fs.capacity = fs.used()
+def test_a_stop_on_a_full_disk_is_not_clean(one: OnePartition) -> None:
+    add(one.log())
+    one.fs.capacity = one.fs.used()
     with pytest.raises(DiskFullError):
-        store.close()
-    fs.clear_faults()
-    assert not fs.exists("/data/clean-stop.json")
-    store = open_store("/data", clock, fs)
-    assert len(read_records(open_log(store, {}))) == 1
+        one.store.close()
+    one.fs.clear_faults()
+    assert not one.fs.exists("/data/clean-stop.json")
+    one.open()
+    assert len(read_records(one.log())) == 1
 
 
-def test_old_producer_snapshots_are_removed(
-    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
-) -> None:
+# --- snapshots of producers ----------------------------------------------------------------------
+
+
+def test_old_producer_snapshots_are_removed(one: OnePartition) -> None:
     for sequence in range(8):
-        write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
-        advance(store)
-    store.checkpoint()  # they go once the one that replaces them is synced
-    snapshots = [name for name in fs.files("/data/t-0") if name.endswith(".snapshot")]
+        add(one.log(), sequence=sequence)
+        advance(one.store)
+    one.store.checkpoint()  # they go once the one that replaces them is synced
+    snapshots = [name for name in one.fs.files("/data/t-0") if name.endswith(".snapshot")]
     assert len(snapshots) == 2
 
 
-def _only_in_snapshots(fs: FaultyFileSystem, clock: ManualClock) -> tuple[LogStore, PartitionLog]:
-    """Return a log whose only record of a producer is in snapshots: its batches were deleted."""
-    now = clock.now_ms()
-    store = open_store("/data", clock, fs)
-    log = open_log(store, {})
-    write(log, [(b"k", b"v")], now, producer=(1, 0, 0))
-    log.roll(now)
-    write(log, [(b"k", b"v")], now)
-    for _ in range(3):
-        store.checkpoint()
-    log.delete_records_before(1)
-    return store, log
+class OnlyInSnapshots(OnePartition):
+    """A log whose only record of a producer is in snapshots: its batches were deleted."""
 
+    def __init__(self, fs: FaultyFileSystem) -> None:
+        super().__init__(fs)
+        log = self.log()
+        add(log, sequence=0)
+        log.roll(NOW)
+        add(log)
+        for _ in range(3):
+            self.store.checkpoint()
+        log.delete_records_before(1)
 
-def _assert_known(fs: FaultyFileSystem, clock: ManualClock) -> None:
-    """Assert that a batch which the producer sends again is a duplicate."""
-    log = open_log(open_store("/data", clock, fs), {})
-    assert write(log, [(b"k", b"v")], clock.now_ms(), producer=(1, 0, 0)) == 0
+    def check(self) -> None:
+        """Start again, and check that a batch which the producer sends again is a duplicate."""
+        self.open()
+        assert add(self.log(), sequence=0) == 0
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["a journal", "as POSIX"])
-def test_a_power_cut_keeps_a_snapshot_of_producers_with_deleted_records(
-    ordered: bool,
-) -> None:
+def test_a_power_cut_keeps_a_snapshot_of_producers_with_deleted_records(ordered: bool) -> None:
     for seed in range(20):
-        clock, fs = ManualClock(), FaultyFileSystem()
+        fs = FaultyFileSystem()
         fs.ordered = ordered
-        store, log = _only_in_snapshots(fs, clock)
+        one = OnlyInSnapshots(fs)
         for _ in range(seed % 4 + 1):
-            write(log, [(b"k", b"v")], clock.now_ms())
-            advance(store)
+            add(one.log())
+            advance(one.store)
         fs.power_cut(random.Random(seed))
-        _assert_known(fs, clock)
+        one.check()
 
 
 @pytest.mark.parametrize("event", ["stop", "roll", "recovery"])
 def test_a_power_cut_keeps_a_snapshot_of_an_idle_log(event: str) -> None:
     for seed in range(40):
-        clock, fs = ManualClock(), CrashingFileSystem()
-        now = clock.now_ms()
-        store, log = _only_in_snapshots(fs, clock)
-        write(log, [(b"k", b"v")], now)
+        fs = CrashingFileSystem()
+        one = OnlyInSnapshots(fs)
+        add(one.log())
         for _ in range(3):
-            store.checkpoint()
+            one.store.checkpoint()
         if event == "stop":
-            store.close()
+            one.store.close()
         elif event == "roll":
-            log.roll(now)
-            store.checkpoint()
+            one.log().roll(NOW)
+            one.store.checkpoint()
         else:
             fs.kill()
             fs.arm(seed)
             with contextlib.suppress(CrashError):
-                open_log(open_store("/data", clock, fs), {})
+                one.open()
             fs.arm(None)
         fs.power_cut(random.Random(seed))
-        _assert_known(fs, clock)
+        one.check()
 
 
 def test_a_snapshot_stays_until_a_newer_recovery_point_is_on_disk() -> None:
-    clock, fs = ManualClock(), FaultyFileSystem()
-    store, log = _only_in_snapshots(fs, clock)
-    store.checkpoint()
-    fs.fail("write", errno.ENOSPC, path="recovery-point", times=-1)
+    one = OnlyInSnapshots(FaultyFileSystem())
+    one.store.checkpoint()
+    one.fs.fail("write", errno.ENOSPC, path="recovery-point", times=-1)
     failed = 0
     for _ in range(4):
-        write(log, [(b"k", b"v")], clock.now_ms())
+        add(one.log())
         for _ in range(2):
             try:
-                store.checkpoint()
+                one.store.checkpoint()
             except DiskFullError:
                 failed += 1
     assert failed > 2
-    fs.clear_faults()
-    fs.kill()
-    _assert_known(fs, clock)
+    one.fs.clear_faults()
+    one.fs.kill()
+    one.check()
 
 
-def test_snapshots_are_synced_where_checkpoints_are_written(
-    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
-) -> None:
-    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
-    syncs = fs.syncs
+def test_snapshots_are_synced_where_checkpoints_are_written(one: OnePartition) -> None:
+    log = one.log()
+    add(log, sequence=0)
+    syncs = one.fs.syncs
     for _ in range(3):
         log.advance_recovery_point()
-    assert (log.recovery_point, fs.syncs) == (1, syncs)
-    fs.fail("sync", path=".snapshot")
+    assert (log.recovery_point, one.fs.syncs) == (1, syncs)
+    one.fs.fail("sync", path=".snapshot")
     with pytest.raises(SyncFailedError):
-        store.checkpoint_writes()()
+        one.store.checkpoint_writes()()
 
 
-def test_a_topic_can_be_deleted_before_its_snapshot_is_synced(
-    store: LogStore, log: PartitionLog
-) -> None:
-    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
+def writes_with_a_snapshot(one: OnePartition) -> Callable[[], None]:
+    """Return the work of a checkpoint that syncs the snapshot at offset 1."""
+    log = one.log()
+    add(log, sequence=0)
     for _ in range(2):
         log.advance_recovery_point()
-    writes = store.checkpoint_writes()
-    store.delete(TP)
+    return one.store.checkpoint_writes()
+
+
+def test_a_topic_can_be_deleted_before_its_snapshot_is_synced(one: OnePartition) -> None:
+    writes = writes_with_a_snapshot(one)
+    one.store.delete(TP)
     writes()
 
 
-def test_a_snapshot_can_be_removed_before_a_slow_thread_syncs_it(
-    store: LogStore, log: PartitionLog, fs: FaultyFileSystem
-) -> None:
-    write(log, [(b"k", b"v")], 0, producer=(1, 0, 0))
-    for _ in range(2):
-        log.advance_recovery_point()
-    slow = store.checkpoint_writes()
+def test_a_snapshot_can_be_removed_before_a_slow_thread_syncs_it(one: OnePartition) -> None:
+    slow = writes_with_a_snapshot(one)
     for sequence in range(1, 4):
-        write(log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
+        add(one.log(), sequence=sequence)
         for _ in range(3):
-            store.checkpoint()
-    assert not fs.exists(snapshot_path(log.chain.folder, 1))
+            one.store.checkpoint()
+    assert not one.fs.exists(snapshot_path(one.log().chain.folder, 1))
     slow()
-
-
-def test_a_partition_that_is_deleted_during_its_sync_keeps_no_file_open(
-    store: LogStore, log: PartitionLog, fs: FaultyFileSystem, clock: ManualClock
-) -> None:
-    write(log, [(b"k", b"v")], clock.now_ms(), sync=False)
-    pool = store.environment.pool
-    pool.pin(log.chain.active.file)
-    store.delete(TP)
-    pool.unpin(log.chain.active.file)
-    store.purge_deleted()
-    assert fs.open_handles == 0
-    store.close()

@@ -16,8 +16,8 @@ HOUR = 3_600_000
 class OnePartition:
     """A partition on a file system that fails on demand."""
 
-    def __init__(self) -> None:
-        self.fs = FaultyFileSystem()
+    def __init__(self, fs: FaultyFileSystem | None = None) -> None:
+        self.fs = fs or FaultyFileSystem()
         self.clock = ManualClock(NOW)
         self.open()
 

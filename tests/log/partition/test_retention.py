@@ -89,9 +89,10 @@ def test_an_expired_active_segment_is_rolled_so_that_an_idle_partition_becomes_e
 
 
 def test_a_record_from_the_future_keeps_its_segment_and_those_behind(partition: Retained) -> None:
-    configs = {"retention_ms": "5000", "message_timestamp_after_max_ms": str(100 * DAY)}
-    write(partition.log(**configs), [(b"k", bytes(200))], NOW + 50 * DAY)
-    partition.written(5, **configs)
+    log = partition.log(retention_ms="5000", message_timestamp_after_max_ms=str(100 * DAY))
+    write(log, [(b"k", bytes(200))], NOW + 50 * DAY)
+    for _ in range(5):
+        partition.write(size=100)
     partition.clock.advance(DAY)
     assert partition.retain() == []
 
