@@ -12,11 +12,17 @@ from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.errors import SyncFailedError, TooManyOpenFilesError
 
 
-def test_no_more_handles_than_the_limit_are_open(fs: FaultyFileSystem) -> None:
-    pool = HandlePool(fs, 4)
-    files = [new_file(pool, str(number)) for number in range(20)]
+def dirty_files(pool: HandlePool, count: int) -> list[LogFile]:
+    """Create files with three bytes each that are not synced."""
+    files = [new_file(pool, str(number)) for number in range(count)]
     for file in files:
         file.append(b"abc")
+    return files
+
+
+def test_no_more_handles_than_the_limit_are_open(fs: FaultyFileSystem) -> None:
+    pool = HandlePool(fs, 4)
+    files = dirty_files(pool, 20)
     assert len(pool) == fs.open_handles == 4
     assert [file.pread(3, 0) for file in files] == [b"abc"] * 20
     pool.close_all()
@@ -27,8 +33,7 @@ def test_a_file_in_use_is_not_closed(fs: FaultyFileSystem) -> None:
     pool = HandlePool(fs, 4)
     used = new_file(pool, "used")
     raw = pool.pin(used)
-    for number in range(10):
-        new_file(pool, str(number)).append(b"x")
+    dirty_files(pool, 10)
     assert pool.pin(used) is raw
 
 
@@ -37,8 +42,7 @@ def test_unsynced_bytes_are_synced_before_their_handle_is_closed(fs: FaultyFileS
     first = new_file(pool, "first")
     first.append(b"precious")
     before = fs.syncs
-    for number in range(8):
-        new_file(pool, str(number)).append(b"x")
+    dirty_files(pool, 8)
     assert fs.syncs > before
     assert not first.dirty
 
@@ -54,35 +58,29 @@ class Crowded:
     def count(self) -> None:
         self.calls += 1
 
-    def dirty_files(self, count: int) -> list[LogFile]:
-        files = [new_file(self.pool, str(number)) for number in range(count)]
-        for file in files:
-            file.append(b"abc")
-        return files
-
 
 def test_no_caller_waits_for_a_sync_while_another_thread_makes_space(fs: FaultyFileSystem) -> None:
     crowded = Crowded(fs)
-    files = crowded.dirty_files(10)
+    files = dirty_files(crowded.pool, 10)
     assert (fs.syncs, crowded.calls, len(crowded.pool)) == (0, 1, 10)
     crowded.pool.relieve()
     assert (fs.syncs, len(crowded.pool)) == (3, 7)
     assert [file.dirty for file in files] == [False] * 3 + [True] * 7
-    crowded.dirty_files(2)
+    dirty_files(crowded.pool, 2)
     assert crowded.calls == 2
     assert [file.pread(3, 0) for file in files[2:]] == [b"abc"] * 8
 
 
 def test_the_limit_is_exceeded_by_a_quarter_at_most(fs: FaultyFileSystem) -> None:
     crowded = Crowded(fs)
-    crowded.dirty_files(30)
+    dirty_files(crowded.pool, 30)
     assert len(crowded.pool) == fs.open_handles == 10
     assert fs.syncs > 0
 
 
 def test_a_file_in_use_or_written_meanwhile_stays_open(fs: FaultyFileSystem) -> None:
     crowded = Crowded(fs)
-    files = crowded.dirty_files(10)
+    files = dirty_files(crowded.pool, 10)
     raw = crowded.pool.pin(files[0])
     crowded.pool.relieve()
     assert files[0].dirty
@@ -92,7 +90,7 @@ def test_a_file_in_use_or_written_meanwhile_stays_open(fs: FaultyFileSystem) -> 
 
 def test_a_failed_sync_of_crowded_files_is_reported(fs: FaultyFileSystem) -> None:
     crowded = Crowded(fs)
-    files = crowded.dirty_files(10)
+    files = dirty_files(crowded.pool, 10)
     reported: list[SyncFailedError] = []
     crowded.pool.on_sync_failure = reported.append
     fs.fail("sync")
@@ -135,9 +133,7 @@ def test_a_file_is_opened_after_others_were_closed_if_the_system_allows_no_more(
     fs: FaultyFileSystem, code: int
 ) -> None:
     pool = HandlePool(fs, 100)
-    files = [new_file(pool, str(number)) for number in range(20)]
-    for file in files:
-        file.append(b"abc")
+    files = dirty_files(pool, 20)
     for file in files[:-1]:
         file.datasync()
     fs.fail("open", code)

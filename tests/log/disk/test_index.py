@@ -146,26 +146,24 @@ def test_only_entries_up_to_an_offset_are_kept() -> None:
     assert find_time_end(times, 4) == 12
 
 
-def test_mapped_files_are_bounded() -> None:
-    fs = FaultyFileSystem()
-    fs.makedirs("/d")
-    maps = MapCache(fs, limit=3)
+def map_ten_files(fs: FaultyFileSystem, maps: MapCache) -> None:
     for number in range(10):
         fs.write_bytes(f"/d/{number}", b"%d" % number)
         assert maps.get(f"/d/{number}") == b"%d" % number
+
+
+def test_mapped_files_are_bounded(fs: FaultyFileSystem) -> None:
+    maps = MapCache(fs, limit=3)
+    map_ten_files(fs, maps)
     assert len(maps) == 3
     fs.write_bytes("/d/9", b"new")
     maps.drop("/d/9")
     assert maps.get("/d/9") == b"new"
 
 
-def test_maps_are_dropped_if_the_system_allows_no_more_open_files() -> None:
-    fs = FaultyFileSystem()
-    fs.makedirs("/d")
+def test_maps_are_dropped_if_the_system_allows_no_more_open_files(fs: FaultyFileSystem) -> None:
     maps = MapCache(fs)
-    for number in range(10):
-        fs.write_bytes(f"/d/{number}", b"%d" % number)
-        maps.get(f"/d/{number}")
+    map_ten_files(fs, maps)
     fs.write_bytes("/d/last", b"last")
     fs.fail("read", errno.EMFILE)
     assert maps.get("/d/last") == b"last"

@@ -304,25 +304,18 @@ def test_neither_a_stop_nor_the_start_after_a_crash_leaves_space(clean: bool, fo
 
 
 @pytest.mark.disk
-def test_a_closed_segment_has_no_space(store: LogStore) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["its own", "of a process before"])
+def test_a_closed_segment_has_no_space(store: LogStore, is_known: bool) -> None:
     log = open_log(store, {})
     grow(log)
+    if not is_known:
+        store.environment.preallocation.forget(log.segments[-1])
+    assert allocated(log) > MIB
     log.roll(0)
     grow(log)
     assert allocated(log, 0) < MIB
     assert 0 < allocated(log) < MIB  # it is expected to become as large as the one before
     assert len(read_bytes(log)) == log.size_bytes
-
-
-@pytest.mark.disk
-def test_a_closed_segment_has_no_space_of_a_process_before(store: LogStore) -> None:
-    log = open_log(store, {})
-    grow(log)
-    store.environment.preallocation.forget(log.segments[-1])  # as after a start
-    assert allocated(log) > MIB
-    log.roll(0)
-    log.flush()
-    assert allocated(log, 0) < MIB
 
 
 @pytest.mark.disk

@@ -116,10 +116,11 @@ def flip(path: Path, position: int, bit: int = 1) -> None:
     path.write_bytes(data)
 
 
-def test_an_undamaged_partition_has_no_damage(folder: Folder) -> None:
-    found = folder.work.survey()
-    assert (found.damage, found.start, found.end) == ([], 0, folder.end)
-    assert found.batches == BATCHES
+def test_an_undamaged_partition_has_no_damage(filled: Folder, folder: Folder) -> None:
+    for stopped in (filled, folder):
+        found = stopped.work.survey()
+        assert (found.damage, found.start, found.end) == ([], 0, stopped.end)
+        assert found.batches == BATCHES
 
 
 @pytest.mark.parametrize("segment", [0, 2, -1])
