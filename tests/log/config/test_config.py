@@ -168,10 +168,6 @@ def test_lags_in_conflict_are_refused() -> None:
         parse_config({"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"})
 
 
-def test_tests_can_use_tiny_segments() -> None:
-    assert parse_config({"internal.segment.bytes": "100"}).segment_bytes == 100
-
-
 def test_compacted_segments_roll_within_the_longest_lag() -> None:
     overrides = {"max.compaction.lag.ms": "5000", "segment.ms": "9000"}
     assert parse_config(overrides).max_segment_ms == 9000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -67,13 +67,19 @@ def batch(body: bytes | bytearray, count: int, codec: int = 0) -> bytearray:
     return batch_around(body, count, attributes=codec, at=NOW)
 
 
-def changed(position: int, layout: str, *values: int) -> bytearray:
+def changed(
+    position: int, layout: str, *values: int, records: Sequence[NewRecord] = THREE
+) -> bytearray:
     """Return a valid batch with other values in its header, and the CRC for them."""
-    out = encode_batch(THREE, timestamp_ms=NOW)
+    out = encode_batch(records, timestamp_ms=NOW)
     struct.pack_into(layout, out, position, *values)
     if position >= 21:
-        struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+        renew_crc(out)
     return out
+
+
+def renew_crc(sent: bytearray) -> None:
+    struct.pack_into(">I", sent, 17, crc32c(memoryview(sent)[21:]))
 
 
 def with_deltas(*deltas: int) -> bytes:
@@ -106,7 +112,7 @@ def test_the_short_check_accepts_nothing_that_the_long_one_refuses(data: st.Data
     sent = bytearray(data.draw(st.sampled_from([ORDINARY[0], ORDINARY[2], ORDINARY[3]])))
     for _ in range(data.draw(st.integers(1, 3))):
         sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
-    struct.pack_into(">I", sent, 17, crc32c(memoryview(sent)[21:]))
+    renew_crc(sent)
     compact = data.draw(st.sampled_from(["compact", "delete"]))
     with suppress(TidemillError):
         check(sent, cleanup_policy=compact)
@@ -114,7 +120,7 @@ def test_the_short_check_accepts_nothing_that_the_long_one_refuses(data: st.Data
 
 # --- headers -------------------------------------------------------------------------------------
 
-COUNT, LAST_DELTA, ATTRIBUTES = 57, 23, 21
+COUNT, LAST_DELTA, ATTRIBUTES, MAX_TIMESTAMP = 57, 23, 21, 35
 HEADERS: list[tuple[str, bytes | bytearray, type[TidemillError]]] = [
     ("nothing", b"", CorruptBatchError),
     ("a part of a header", encode_batch(THREE, timestamp_ms=NOW)[:60], CorruptBatchError),
@@ -334,20 +340,14 @@ def test_every_record_with_a_wrong_time_is_named() -> None:
 
 def test_the_header_can_not_hide_a_timestamp() -> None:
     records = [NewRecord(b"k", b"v", (), at) for at in (NOW, NOW + 10_000_000)]
-    sent = encode_batch(records, timestamp_ms=NOW)
-    struct.pack_into(">q", sent, 35, NOW)  # the largest timestamp
-    struct.pack_into(">I", sent, 17, crc32c(memoryview(sent)[21:]))
     with pytest.raises(InvalidTimestampError, match="record 1"):
-        check(sent)
+        check(changed(MAX_TIMESTAMP, ">q", NOW, records=records))
 
 
 @pytest.mark.parametrize("claimed", [-1, 0, NOW + 50, 2**62, -(2**63)])
 def test_the_largest_timestamp_is_stored_as_it_is_in_the_records(claimed: int) -> None:
     records = [NewRecord(b"k", b"v", (), at) for at in (NOW, NOW + 7, NOW + 3)]
-    sent = encode_batch(records, timestamp_ms=NOW)
-    struct.pack_into(">q", sent, 35, claimed)
-    struct.pack_into(">I", sent, 17, crc32c(memoryview(sent)[21:]))
-    (header,) = check(sent).headers
+    (header,) = check(changed(MAX_TIMESTAMP, ">q", claimed, records=records)).headers
     assert header.max_timestamp == NOW + 7
 
 
@@ -389,7 +389,7 @@ def test_changed_batches_are_refused_or_readable(
             first, last = (0, HEADER_SIZE - 1) if kind == "header" else (0, len(sent) - 1)
             sent[data.draw(st.integers(first, last))] = data.draw(st.integers(0, 255))
     struct.pack_into(">i", sent, 8, len(sent) - 12)
-    struct.pack_into(">I", sent, 17, crc32c(memoryview(sent)[21:]))
+    renew_crc(sent)
     try:
         checked = check(sent, message_timestamp_after_max_ms=str(2**62))
     except TidemillError:

@@ -35,18 +35,6 @@ def setup() -> TxnLog:
 # --- the last stable offset ----------------------------------------------------------------------
 
 
-def test_an_ended_transaction_holds_the_stable_offset_until_its_marker_is_synced(
-    setup: TxnLog,
-) -> None:
-    setup.write(1)
-    setup.log.flush()
-    assert setup.log.last_stable_offset == 0
-    setup.end(1, commit=True)
-    assert (setup.log.last_stable_offset, setup.log.open_transactions()) == (0, [])
-    setup.log.flush()
-    assert setup.log.last_stable_offset == 2
-
-
 def test_the_oldest_of_many_open_transactions_is_found_at_once() -> None:
     unstable = UnstableTransactions()
     for producer in range(10_000):
@@ -60,20 +48,6 @@ def test_the_oldest_of_many_open_transactions_is_found_at_once() -> None:
     assert unstable.first_offset() == 0
     unstable.settle(20_001)
     assert unstable.first_offset() == -1
-
-
-def test_deleted_records_of_an_open_transaction_do_not_hold_the_stable_offset_below_the_start(
-    setup: TxnLog,
-) -> None:
-    setup.write(1)
-    setup.write(2)
-    setup.log.flush()
-    setup.log.delete_records_before(1)
-    assert setup.log.last_stable_offset == 1
-    setup.end(1, commit=False)
-    setup.end(2, commit=True)
-    setup.log.flush()
-    assert setup.log.last_stable_offset == setup.log.high_watermark == 4
 
 
 def test_retention_stops_at_the_last_stable_offset() -> None:
@@ -103,14 +77,6 @@ def test_a_producer_with_an_open_transaction_can_not_write_outside_of_it(setup: 
     setup.log.append(setup.batch(1, 1, transactional=False), now_ms=setup.clock.now_ms())
 
 
-def test_a_repeated_batch_opens_no_transaction(setup: TxnLog) -> None:
-    first = setup.write(1)
-    setup.end(1, commit=True)
-    again = setup.write(1)
-    assert (again.duplicate, again.first_offset) == (True, first.first_offset)
-    assert setup.log.open_transactions() == []
-
-
 def test_a_batch_that_the_broker_built_needs_no_sequence(setup: TxnLog) -> None:
     batch = setup.batch(1, -1)
     setup.log.append(batch, now_ms=0, from_client=False)
@@ -119,15 +85,6 @@ def test_a_batch_that_the_broker_built_needs_no_sequence(setup: TxnLog) -> None:
     setup.end(1, commit=True, epoch=3)
     with pytest.raises(InvalidProducerEpochError):
         setup.log.append(setup.batch(1, -1), now_ms=0, from_client=False)
-
-
-def test_a_marker_without_a_transaction_is_not_appended(setup: TxnLog) -> None:
-    assert setup.end(1, commit=True) is None
-    setup.write(1)
-    assert setup.end(1, commit=True) is not None
-    assert setup.end(1, commit=True) is None
-    assert setup.end(2, commit=False) is None
-    assert setup.log.log_end_offset == 2
 
 
 def test_a_marker_with_an_older_epoch_is_refused(setup: TxnLog) -> None:
@@ -215,15 +172,6 @@ def test_power_cut_keeps_the_index_below_the_recovery_point(
     setup.fs.power_cut(rng)
     setup.open()
     assert aborted(setup) == wanted
-
-
-def test_a_synced_marker_has_its_index_entry_on_the_disk(setup: TxnLog) -> None:
-    for producer in (1, 2):
-        abort(setup, producer)
-        folder = setup.fs._folder(f"/data/{TP}")
-        name = INDEX.rpartition("/")[2]
-        assert folder.durable[name] is setup.fs._file(INDEX)
-        assert len(setup.fs._file(INDEX).durable) == producer * ENTRY_SIZE
 
 
 def put_without_memory(*_: object) -> None:
