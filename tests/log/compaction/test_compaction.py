@@ -626,9 +626,7 @@ CALLS = _calls_of_a_run()
 
 @pytest.mark.parametrize("call", range(CALLS + 1))
 @pytest.mark.parametrize(
-    "cut",
-    [None, 1, *in_nightly_runs(2, 3)],
-    ids=lambda cut: f"cut {cut}" if cut else "killed",
+    "cut", [None, 1, *in_nightly_runs(2, 3)], ids=lambda cut: f"cut {cut}" if cut else "killed"
 )
 def test_a_crash_at_any_call_loses_nothing(place: Place, call: int, cut: int | None) -> None:
     before = _history(place)

@@ -154,10 +154,7 @@ def test_unsupported_configs_accept_only_their_default(name: str, value: str) ->
     ],
 )
 def test_an_unknown_name_gets_a_suggestion(name: str, hint: str) -> None:
-    for refused in (
-        lambda: parse_config({name: "1"}),
-        lambda: definition(name),
-    ):
+    for refused in (lambda: parse_config({name: "1"}), lambda: definition(name)):
         with pytest.raises(InvalidConfigError, match="unknown topic config") as caught:
             refused()
         assert caught.value.hint == hint
@@ -200,11 +197,7 @@ def test_broker_names_are_converted_to_topic_names_and_units() -> None:
 
 
 def test_the_synonym_with_the_highest_priority_counts() -> None:
-    three = {
-        "log.retention.hours": "1",
-        "log.retention.minutes": "2",
-        "log.retention.ms": "3",
-    }
+    three = {"log.retention.hours": "1", "log.retention.minutes": "2", "log.retention.ms": "3"}
     assert topic_defaults(three) == {"retention.ms": "3"}
     assert topic_defaults({**three, "retention.ms": "4"}) == {"retention.ms": "4"}
     del three["log.retention.ms"]

@@ -24,12 +24,7 @@ from tidemill.log.format.records import (
     encode_record,
     scan_records,
 )
-from tidemill.log.format.walk import (
-    PAUSE_AFTER,
-    PAUSE_AFTER_HEADERS,
-    Walked,
-    walk_records,
-)
+from tidemill.log.format.walk import PAUSE_AFTER, PAUSE_AFTER_HEADERS, Walked, walk_records
 from tidemill.log.steps import run_steps
 
 PLAIN: Headers = ()

@@ -9,22 +9,11 @@ from uuid import UUID
 import pytest
 
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
-from tests.support.journaled import (
-    commit,
-    make_durable,
-    open_journaled,
-    store_segments,
-    witness,
-)
+from tests.support.journaled import commit, make_durable, open_journaled, store_segments, witness
 from tests.support.logs import read_records, write
 from tidemill.clock import ManualClock
 from tidemill.log.config.parse import parse_config
-from tidemill.log.errors import (
-    CorruptLogError,
-    JournalRestoreError,
-    StorageError,
-    SyncFailedError,
-)
+from tidemill.log.errors import CorruptLogError, JournalRestoreError, StorageError, SyncFailedError
 from tidemill.log.format.batch import iter_headers
 from tidemill.log.journal.checkpoint import CHECKPOINT, decode_journal_checkpoint
 from tidemill.log.journal.entry import BLOCK
@@ -336,9 +325,7 @@ def test_a_failed_sync_of_the_journal_stops_all_syncs() -> None:
         world.log().flush()
 
 
-def test_what_only_the_page_cache_has_is_written_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_only_the_page_cache_has_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failed sync the kernel can take pages for clean that the disk does not have."""
     world = World()
     world.append(0, A)
@@ -569,11 +556,7 @@ def test_the_promised_end_of_an_offline_partition_survives_a_clean_stop(
 
 
 def write_without_journal(
-    world: World,
-    *values: bytes,
-    roll: bool = False,
-    clean: bool = False,
-    checkpoint: bool = False,
+    world: World, *values: bytes, roll: bool = False, clean: bool = False, checkpoint: bool = False
 ) -> None:
     """Open the folder as a version without the journal does, append, and kill that process."""
     world.hide_journal()

@@ -66,8 +66,7 @@ def test_special_storage_errors_are_raised_as_storage_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [InvalidRecordError, BatchTooLargeError, InvalidTxnStateError, OutOfOrderSequenceError],
+    "kind", [InvalidRecordError, BatchTooLargeError, InvalidTxnStateError, OutOfOrderSequenceError]
 )
 def test_a_permanent_refusal_does_not_block_later_batches(kind: type[TidemillError]) -> None:
     assert not _refused(0, kind("never"))

@@ -92,14 +92,6 @@ def world() -> World:
 # --- repaired ------------------------------------------------------------------------------------
 
 
-def test_nothing_is_lost_by_a_kill(world: World) -> None:
-    world.fill(30, sync=False)
-    world.crash()
-    assert world.values() == list(range(30))
-    assert world.store.reports == []
-    assert world.log.high_watermark == 30
-
-
 def test_a_torn_tail_is_cut_and_reported(world: World) -> None:
     world.fill(3)
     path = world.path()
@@ -119,16 +111,6 @@ def test_a_tail_of_zeros_is_cut(world: World) -> None:
     world.crash()
     assert world.values() == [0, 1, 2]
     assert world.store.reports[0].removed_bytes == 5000
-
-
-def test_after_a_cut_the_offsets_are_used_again(world: World) -> None:
-    world.fill(3)
-    world.cut(world.path(), -5)
-    world.crash()
-    world.fill(2)
-    assert world.values() == [0, 1, 2, 3]
-    world.crash()
-    assert world.values() == [0, 1, 2, 3]
 
 
 def test_a_rolled_segment_whose_successor_is_torn_becomes_active_again(world: World) -> None:
@@ -481,15 +463,6 @@ def test_a_damaged_manifest_means_recovery(world: World) -> None:
     assert world.values() == [0, 1, 2, 3]
 
 
-def test_a_crash_after_a_clean_start_is_not_clean(world: World) -> None:
-    world.fill(4)
-    world.store.close()
-    world.open()
-    world.crash()
-    assert not world.store.clean_start
-    assert world.values() == [0, 1, 2, 3]
-
-
 def test_a_lost_snapshot_is_read_from_the_log_again(world: World) -> None:
     write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0))
     world.store.close()
@@ -523,15 +496,6 @@ def test_an_index_without_its_segment_is_removed(world: World) -> None:
     world.fs.write_bytes(f"{FOLDER}/00000000000000009999.index", b"12345678")
     world.crash()
     assert "00000000000000009999.index" not in world.fs.files(FOLDER)
-
-
-def test_recovered_records_survive_a_power_cut(world: World) -> None:
-    world.fill(30, sync=False)
-    world.crash()
-    end = world.log.log_end_offset
-    world.fs.power_cut(random.Random(3))
-    world.open()
-    assert world.values() == list(range(end))
 
 
 def test_a_segment_that_was_started_just_before_a_kill_is_synced_with_its_first_write(

@@ -189,9 +189,7 @@ def test_missing_first_segments_move_the_start_of_the_log(folder: Folder) -> Non
     assert folder.open() == folder.without(lost)
 
 
-def test_without_any_segment_the_log_continues_behind_its_last_known_offset(
-    folder: Folder,
-) -> None:
+def test_without_any_segment_the_log_continues_behind_its_last_known_offset(folder: Folder) -> None:
     for path in (folder.path / str(TP)).iterdir():
         if path.name != "partition.metadata":
             path.unlink()
