@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
@@ -29,10 +29,15 @@ def opened() -> LogStore:
     return open_journaled("/data", ManualClock(NOW), FaultyFileSystem())
 
 
-def added(store: LogStore, number: int, **configs: str) -> PartitionLog:
-    config = parse_config({key.replace("_", "."): value for key, value in configs.items()})
-    topic = UUID(int=number + 1)
-    log = store.create(TopicPartition("t", number), config, topic)
+@pytest.fixture
+def store() -> Iterator[LogStore]:
+    store = opened()
+    yield store
+    store.close()
+
+
+def added(store: LogStore, number: int) -> PartitionLog:
+    log = store.create(TopicPartition("t", number), parse_config({}), UUID(int=number + 1))
     log.append(batch_of(1), now_ms=NOW)
     log.flush()
     return log
@@ -169,8 +174,7 @@ def test_random_rounds_take_and_leave_what_they_must(seed: int) -> None:
     assert sum(one is None for each in taken for one in each) > 20
 
 
-def test_logs_behind_the_limit_get_no_result() -> None:
-    store = opened()
+def test_logs_behind_the_limit_get_no_result(store: LogStore) -> None:
     logs = [added(store, number) for number in range(4)]
     for log in logs:
         log.append(batch_of(1, size=100), now_ms=NOW)
@@ -180,11 +184,9 @@ def test_logs_behind_the_limit_get_no_result() -> None:
     assert [each is not None for each in taken] == [False, True, True]
     assert logs[3].fits_journal
     assert take_pieces(logs[3:], 0) == []
-    store.close()
 
 
-def test_a_finished_log_tells_if_there_is_more() -> None:
-    store = opened()
+def test_a_finished_log_tells_if_there_is_more(store: LogStore) -> None:
     first, second = added(store, 0), added(store, 1)
     for log in (first, second):
         log.append(batch_of(2), now_ms=NOW)
@@ -193,11 +195,9 @@ def test_a_finished_log_tells_if_there_is_more() -> None:
     assert finish_pieces([first, second], taken) == [(True, False), (True, True)]
     assert (first.high_watermark, second.high_watermark) == (3, 3)
     assert finish_pieces([first, second], taken) == [(False, False), (False, True)]
-    store.close()
 
 
-def test_what_was_promised_of_logs_is_encoded_for_the_extent() -> None:
-    store = opened()
+def test_what_was_promised_of_logs_is_encoded_for_the_extent(store: LogStore) -> None:
     logs = [added(store, number) for number in range(3)]
     logs[1].append(batch_of(5), now_ms=NOW)  # not promised yet
     logs[2].append(batch_of(1), now_ms=NOW)
@@ -211,11 +211,9 @@ def test_what_was_promised_of_logs_is_encoded_for_the_extent() -> None:
         extension.promised_ends([object()])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="must be a list"):
         extension.promised_ends((logs[0].head,))  # type: ignore[arg-type]
-    store.close()
 
 
-def test_wrong_arguments_are_refused() -> None:
-    store = opened()
+def test_wrong_arguments_are_refused(store: LogStore) -> None:
     log = added(store, 0)
     log.append(batch_of(1), now_ms=NOW)
     with pytest.raises(TypeError, match="named tuple"):
@@ -225,4 +223,3 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="not the head of a partition"):
         extension.take_pieces([object()], 1000, Piece)  # type: ignore[list-item]
     assert log.fits_journal
-    store.close()

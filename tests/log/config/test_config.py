@@ -85,37 +85,27 @@ def test_an_empty_policy_keeps_everything() -> None:
     assert not config.delete
 
 
+INVALID = {
+    "retention.ms": ["-2", "week", "1.5", "1_000", "", "9223372036854775808"],
+    "max.message.bytes": ["2147483648", "-1"],
+    "segment.bytes": ["1048575"],
+    "segment.ms": ["0"],
+    "segment.index.bytes": ["3"],
+    "min.cleanable.dirty.ratio": ["1.01", "-0.1", "nan"],
+    "cleanup.policy": ["compact,drop", "compact,compact", "compact,", "Compact"],
+    "compression.type": ["brotli", "none"],
+    "compression.gzip.level": ["0"],
+    "compression.lz4.level": ["18"],
+    "compression.zstd.level": ["23"],
+    "message.timestamp.type": ["createtime"],
+    "preallocate": ["yes"],
+    "unclean.leader.election.enable": ["1"],
+    "internal.segment.bytes": ["0"],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("retention.ms", "-2"),
-        ("retention.ms", "week"),
-        ("retention.ms", "1.5"),
-        ("retention.ms", "1_000"),
-        ("retention.ms", ""),
-        ("retention.ms", "9223372036854775808"),
-        ("max.message.bytes", "2147483648"),
-        ("max.message.bytes", "-1"),
-        ("segment.bytes", "1048575"),
-        ("segment.ms", "0"),
-        ("segment.index.bytes", "3"),
-        ("min.cleanable.dirty.ratio", "1.01"),
-        ("min.cleanable.dirty.ratio", "-0.1"),
-        ("min.cleanable.dirty.ratio", "nan"),
-        ("cleanup.policy", "compact,drop"),
-        ("cleanup.policy", "compact,compact"),
-        ("cleanup.policy", "compact,"),
-        ("cleanup.policy", "Compact"),
-        ("compression.type", "brotli"),
-        ("compression.type", "none"),
-        ("compression.gzip.level", "0"),
-        ("compression.lz4.level", "18"),
-        ("compression.zstd.level", "23"),
-        ("message.timestamp.type", "createtime"),
-        ("preallocate", "yes"),
-        ("unclean.leader.election.enable", "1"),
-        ("internal.segment.bytes", "0"),
-    ],
+    ("name", "value"), [(name, value) for name, values in INVALID.items() for value in values]
 )
 def test_invalid_values_are_refused_with_their_name(name: str, value: str) -> None:
     with pytest.raises(InvalidConfigError) as caught:

@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from tests.log.journal.test_journal_recovery import NOW
+from tests.support.effort import IS_NIGHTLY
 from tests.support.faultyfs import FaultyFileSystem, Unlucky
 from tests.support.journaled import commit, open_journaled, store_segments, witness
 from tests.support.logs import read_records, write
@@ -292,7 +293,8 @@ def test_a_changed_bit_in_any_entry_is_harmless(life: Life) -> None:
             data = life.fs.content(path)
             size = HEADER_BYTES + int.from_bytes(data[position + 40 : position + 44], "big")
             is_last = sequence == 24 and life.covered < 24
-            for number in range(0, size * 8, 1 if is_last else 41):
+            step = 1 if is_last else 41 if IS_NIGHTLY else 127
+            for number in range(sequence % step, size * 8, step):  # not the same bits in each entry
                 at, bit = divmod(number, 8)
                 data[position + at] ^= 1 << bit
                 assert content_of(life) == expected, (path, sequence, at, bit)

@@ -282,12 +282,16 @@ def test_the_doctor_names_what_is_restored_and_the_damage_of_other_segments() ->
 # --- the notes -----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
 def note(end_offset: int, size: int = 0) -> Piece:
     return Piece(b"t" * 16, 0, 0, 0, 0, end_offset, size, (bytes(size),) if size else ())
 
 
-def test_notes_are_taken_in_portions_and_the_latest_counts() -> None:
-    notes = Notes()
+def test_notes_are_taken_in_portions_and_the_latest_counts(notes: Notes) -> None:
     for owner in range(NOTES_TOGETHER + 1):
         notes.add(owner, note(1))
     notes.add(0, note(3))
@@ -302,8 +306,7 @@ def test_notes_are_taken_in_portions_and_the_latest_counts() -> None:
     assert len(notes.noted()) == NOTES_TOGETHER + 1
 
 
-def test_notes_are_written_again() -> None:
-    notes = Notes()
+def test_notes_are_written_again(notes: Notes) -> None:
     for sequence, owner in ((1, "a"), (2, "b")):
         notes.add(owner, note(1))
         notes.take(1 << 20)
@@ -318,21 +321,16 @@ def test_notes_are_written_again() -> None:
     assert dict(notes.noted()) == {"a": 2, "b": 1}
 
 
-def test_an_entry_that_can_not_be_written_gives_its_notes_to_the_next_one() -> None:
-    notes = Notes()
+def test_an_entry_that_can_not_be_written_gives_its_notes_to_the_next_one(notes: Notes) -> None:
     notes.add("a", note(1, 1000))
     notes.take(1 << 20)
     notes.add("b", note(1))
     notes.add("a", note(2))
-    assert [(each.end_offset, each.size) for each in notes.take(1 << 20)] == [
-        (1, 0),
-        (1, 1000),
-        (2, 0),
-    ]
+    taken = [(each.end_offset, each.size) for each in notes.take(1 << 20)]
+    assert taken == [(1, 0), (1, 1000), (2, 0)]
 
 
-def test_a_note_keeps_its_batches_if_there_is_space_and_no_second_time() -> None:
-    notes = Notes()
+def test_a_note_keeps_its_batches_if_there_is_space_and_no_second_time(notes: Notes) -> None:
     notes.add("a", note(1, 1000))
     notes.add("b", note(1, 1000))
     assert [each.size for each in notes.take(1200)] == [1000, 0]
@@ -341,8 +339,7 @@ def test_a_note_keeps_its_batches_if_there_is_space_and_no_second_time() -> None
     assert [each.size for each in notes.take(1200)] == [0, 0]
 
 
-def test_the_batches_in_waiting_notes_are_bounded() -> None:
-    notes = Notes()
+def test_the_batches_in_waiting_notes_are_bounded(notes: Notes) -> None:
     for owner in range(10):
         notes.add(owner, note(1, BATCH_BYTES // 4))
     notes.forget(0)
@@ -354,8 +351,7 @@ def test_the_batches_in_waiting_notes_are_bounded() -> None:
     assert [each.size for each in notes.take(1 << 30)] == [BATCH_BYTES]
 
 
-def test_a_later_note_leaves_the_batches_of_one_that_waits() -> None:
-    notes = Notes()
+def test_a_later_note_leaves_the_batches_of_one_that_waits(notes: Notes) -> None:
     for each in (note(1, 1000), note(2), note(3, 10), note(2)):
         notes.add("a", each)
     assert [(each.end_offset, each.size) for each in notes.take(1 << 20)] == [(1, 1000), (3, 10)]
@@ -363,8 +359,7 @@ def test_a_later_note_leaves_the_batches_of_one_that_waits() -> None:
     assert notes.noted() == [("a", 3)]
 
 
-def test_a_note_that_was_forgotten_while_it_was_written_does_not_return() -> None:
-    notes = Notes()
+def test_a_note_that_was_forgotten_while_it_was_written_does_not_return(notes: Notes) -> None:
     notes.add("a", note(1))
     notes.take(1 << 20)
     notes.forget("a")
