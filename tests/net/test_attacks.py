@@ -8,17 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.net import attack
-from tests.net.test_slow_readers import call, connect, memory
+from tests.net.raw_client import begin_peak, call, connect, needs_peak, peak
 from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import CREATE_TOPICS, PRODUCE, create_topics, produce, written
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
 
-PRODUCE, CREATE_TOPICS = 0, 19
+TWO_MEGABYTES = produce("t", *[one_batch(b"x" * 1_000_000)] * 2)
 CONNECTION_BOUND = 32 << 20
 REQUEST_BOUND = 100 << 20
 """A trickle holds one request, which may be as large as limits.request_bytes."""
@@ -38,15 +38,7 @@ LIMITED += "; os.execv(sys.executable, [sys.executable, '-m', 'tidemill', *sys.a
 LINES = 100
 """An attacker who is refused again and again must not fill the disk with log lines."""
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from /proc"
-)
-
-
-def two_megabytes() -> dict[str, Any]:
-    parts = [{"index": each, "records": one_batch(b"x" * 1_000_000)} for each in range(2)]
-    topics = [{"name": "t", "partition_data": parts}]
-    return {"acks": -1, "timeout": 5000, "topic_data": topics}
+pytestmark = needs_peak
 
 
 @contextmanager
@@ -70,16 +62,14 @@ def measure(broker: BrokerProcess, kind: str) -> tuple[float, float]:
     """Return the p99 in ms of a neighbour's requests without and with the attack, interleaved."""
     calm: list[float] = []
     under: list[float] = []
-    tree = two_megabytes()
     with closing(connect(broker)) as neighbour:
 
         def produce(took: list[float]) -> None:
             for _ in range(REQUESTS):
                 began = time.perf_counter()
-                answer = call(neighbour, PRODUCE, 7, tree)
+                answer = call(neighbour, PRODUCE, 7, TWO_MEGABYTES)
                 took.append((time.perf_counter() - began) * 1000)
-                for part in answer["responses"][0]["partition_responses"]:
-                    assert part["error_code"] == 0
+                assert [code for code, _ in written(answer)] == [0, 0]
 
         for _ in range(ROUNDS):
             produce(calm)
@@ -109,11 +99,9 @@ def test_one_hostile_connection_stays_within_its_bound_and_delays_no_one(
     command = limited if kind == "idle-connections" else (sys.executable, "-m", "tidemill")
     with BrokerProcess(tmp_path, settings=settings, command=command) as broker:
         with closing(connect(broker)) as client:
-            topic = {"name": "t", "num_partitions": 2, "replication_factor": 1}
-            call(client, CREATE_TOPICS, 2, {"topics": [topic], "timeout": 5000})
-            call(client, PRODUCE, 7, two_megabytes())
-        Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak begins here
-        before = memory(broker, "VmRSS")
+            call(client, CREATE_TOPICS, 2, create_topics("t", partitions=2))
+            call(client, PRODUCE, 7, TWO_MEGABYTES)
+        before = begin_peak(broker)
         found = []
         for _ in range(TRIES):
             calm, under = measure(broker, kind)
@@ -123,8 +111,8 @@ def test_one_hostile_connection_stays_within_its_bound_and_delays_no_one(
         else:
             pytest.fail(f"{kind}: {found}")
         bound = REQUEST_BOUND if kind in attack.KAFKA else CONNECTION_BOUND
-        assert memory(broker, "VmHWM") - before < bound + MARGIN
+        assert peak(broker) - before < bound + MARGIN
         with closing(connect(broker)) as client:  # the attacker is gone
-            call(client, PRODUCE, 7, two_megabytes())
+            call(client, PRODUCE, 7, TWO_MEGABYTES)
         refused = broker.log(10_000_000).count("connection.refused")
         assert (kind == "idle-connections") <= refused < LINES

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.protocols.kafka.messages import from_kio, kio_read
+from tests.net.raw_client import begin_peak, call, connect, needs_peak, peak, response
+from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import (
+    CREATE_TOPICS,
+    FETCH,
+    PRODUCE,
+    Tree,
+    create_topics,
+    fetch,
+    fetched,
+    produce,
+    written,
+)
 from tests.protocols.kafka.wire import request
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
 from tests.support.processes import poll_until
-from tidemill.kafka_codec.schema import response_type
-from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.net.responses import STUCK_SECONDS
 
-PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
 BATCHES, BATCH_BYTES = 16, 6_000_000
 """More in one batch than the kernel keeps for a connection."""
 BOUND = 128 << 20
@@ -29,78 +37,20 @@ MARGIN = 24 << 20
 """For one batch over the bound, 100 connections, and what malloc keeps between buffers in use."""
 READERS = 100
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from /proc"
-)
+pytestmark = needs_peak
 
 
-def connect(broker: BrokerProcess, receive_buffer: int | None = None) -> socket.socket:
-    client = socket.socket()
-    if receive_buffer is not None:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    client.settimeout(60)
-    client.connect(("127.0.0.1", broker.port))
-    return client
-
-
-def read_exactly(client: socket.socket, size: int) -> bytearray:
-    out = bytearray(size)
-    view, got = memoryview(out), 0
-    while got < size:
-        count = client.recv_into(view[got:])
-        if not count:
-            raise ConnectionResetError("closed")
-        got += count
-    return out
-
-
-def response(client: socket.socket, key: int, version: int) -> dict[str, Any]:
-    (size,) = struct.unpack(">i", read_exactly(client, 4))
-    return from_kio(kio_read(response_type(key, version), bytes(read_exactly(client, size)[4:])))
-
-
-def call(client: socket.socket, key: int, version: int, tree: dict[str, Any]) -> dict[str, Any]:
-    client.sendall(request(key, version, tree))
-    return response(client, key, version)
-
-
-def fetch(offset: int = 0) -> dict[str, Any]:
-    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 30}
-    return {
-        "max_wait": 0,
-        "min_bytes": 1,
-        "max_bytes": 1 << 30,
-        "session_epoch": -1,
-        "topics": [{"topic": "big", "partitions": [part]}],
-    }
-
-
-def records_of(answer: dict[str, Any]) -> bytes:
-    (part,) = answer["responses"][0]["partitions"]
-    assert part["error_code"] == 0
-    return bytes(part["records"])
+def everything_from(offset: int) -> Tree:
+    return fetch("big", offset, max_bytes=1 << 30)
 
 
 def fill(broker: BrokerProcess) -> None:
-    client = connect(broker)
-    topic = {
-        "name": "big",
-        "num_partitions": 1,
-        "replication_factor": 1,
-        "configs": [{"name": "max.message.bytes", "value": "10000000"}],
-    }
-    call(client, CREATE_TOPICS, 4, {"topics": [topic], "timeout": 10_000})
-    for number in range(BATCHES):
-        record = NewRecord(None, bytes([number]) * BATCH_BYTES)
-        records = bytes(encode_batch([record], timestamp_ms=int(time.time() * 1000)))
-        tree = {
-            "acks": -1,
-            "timeout": 10_000,
-            "topic_data": [{"name": "big", "partition_data": [{"index": 0, "records": records}]}],
-        }
-        answer = call(client, PRODUCE, 7, tree)
-        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
-    client.close()
+    with closing(connect(broker)) as client:
+        call(client, CREATE_TOPICS, 4, create_topics("big", max_message_bytes="10000000"))
+        for number in range(BATCHES):
+            value = bytes([number]) * BATCH_BYTES
+            batch = one_batch(value, timestamp=int(time.time() * 1000))
+            assert written(call(client, PRODUCE, 7, produce("big", batch))) == [(0, number)]
 
 
 def read_all(broker: BrokerProcess) -> bytes:
@@ -111,7 +61,7 @@ def read_all(broker: BrokerProcess) -> bytes:
     client, whole, offset = connect(broker), b"", 0
     while offset < BATCHES:
         try:
-            got = records_of(call(client, FETCH, 11, fetch(offset)))
+            got = fetched(call(client, FETCH, 11, everything_from(offset)))
         except ConnectionError:
             client.close()
             client = connect(broker)
@@ -128,13 +78,6 @@ def read_all(broker: BrokerProcess) -> bytes:
         whole += got[:at]
     client.close()
     return whole
-
-
-def memory(broker: BrokerProcess, field: str) -> int:
-    for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) << 10
-    raise AssertionError(field)
 
 
 WITHOUT_SENDFILE = (
@@ -158,11 +101,10 @@ def test_consumers_that_never_read_stay_within_the_bound_and_stop_no_one(
         fill(broker)
         stored = read_all(broker)
         assert len(stored) > BATCHES * BATCH_BYTES
-        Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak begins here
-        before = memory(broker, "VmRSS")
+        before = begin_peak(broker)
         silent = [connect(broker, 4096) for _ in range(READERS)]
         for client in silent:
-            client.sendall(request(FETCH, 11, fetch()))
+            client.sendall(request(FETCH, 11, everything_from(0)))
         started = time.monotonic()
         results: list[bytes] = []
         consumers = [
@@ -176,14 +118,14 @@ def test_consumers_that_never_read_stay_within_the_bound_and_stop_no_one(
         assert results == [stored, stored]
         # Those before them: 20 at a time fit into the bound.
         assert took < effort.bound(40 * STUCK_SECONDS, normal=600)
-        assert memory(broker, "VmHWM") - before < BOUND + MARGIN
+        assert peak(broker) - before < BOUND + MARGIN
         if not sends_files:  # ranges of files take no memory, so no client has to be closed
             assert "event=connection.not_reading" in broker.log(100_000)
 
         whole = 0
         for client in silent:  # it reads after all: its whole answer, or a closed socket
             try:
-                got = records_of(response(client, FETCH, 11))
+                got = fetched(response(client, FETCH, 11))
             except ConnectionError:
                 continue
             assert stored.startswith(got)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.net.test_slow_readers import call, connect
+from tests.net.raw_client import call, connect
 from tests.protocols.amqp.codec.test_frames import begun, part
 from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import CREATE_TOPICS, PRODUCE, create_topics, produce, written
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
 from tidemill.protocols.amqp.codec import methods
 from tidemill.protocols.amqp.handshake import HEADER
 
-PRODUCE, CREATE_TOPICS = 0, 19
 BOUND = 16 << 20
 ATTACKERS, HELD = 12, 2_000_000
 REQUESTS = 20
@@ -31,12 +31,6 @@ AMQP_LOGIN = (
     + methods.encode(0, "connection.tune-ok", channel_max=2047, frame_max=131_072)
     + methods.encode(0, "connection.open", virtual_host="/")
 )
-
-
-def produce(size: int) -> dict[str, object]:
-    partition = {"index": 0, "records": one_batch(b"x" * size)}
-    topics = [{"name": "t", "partition_data": [partition]}]
-    return {"acks": -1, "timeout": 5000, "topic_data": topics}
 
 
 def begin_kafka(broker: BrokerProcess) -> socket.socket:
@@ -86,17 +80,16 @@ def test_a_trickle_does_not_stop_the_neighbours(tmp_path: Path, protocol: str) -
     settings = {"limits.total_inflight_bytes": str(BOUND)}
     with BrokerProcess(tmp_path, settings=settings) as broker, ExitStack() as stack:
         neighbour = stack.enter_context(closing(connect(broker)))
-        topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        call(neighbour, CREATE_TOPICS, 2, {"topics": [topic], "timeout": 5000})
-        tree = produce(1_000_000)
+        call(neighbour, CREATE_TOPICS, 2, create_topics("t"))
+        tree = produce("t", one_batch(b"x" * 1_000_000))
         attackers = [stack.enter_context(closing(begin(broker))) for _ in range(ATTACKERS)]
         took = []
         with trickling(attackers, piece):
             time.sleep(0.2)
-            for _ in range(REQUESTS):
+            for number in range(REQUESTS):
                 began = time.monotonic()
                 answer = call(neighbour, PRODUCE, 7, tree)
                 took.append(time.monotonic() - began)
-                assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+                assert written(answer) == [(0, number)]
         assert max(took) < effort.bound(2, normal=30)
         assert "event=connection.too_slow" in broker.log(100_000)

@@ -8,14 +8,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
+import pytest
+
 from tests.protocols.kafka.messages import from_kio, kio_bytes, kio_read
+from tests.protocols.kafka.trees import Tree
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.clock import ManualClock
 from tidemill.engine.api import CommittedOffset, NewTopic, TopicInfo
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.messages import decode_request, encode_response
 from tidemill.kafka_codec.schema import request_type, response_type
-from tidemill.protocols.kafka.apis import REGISTRY, ConnectionState, RequestContext, load_handlers
+from tidemill.protocols.kafka.apis import (
+    REGISTRY,
+    VERSIONS,
+    ConnectionState,
+    RequestContext,
+    load_handlers,
+)
 from tidemill.protocols.kafka.node import Node
 from tidemill.settings import Settings
 
@@ -30,10 +39,20 @@ MISSING_ID = UUID("99999999-9999-9999-9999-999999999999")
 NO_ID = UUID(int=0)
 
 
-def versions(api_key: int) -> range:
-    """The versions that are offered of an API."""
-    api = REGISTRY[api_key]
-    return range(api.min_version, api.max_version + 1)
+def versions(api_key: int, since: int = 0, until: int = 99) -> range:
+    """The versions that are offered of an API, from one on and to one."""
+    _, oldest, newest = VERSIONS[api_key]
+    return range(max(oldest, since), min(newest, until) + 1)
+
+
+def each_version(api_key: int, since: int = 0, until: int = 99) -> pytest.MarkDecorator:
+    """Run a test with each of these versions."""
+    return pytest.mark.parametrize("version", versions(api_key, since, until))
+
+
+def partition_codes(answer: Tree) -> list[list[int]]:
+    """Return the error codes of the partitions of each topic in an answer."""
+    return [[part["error_code"] for part in topic["partitions"]] for topic in answer["topics"]]
 
 
 class Broker:
@@ -100,7 +119,7 @@ class Broker:
         owner = getattr(self.door, part)
         setattr(owner, method, _raising(getattr(owner, method), error))
 
-    def call(self, api_key: int, version: int, tree: dict[str, Any]) -> dict[str, Any]:
+    def call(self, api_key: int, version: int, tree: Tree) -> Tree:
         """Send a request tree and return the answer as a tree, both with kio's names.
 
         A request takes its whole way but for the socket: bytes from kio's writer, our decoder, the
@@ -108,7 +127,7 @@ class Broker:
         """
         return self.run(self.answer(api_key, version, tree))
 
-    async def answer(self, api_key: int, version: int, tree: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, api_key: int, version: int, tree: Tree) -> Tree:
         """Do the same on the engine's loop."""
         frame = kio_bytes(request_type(api_key, version), tree)
         ctx = RequestContext(

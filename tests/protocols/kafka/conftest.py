@@ -1,14 +1,16 @@
-"""Fixtures: the kinds of event loops that a server runs on, and the runs that it appends."""
+"""Fixtures: the event loops and collections of a server, and the runs that it appends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
 
 from tidemill.engine.records.records import Records
+from tidemill.net import garbage
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
@@ -29,3 +31,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Records, "append_run", noting)
     return counts
+
+
+@pytest.fixture
+def tuned_collections() -> Iterator[None]:
+    """The garbage collector as in ``tidemill serve``."""
+    before = gc.get_threshold()
+    garbage.tune()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()

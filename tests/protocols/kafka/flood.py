@@ -14,30 +14,23 @@ import threading
 import time
 
 from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import API_VERSIONS, METADATA, PRODUCE, SOFTWARE, produce
 from tests.protocols.kafka.wire import request
 from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 
 CONNECTIONS = 4
 SECONDS = 60
-PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
 
 
 def frames(kind: str) -> bytes:
     """Return what is sent over and over."""
     if kind == "records":
-        partition = {"index": 0, "records": one_batch()}
-        tree = {
-            "acks": -1,
-            "timeout": 1000,
-            "topic_data": [{"name": "flood", "partition_data": [partition]}],
-        }
-        return request(PRODUCE, 9, tree) * 200
+        return request(PRODUCE, 9, produce("flood", one_batch())) * 200
     if kind == "names":
         names = [{"name": f"no topic {number}"} for number in range(LEAST_ELEMENTS)]
         return request(METADATA, 9, {"topics": names, "allow_auto_topic_creation": False})
     assert kind == "urgent"
-    tree = {"client_software_name": "flood", "client_software_version": "1"}
-    return request(API_VERSIONS, 3, tree) * 200
+    return request(API_VERSIONS, 3, SOFTWARE) * 200
 
 
 def flood(port: int, content: bytes, end: float) -> None:

@@ -6,13 +6,22 @@ Thousands of requests are tried in seconds, and only the broker's work is measur
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
 
 from tests.protocols.link import MemoryLink
+from tests.support.faultyfs import FaultyFileSystem
+from tidemill.clock import Clock
+from tidemill.engine.api import NewTopic
+from tidemill.engine.engine import Engine
 from tidemill.errors import TidemillError
 from tidemill.net.link import Link
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.session import KafkaSession
+from tidemill.protocols.kafka.settings import KafkaListener
+from tidemill.settings import Settings
 
 
 class Connection:
@@ -46,6 +55,17 @@ class Connection:
         self.link.sent.clear()
         return sent
 
+    async def settle(self, turns: int, seconds: float = 0) -> None:
+        """Wait for the answers for some turns of the loop: a fetch may be told to wait for weeks.
+
+        Args:
+            seconds: what a turn takes at least.
+        """
+        for _ in range(turns):
+            if not self.session.is_busy or self.link.is_closing:
+                return
+            await asyncio.sleep(seconds)
+
     def close(self) -> None:
         """End the connection, whatever is unanswered."""
         self.link.is_closing = True
@@ -53,3 +73,23 @@ class Connection:
         assert self.link.error is None or isinstance(self.link.error, TidemillError), repr(
             self.link.error
         )
+
+
+@asynccontextmanager
+async def running(
+    folder: Path,
+    *topics: NewTopic,
+    fs: FaultyFileSystem | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
+) -> AsyncIterator[KafkaServer]:
+    """Run an engine with topics, and a server that listens nowhere."""
+    config = Settings(data_dir=folder, sections=(KafkaListener(port=0),), **settings)
+    engine = Engine(config, clock, fs)
+    await engine.start()
+    try:
+        created = await engine.topics.create(topics)
+        assert not [each for each in created if isinstance(each, Exception)]
+        yield KafkaServer(engine, config)
+    finally:
+        await engine.stop()

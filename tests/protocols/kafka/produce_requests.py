@@ -9,11 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
-from tests.protocols.kafka.in_memory import Connection
+import pytest
+
+from tests.protocols.kafka.in_memory import Connection, running
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.clock import ManualClock
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
+from tidemill.engine.records.records import Records
 from tidemill.errors import ProtocolError, TidemillError
 from tidemill.kafka_codec.headers import parse_header as parse_request_header
 from tidemill.kafka_codec.headers import peek_header
@@ -25,8 +28,6 @@ from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.format.validate import check_client_batch
 from tidemill.log.steps import run_steps
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Log, Settings
 
 NOW_MS = 1_700_000_000_000
 ALL, LEADER, NONE = -1, 1, 0
@@ -95,28 +96,20 @@ Started = tuple[Engine, KafkaServer, FaultyFileSystem]
 
 
 @asynccontextmanager
-async def started(**log: int) -> AsyncIterator[Started]:
-    """Run a broker in memory with topics of all kinds; ``log`` has settings of logs."""
-    fs = FaultyFileSystem()
-    settings = Settings(data_dir=Path("/data"), sections=(KafkaListener(port=0),), log=Log(**log))
-    engine = Engine(settings, fs=fs, clock=ManualClock(NOW_MS))
-    await engine.start()
-    try:
-        created = await engine.topics.create(
-            [
-                NewTopic("t", 4),
-                NewTopic("u", 1),
-                NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
-                NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
-                NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
-                NewTopic("short", 1, configs={"max.message.bytes": "100"}),
-                NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
-            ]
-        )
-        assert not [each for each in created if isinstance(each, Exception)]
-        yield engine, KafkaServer(engine, engine.settings), fs
-    finally:
-        await engine.stop()
+async def started() -> AsyncIterator[Started]:
+    """Run a broker in memory with topics of all kinds."""
+    fs, clock = FaultyFileSystem(), ManualClock(NOW_MS)
+    topics = [
+        NewTopic("t", 4),
+        NewTopic("u", 1),
+        NewTopic("compacted", 1, configs={"cleanup.policy": "compact"}),
+        NewTopic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"}),
+        NewTopic("zipped", 1, configs={"compression.type": "gzip"}),
+        NewTopic("short", 1, configs={"max.message.bytes": "100"}),
+        NewTopic("small", 1, configs={"segment.bytes": "1048576"}),
+    ]
+    async with running(Path("/data"), *topics, fs=fs, clock=clock) as server:
+        yield server.engine, server, fs
 
 
 @asynccontextmanager
@@ -184,6 +177,24 @@ def error_codes(sent: bytes) -> list[int]:
 
 Outcome = tuple[list[tuple[int, bytes]], dict[str, bytes]]
 """The answers, and the logs of all partitions."""
+
+
+async def check_equal_outcomes(
+    frames: Sequence[bytes], seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that requests get the same answers, and leave the same logs, where none is a run.
+
+    Args:
+        taken: the fixture.
+    """
+    ours = await outcome(frames, seed)
+    monkeypatch.setattr(Records, "takes_runs", False)
+    before = len(taken)
+    theirs = await outcome(frames, seed)
+    assert len(taken) == before
+    assert [number for number, _ in ours[0]] == list(range(len(frames)))
+    assert ours[0] == theirs[0]
+    assert ours[1] == theirs[1]
 
 
 async def outcome(frames: Sequence[bytes], seed: int) -> Outcome:

@@ -7,30 +7,25 @@ the processor time of each callback of the event loop, which other programs don'
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.protocols.kafka.in_memory import Connection
+from tests.protocols.kafka.in_memory import Connection, running
 from tests.protocols.kafka.wire import request_bytes
 from tests.support import effort
 from tests.support.effort import IS_NIGHTLY
 from tidemill.engine.api import NewTopic
-from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.fields import Structure
 from tidemill.kafka_codec.messages import encode_request
 from tidemill.kafka_codec.schema import request_type, structure_of
-from tidemill.net import garbage
 from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 from tidemill.protocols.kafka.apis import VERSIONS, load_handlers
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Limits, Settings
+from tidemill.settings import Limits
 
 PARTITIONS = 500
 """Of the topic that the requests name. With other topics, the elements differ in their names."""
@@ -136,62 +131,23 @@ def cases() -> Iterator[tuple[str, int, Path_, bool]]:
                 yield f"{api.name} {'.'.join(path)} {kind}", api.key, path, known
 
 
-class Holds:
-    """The processor time of the event loop's callbacks."""
+async def hold_ms(server: KafkaServer, frame: bytes) -> float:
+    """Return the most processor time that one callback of the loop takes for a request."""
+    connection, run = Connection(server), asyncio.Handle._run
+    held: list[float] = []
 
-    def __init__(self) -> None:
-        self.longest_ms = 0.0
+    def timed(handle: asyncio.Handle) -> None:
+        before = time.thread_time()
+        run(handle)
+        held.append(time.thread_time() - before)
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        run = asyncio.Handle._run
-
-        def timed(handle: asyncio.Handle) -> None:
-            before = time.thread_time()
-            run(handle)
-            self.longest_ms = max(self.longest_ms, (time.thread_time() - before) * 1000)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(asyncio.Handle, "_run", timed)
-            yield
-
-
-@pytest.fixture
-def tuned_collections() -> Iterator[None]:
-    """The garbage collector as in ``tidemill serve``."""
-    before = gc.get_threshold()
-    garbage.tune()
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
-
-
-@asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[KafkaServer]:
-    settings = Settings(
-        data_dir=folder,
-        sections=(KafkaListener(port=0),),
-        limits=Limits(partitions=PARTITIONS + 100),
-    )
-    engine = Engine(settings)
-    await engine.start()
-    try:
-        await engine.topics.create([NewTopic("wide", PARTITIONS)])
-        yield KafkaServer(engine, settings)
-    finally:
-        await engine.stop()
-
-
-async def hold_ms(server: KafkaServer, key: int, frame: bytes) -> float:
-    """Return the longest time in which one request held the event loop."""
-    connection = Connection(server)
-    holds = Holds()
-    with holds.measured():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.Handle, "_run", timed)
         await connection.deliver(frame)
         await connection.answered()
         await asyncio.sleep(0)  # this step is measured when it ends
     connection.close()
-    return holds.longest_ms
+    return max(held) * 1000
 
 
 @pytest.mark.slow
@@ -199,16 +155,17 @@ async def hold_ms(server: KafkaServer, key: int, frame: bytes) -> float:
 @pytest.mark.usefixtures("tuned_collections")
 def test_no_array_of_any_request_holds_the_loop(tmp_path: Path) -> None:
     slow: dict[str, float] = {}
+    limits = Limits(partitions=PARTITIONS + 100)
 
     async def run() -> None:
-        async with serving(tmp_path) as server:
+        async with running(tmp_path, NewTopic("wide", PARTITIONS), limits=limits) as server:
             for name, key, path, known in cases():
                 version = VERSIONS[key][2]
                 tree = filled(structure_of(request_type(key, version)), path, known)
                 frame = request_bytes(key, version, bytes(encode_request(key, version, tree)))
                 tries = 0
                 # What is slow is slow every time. A page fault or an interrupt is not.
-                while (hold := await hold_ms(server, key, frame)) > HOLD_MS:
+                while (hold := await hold_ms(server, frame)) > HOLD_MS:
                     tries += 1
                     if tries == 3:
                         slow[name] = round(hold, 1)

@@ -34,36 +34,29 @@ def feed(target: FrameReader, stream: bytes, pieces: list[int]) -> list[bytes]:
     return frames
 
 
-@given(
-    sizes=st.lists(
-        st.sampled_from([0, 1, 3, 8, 100, 5000, 8188, 8192, 70_000, 300_000]), max_size=8
-    ),
-    pieces=st.lists(st.sampled_from([1, 3, 4, 5, 100, 4096, 10**6]), min_size=1, max_size=5),
-)
-@settings(max_examples=examples(60), deadline=None)
-def test_frames_do_not_depend_on_how_bytes_arrive(sizes: list[int], pieces: list[int]) -> None:
-    if max(sizes, default=0) > 10_000:
-        pieces = [max(piece, 1000) for piece in pieces]  # else it takes too long
-    bodies = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
-    stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
-    target = reader()
-    assert feed(target, stream, pieces) == bodies
-    assert not target.is_partial
-    assert target.partial_bytes == 0
+SMALL = [0, 1, 3, 8, 100, 5000, 8188, 8192, 70_000, 300_000]
+FILLING = [0, 100, 4096, 4097, 20_000, 32_763, 32_764, 40_000]
 
 
-@given(
-    sizes=st.lists(st.sampled_from([0, 100, 4096, 4097, 20_000, 32_763, 32_764, 40_000])),
-    pieces=st.lists(st.sampled_from([4096, 30_000, 10**6]), min_size=1, max_size=5),
+@pytest.mark.parametrize(
+    ("scratch", "sizes", "pieces"),
+    [(SCRATCH, SMALL, [1, 3, 4, 5, 100, 4096, 10**6]), (65_536, FILLING, [4096, 30_000, 10**6])],
+    ids=["a small buffer", "frames that fill the buffer"],
 )
+@given(data=st.data())
 @settings(max_examples=examples(60), deadline=None)
-def test_frames_that_fill_the_buffer_do_not_depend_on_how_bytes_arrive(
-    sizes: list[int], pieces: list[int]
+def test_frames_do_not_depend_on_how_bytes_arrive(
+    scratch: int, sizes: list[int], pieces: list[int], data: st.DataObject
 ) -> None:
-    bodies = [bytes([index % 256]) * size for index, size in enumerate(sizes)]
+    most = 8 if scratch == SCRATCH else 16
+    lengths = data.draw(st.lists(st.sampled_from(sizes), max_size=most))
+    arriving = data.draw(st.lists(st.sampled_from(pieces), min_size=1, max_size=5))
+    if max(lengths, default=0) > 10_000:
+        arriving = [max(piece, 1000) for piece in arriving]  # else it takes too long
+    bodies = [bytes([index % 256]) * size for index, size in enumerate(lengths)]
     stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
-    target = reader(scratch=65_536)
-    assert feed(target, stream, pieces) == bodies
+    target = reader(scratch=scratch)
+    assert feed(target, stream, arriving) == bodies
     assert not target.is_partial
     assert target.partial_bytes == 0
 

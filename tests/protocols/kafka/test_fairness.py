@@ -8,39 +8,28 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from tests.conftest import BrokerFactory
 from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import API_VERSIONS, METADATA, PRODUCE, SOFTWARE, Tree, produce
 from tests.protocols.kafka.wire import Client
 from tests.support import effort
 
-PRODUCE, METADATA, HEARTBEAT, API_VERSIONS = 0, 3, 12, 18
+HEARTBEAT = 12
 REQUESTS = int(effort.bound(100, normal=25))
 """Of each kind, in each measurement."""
 P99_MS = effort.bound(50, normal=10_000)
 TRIES = 3
 """An unfair broker is unfair every time. A machine is busy now and then."""
 
-SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
 
-
-def produce(topic: str) -> dict[str, Any]:
-    partition = {"index": 0, "records": one_batch()}
-    return {
-        "acks": -1,
-        "timeout": 5000,
-        "topic_data": [{"name": topic, "partition_data": [partition]}],
-    }
-
-
-KINDS: dict[str, tuple[int, int, dict[str, Any]]] = {
+KINDS: dict[str, tuple[int, int, Tree]] = {
     "ApiVersions": (API_VERSIONS, 3, SOFTWARE),
     "Heartbeat": (HEARTBEAT, 4, {"group_id": "g", "generation_id": 1, "member_id": "m"}),
     "Metadata": (METADATA, 9, {"topics": [{"name": "mine"}]}),
-    "Produce": (PRODUCE, 9, produce("mine")),
+    "Produce": (PRODUCE, 9, produce("mine", one_batch())),
 }
 
 

@@ -16,29 +16,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.kafka_codec.test_parity import ADVERTISED
-from tests.protocols.kafka.in_memory import Connection
-from tests.protocols.kafka.messages import full_tree, kio_bytes, null_tree, one_batch
-from tests.protocols.kafka.wire import request_bytes
+from tests.protocols.kafka.in_memory import Connection, running
+from tests.protocols.kafka.messages import full_tree, null_tree, one_batch
+from tests.protocols.kafka.trees import PRODUCE, produce
+from tests.protocols.kafka.wire import request
 from tests.protocols.link import MemoryLink
 from tests.protocols.mutation import mutated
 from tests.support.effort import examples
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic
-from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import request_type
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import FIRST_BYTES, GROWTH, SCRATCH_BYTES
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Settings
 
 TURNS = 20
 """Milliseconds that a client waits for an answer. A fetch may be told to wait for weeks."""
 DATA_APIS = {0, 1, 2, 3, 10, 18, 21, 22, 23, 60, 61, 75} | {24, 25, 26, 27, 28, 65, 66}
 SAMPLES = [
-    request_bytes(
-        key, version, kio_bytes(request_type(key, version), shape(request_type(key, version)))
-    )
+    request(key, version, shape(request_type(key, version)))
     for key, version in ADVERTISED
     if key in DATA_APIS
     for shape in (full_tree, null_tree)
@@ -48,13 +44,9 @@ SAMPLES = [
 class Served:
     """A server in memory, and the loop that it runs on."""
 
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        config = Settings(data_dir=Path("/data"), sections=(KafkaListener(port=0),))
-        self.engine = Engine(config, fs=FaultyFileSystem())
-        self._runner.run(self.engine.start())
-        self._runner.run(self.engine.topics.create([NewTopic("t", 1)]))
-        self.server = KafkaServer(self.engine, config)
+    def __init__(self, server: KafkaServer, runner: asyncio.Runner) -> None:
+        self.server = server
+        self._runner = runner
 
     def deliver(self, *streams: bytes) -> list[MemoryLink]:
         """Let each stream arrive on a new connection; return when nothing more happens."""
@@ -67,27 +59,18 @@ class Served:
             await connection.deliver(stream)
             allowed = max(FIRST_BYTES, 2 * GROWTH * len(stream))
             assert connection.session._reader.partial_bytes <= allowed
-            await self._settle(connection)
+            await connection.settle(TURNS, 0.001)
             connection.close()
             links.append(connection.link)
         return links
 
-    async def _settle(self, connection: Connection) -> None:
-        for _ in range(TURNS):
-            if not connection.session.is_busy or connection.link.is_closing:
-                return
-            await asyncio.sleep(0.001)
-
-    def close(self) -> None:
-        self._runner.run(self.engine.stop())
-        self._runner.close()
-
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    served = Served()
-    yield served
-    served.close()
+    with asyncio.Runner() as runner:
+        context = running(Path("/data"), NewTopic("t", 1), fs=FaultyFileSystem())
+        yield Served(runner.run(context.__aenter__()), runner)
+        runner.run(context.__aexit__(None, None, None))
 
 
 def test_samples_are_answered_or_refused(served: Served) -> None:
@@ -140,14 +123,7 @@ def test_every_sample_with_every_byte_blown_up(served: Served) -> None:
 
 
 def test_a_valid_request_is_answered_after_all_the_others(served: Served) -> None:
-    body = kio_bytes(
-        request_type(0, 9),
-        {
-            "acks": 1,
-            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": one_batch()}]}],
-        },
-    )
-    (link,) = served.deliver(request_bytes(0, 9, body))
+    (link,) = served.deliver(request(PRODUCE, 9, produce("t", one_batch(), acks=1)))
     assert link.error is None
     assert link.sent
     assert set(load_handlers()) >= DATA_APIS

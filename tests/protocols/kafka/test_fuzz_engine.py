@@ -20,19 +20,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.kafka_codec.test_parity import ADVERTISED
-from tests.protocols.kafka.in_memory import Connection
+from tests.protocols.kafka.in_memory import Connection, running
 from tests.protocols.kafka.requests import Requests
+from tests.protocols.kafka.trees import API_VERSIONS, CREATE_TOPICS, SOFTWARE, create_topics
 from tests.protocols.kafka.wire import request
 from tests.support import effort
 from tidemill.engine.api import NewTopic
-from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.headers import parse_response_header
 from tidemill.kafka_codec.messages import decode_response
 from tidemill.kafka_codec.reader import Message
-from tidemill.net import garbage
 from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Groups, Limits, Settings
+from tidemill.settings import Groups, Limits
 
 FRAMES = effort.rounds("FUZZ_FRAMES", 2500, 3_000_000)
 P99_MS = effort.bound(50, normal=5_000)
@@ -41,17 +39,7 @@ LEFT_BEHIND_BYTES = 150_000_000
 of the settings below: topics, groups, producers."""
 TURNS = 30
 """Turns of the event loop that a client waits for an answer before it closes its connection."""
-API_VERSIONS, CREATE_TOPICS, HEARTBEAT = 18, 19, 12
-
-
-@pytest.fixture
-def tuned_collections() -> Iterator[None]:
-    """The garbage collector as in ``tidemill serve``."""
-    before = gc.get_threshold()
-    garbage.tune()
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
+HEARTBEAT = 12
 
 
 def unexpected(answer: Any) -> Iterator[str]:
@@ -93,10 +81,7 @@ async def fuzz(server: KafkaServer, requests: Requests, count: int, logs: list[A
         frame = requests.frame()
         connection = Connection(server)
         await connection.deliver(frame)
-        for _ in range(TURNS):
-            if not connection.session.is_busy or connection.link.is_closing:
-                break
-            await asyncio.sleep(0)
+        await connection.settle(TURNS)
         try:
             check_answer(frame, bytes(connection.link.sent))
             connection.close()
@@ -107,9 +92,8 @@ async def fuzz(server: KafkaServer, requests: Requests, count: int, logs: list[A
 async def behave_well(server: KafkaServer, times: list[float]) -> None:
     """Send a request after the other, and note the processor time until each answer."""
     connection = Connection(server)
-    software = {"client_software_name": "test", "client_software_version": "1"}
     frames = [
-        request(API_VERSIONS, 3, software),
+        request(API_VERSIONS, 3, SOFTWARE),
         request(HEARTBEAT, 4, {"group_id": "good", "generation_id": 1, "member_id": "m"}),
     ]
     while True:
@@ -135,20 +119,12 @@ def memory_bytes() -> int:
 @pytest.mark.usefixtures("tuned_collections")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_requests(tmp_path: Path, seed: int) -> None:
-    settings = Settings(
-        data_dir=tmp_path,
-        sections=(KafkaListener(port=0),),
-        limits=Limits(partitions=300),
-        groups=Groups(max_total_bytes=10_000_000),
-    )
     times: list[float] = []
+    topics = NewTopic("t", 3), NewTopic("u", 1)
+    limits, groups = Limits(partitions=300), Groups(max_total_bytes=10_000_000)
 
     async def run(logs: list[Any]) -> None:
-        engine = Engine(settings)
-        await engine.start()
-        try:
-            await engine.topics.create([NewTopic("t", 3), NewTopic("u", 1)])
-            server = KafkaServer(engine, settings)
+        async with running(tmp_path, *topics, limits=limits, groups=groups) as server:
             good = asyncio.ensure_future(behave_well(server, times))
             requests = Requests(seed)
             await fuzz(server, requests, min(1000, FRAMES // 2), logs)
@@ -164,11 +140,9 @@ def test_random_requests(tmp_path: Path, seed: int) -> None:
                     await asyncio.sleep(0.01)
             # What requests take while they are handled is limited by the budget, see below.
             assert memory_bytes() - before < LEFT_BEHIND_BYTES
-            assert not engine.failed.done()
+            assert not server.engine.failed.done()
             assert server.listener.budget.used == 0
-            assert engine.topics.get("__consumer_offsets").partitions == 1
-        finally:
-            await engine.stop()
+            assert server.engine.topics.get("__consumer_offsets").partitions == 1
 
     with capture_logs() as logs, asyncio.Runner() as runner:
         runner.run(run(logs))
@@ -179,30 +153,17 @@ def test_random_requests(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("tuned_collections")
-def test_what_clients_asked_for_and_left_is_given_up(tmp_path: Path) -> None:
-    topics = [
-        {"name": f"t{n}", "num_partitions": 1, "replication_factor": -1, "timeout": 1000}
-        for n in range(1000)
-    ]
-    frame = request(CREATE_TOPICS, 7, {"topics": topics, "timeout": 1000})
-
-    async def run() -> None:
-        engine = Engine(Settings(data_dir=tmp_path, sections=(KafkaListener(port=0),)))
-        await engine.start()
-        try:
-            server = KafkaServer(engine, engine.settings)
-            for _ in range(100):
-                connection = Connection(server)
-                await connection.deliver(frame)
-                connection.close()
-            assert server.listener.budget.used > 0
-            async with asyncio.timeout(300):
-                while server.shared.tasks:
-                    await asyncio.sleep(0)
-            assert server.listener.budget.used == 0
-            assert len(engine.topics.all()) < len(topics)
-        finally:
-            await engine.stop()
-
-    with asyncio.Runner() as runner:
-        runner.run(run())
+async def test_what_clients_asked_for_and_left_is_given_up(tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(1000)]
+    frame = request(CREATE_TOPICS, 7, create_topics(*names))
+    async with running(tmp_path) as server:
+        for _ in range(100):
+            connection = Connection(server)
+            await connection.deliver(frame)
+            connection.close()
+        assert server.listener.budget.used > 0
+        async with asyncio.timeout(300):
+            while server.shared.tasks:
+                await asyncio.sleep(0)
+        assert server.listener.budget.used == 0
+        assert len(server.engine.topics.all()) < len(names)

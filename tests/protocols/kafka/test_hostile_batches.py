@@ -18,6 +18,14 @@ from hypothesis import strategies as st
 
 from tests.log.format.test_records import new_records
 from tests.log.format.test_validate import batch, with_deltas
+from tests.protocols.kafka.trees import (
+    CREATE_TOPICS,
+    PRODUCE,
+    Tree,
+    create_topics,
+    produce,
+    written,
+)
 from tests.protocols.kafka.wire import Client, request
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
@@ -28,7 +36,7 @@ from tidemill.log.format.compression import Codec, compress
 from tidemill.log.format.crc import crc32c
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
 
-PRODUCE, LIST_OFFSETS, CREATE_TOPICS = 0, 2, 19
+LIST_OFFSETS = 2
 INVALID_RECORD = 87
 MIB = 1 << 20
 
@@ -63,60 +71,37 @@ def bomb(codec: int, size: int) -> bytearray:
     return batch(compress(codec, bytes(size)), 1, codec)
 
 
-def produce(topic: str, *batches: bytes | bytearray, acks: int = -1) -> dict[str, Any]:
-    parts = [{"index": index, "records": bytes(each)} for index, each in enumerate(batches)]
-    return {
-        "acks": acks,
-        "timeout": 30_000,
-        "topic_data": [{"name": topic, "partition_data": parts}],
-    }
-
-
 async def connect(broker: BrokerProcess) -> Client:
     return await Client.connect(("127.0.0.1", broker.port), limit=1 << 24)
 
 
 async def new_topic(client: Client, partitions: int = 1, **configs: str) -> str:
     name = f"hostile-{next(_names)}"
-    topic = {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": 1,
-        "assignments": [],
-        "configs": [{"name": key.replace("_", "."), "value": configs[key]} for key in configs],
-    }
-    answer = await client.call(CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000})
+    asked = create_topics(name, partitions=partitions, **configs)
+    answer = await client.call(CREATE_TOPICS, 7, asked)
     assert answer["topics"][0]["error_code"] == 0
     return name
 
 
 async def send(
-    client: Client, topic: str, *batches: bytes | bytearray, acks: int = -1
-) -> list[Any]:
-    answer = await client.call(PRODUCE, 9, produce(topic, *batches, acks=acks))
-    parts: list[Any] = answer["responses"][0]["partition_responses"]
-    return parts
+    client: Client, topic: str, *batches: bytes | bytearray, acks: int = -1, version: int = 9
+) -> list[Tree]:
+    """Produce; return the answer about each partition."""
+    answer = await client.call(PRODUCE, version, produce(topic, *batches, acks=acks))
+    return list(answer["responses"][0]["partition_responses"])
 
 
 async def end_offset(client: Client, topic: str) -> int:
-    partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
-    tree = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
+    partition = {"partition_index": 0, "timestamp": -1}
+    tree = {"topics": [{"name": topic, "partitions": [partition]}]}
     answer = await client.call(LIST_OFFSETS, 6, tree)
-    offset: int = answer["topics"][0]["partitions"][0]["offset"]
-    return offset
+    return int(answer["topics"][0]["partitions"][0]["offset"])
 
 
 def consume(broker: BrokerProcess, topic: str, count: int) -> list[tuple[Any, ...]]:
     """Read records with librdkafka, which must not meet an error."""
-    client = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "none",
-            "enable.auto.commit": False,
-            "check.crcs": True,
-            "fetch.wait.max.ms": 20,
-        }
-    )
+    settings = {"enable.auto.commit": False, "check.crcs": True, "fetch.wait.max.ms": 20}
+    client = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none", **settings})
     found: list[tuple[Any, ...]] = []
     try:
         connected(client).assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -185,8 +170,7 @@ async def test_every_bad_record_is_named_by_its_index(broker: BrokerProcess) -> 
     topic = await new_topic(client, cleanup_policy="compact")
     for codec, version in itertools.product(Codec, (7, 8, 9, 12)):
         data = encode_batch(records, timestamp_ms=0, codec=codec)
-        answer = await client.call(PRODUCE, version, produce(topic, data))
-        (refused,) = answer["responses"][0]["partition_responses"]
+        (refused,) = await send(client, topic, data, version=version)
         assert refused["error_code"] == INVALID_RECORD
         if version >= 8:
             assert [each["batch_index"] for each in refused["record_errors"]] == bad
@@ -220,8 +204,7 @@ async def test_long_batches_and_short_ones_of_one_connection_are_appended_in_ord
         client.send(PRODUCE, 9, produce(topic, data))
     for index in range(len(counts)):
         _, answer = await client.response(PRODUCE, 9)
-        part = answer["responses"][0]["partition_responses"][0]
-        assert (part["error_code"], part["base_offset"]) == (0, sum(counts[:index]))
+        assert written(answer) == [(0, sum(counts[:index]))]
     client.close()
 
 

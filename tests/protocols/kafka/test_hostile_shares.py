@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from tests.protocols.kafka.wire import Client, serving
+from tests.protocols.kafka.share_group import NONE, Group
+from tests.protocols.kafka.trees import Tree, picked
+from tests.protocols.kafka.wire import serving
 from tests.support.logs import append_records
 from tidemill.log.format.records import NewRecord
 from tidemill.settings import Groups
 
-HEARTBEAT, FETCH, ACKNOWLEDGE, OFFSETS, ALTER, DELETE = 76, 78, 79, 90, 91, 92
+OFFSETS, ALTER, DELETE = 90, 91, 92
 COUNT = 10
 MEMBER, OTHER = "member", "other"
 LARGEST = 2**63 - 1
 ACCEPT, RENEW = 1, 4
-NONE, INVALID, NOT_HELD = 0, 42, 121
+INVALID, NOT_HELD = 42, 121
 UNKNOWN_PARTITION, UNKNOWN_ID = 3, 100
 NO_SESSION, WRONG_EPOCH, TOO_MANY = 122, 123, 133
 
@@ -28,78 +29,15 @@ def one_batch(first: int, last: int, *types: int) -> list[tuple[int, int, list[i
     return [(first, last, list(types))]
 
 
-class Group:
-    """A share group whose member holds ``COUNT`` records, and another one that holds none."""
-
-    def __init__(self, client: Client, topic_id: UUID) -> None:
-        self.client = client
-        self.topic_id = topic_id
-        self.epochs = {MEMBER: 0, OTHER: 0}
-
-    async def join(self, member: str) -> None:
-        tree = {
-            "group_id": "g",
-            "member_id": member,
-            "member_epoch": 0,
-            "rack_id": None,
-            "subscribed_topic_names": ["t"],
-        }
-        assert (await self.client.call(HEARTBEAT, 1, tree))["error_code"] == NONE
-
-    async def fetch(self, member: str, **changed: Any) -> dict[str, Any]:
-        partitions = [{"partition_index": 0, "acknowledgement_batches": []}]
-        tree = {
-            "group_id": "g",
-            "member_id": member,
-            "share_session_epoch": self.epochs[member],
-            "max_wait": 0,
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "max_records": 100,
-            "batch_size": 100,
-            "topics": [{"topic_id": self.topic_id, "partitions": partitions}],
-            "forgotten_topics_data": [],
-        }
-        answer = await self.client.call(FETCH, 1, tree | changed)
-        if answer["error_code"] == NONE:
-            self.epochs[member] += 1
-        return answer
-
-    async def acknowledge(
-        self, batches: list[tuple[int, int, list[int]]], member: str = MEMBER, **changed: Any
-    ) -> int:
-        """Return the error of the request, or else that of its partition."""
-        partition = {
-            "partition_index": changed.pop("partition", 0),
-            "acknowledgement_batches": [
-                {"first_offset": first, "last_offset": last, "acknowledge_types": types}
-                for first, last, types in batches
-            ],
-        }
-        topic = changed.pop("topic_id", self.topic_id)
-        tree = {
-            "group_id": "g",
-            "member_id": member,
-            "share_session_epoch": self.epochs[member],
-            "is_renew_ack": False,
-            "topics": [{"topic_id": topic, "partitions": [partition]}],
-        }
-        answer = await self.client.call(ACKNOWLEDGE, 2, tree | changed)
-        if answer["error_code"] != NONE:
-            return int(answer["error_code"])
-        self.epochs[member] += 1
-        ((found,),) = (each["partitions"] for each in answer["responses"])
-        return int(found["error_code"])
-
-    async def check_held(self) -> None:
-        """Check that the member still holds all records, and nobody else gets them."""
-        for member in (MEMBER, OTHER):
-            assert (await self.fetch(member))["responses"] in ([], ())
-        tree = {"groups": [{"group_id": "g", "topics": None}]}
-        (group,) = (await self.client.call(OFFSETS, 1, tree))["groups"]
-        ((partition,),) = (topic["partitions"] for topic in group["topics"])
-        assert (partition["start_offset"], partition["lag"]) == (0, COUNT)
-        assert await self.acknowledge(one_batch(0, COUNT - 1, ACCEPT)) == NONE
+async def check_held(group: Group) -> None:
+    """Check that the member still holds all records, and nobody else gets them."""
+    for member in (MEMBER, OTHER):
+        assert (await group.fetch(member))["responses"] == []
+    tree = {"groups": [{"group_id": "g", "topics": None}]}
+    (found,) = (await group.client.call(OFFSETS, 1, tree))["groups"]
+    ((partition,),) = (topic["partitions"] for topic in found["topics"])
+    assert (partition["start_offset"], partition["lag"]) == (0, COUNT)
+    assert await group.acknowledge(MEMBER, one_batch(0, COUNT - 1, ACCEPT)) == NONE
 
 
 @contextlib.asynccontextmanager
@@ -114,14 +52,9 @@ async def holding() -> AsyncIterator[Group]:
             await group.fetch(member)  # the group begins at the end
         records = [NewRecord(b"k", b"%d" % number) for number in range(COUNT)]
         await append_records(s.engine, "t", 0, records)
-        answer = await group.fetch(MEMBER)
-        ((found,),) = (topic["partitions"] for topic in answer["responses"])
-        acquired = [
-            (each["first_offset"], each["last_offset"]) for each in found["acquired_records"]
-        ]
-        assert acquired == [(0, COUNT - 1)]
+        assert await group.acquired(MEMBER) == [(0, COUNT - 1)]
         yield group
-        await group.check_held()
+        await check_held(group)
         assert not s.engine.failed.done()
 
 
@@ -151,12 +84,12 @@ ACKNOWLEDGEMENTS = {
 async def test_wrong_acknowledgements_settle_nothing() -> None:
     async with holding() as group:
         for name, (batches, expected) in ACKNOWLEDGEMENTS.items():
-            assert await group.acknowledge(batches) == expected, name
+            assert await group.acknowledge(MEMBER, batches) == expected, name
         batch = one_batch(0, 9, ACCEPT)
-        assert await group.acknowledge(batch, OTHER) == NOT_HELD
-        assert await group.acknowledge(batch, partition=999) == UNKNOWN_PARTITION
-        assert await group.acknowledge(batch, partition=-1) == UNKNOWN_PARTITION
-        assert await group.acknowledge(batch, topic_id=UUID(int=1)) == UNKNOWN_ID
+        assert await group.acknowledge(OTHER, batch) == NOT_HELD
+        assert await group.acknowledge(MEMBER, batch, partition=999) == UNKNOWN_PARTITION
+        assert await group.acknowledge(MEMBER, batch, partition=-1) == UNKNOWN_PARTITION
+        assert await group.acknowledge(MEMBER, batch, topic_id=UUID(int=1)) == UNKNOWN_ID
 
 
 async def test_wrong_epochs_and_members_are_named() -> None:
@@ -164,16 +97,16 @@ async def test_wrong_epochs_and_members_are_named() -> None:
         batch = one_batch(0, 9, ACCEPT)
         now = group.epochs[MEMBER]
         for epoch in (0, now - 1, now + 1, -2, -(2**31), 2**31 - 1):
-            answer = await group.acknowledge(batch, share_session_epoch=epoch)
+            answer = await group.acknowledge(MEMBER, batch, share_session_epoch=epoch)
             assert answer == WRONG_EPOCH, epoch
         for epoch in (now + 1, -2, -(2**31), 2**31 - 1):
             fetched = await group.fetch(MEMBER, share_session_epoch=epoch)
             assert fetched["error_code"] == WRONG_EPOCH, epoch
         for epoch in (1, 5, -1):
-            answer = await group.acknowledge(batch, member_id="nobody", share_session_epoch=epoch)
-            assert answer == NO_SESSION
-        assert await group.acknowledge(batch, member_id="") == INVALID
-        assert await group.acknowledge(batch, group_id="h") == NO_SESSION
+            nobody: Tree = {"member_id": "nobody", "share_session_epoch": epoch}
+            assert await group.acknowledge(MEMBER, batch, **nobody) == NO_SESSION
+        assert await group.acknowledge(MEMBER, batch, member_id="") == INVALID
+        assert await group.acknowledge(MEMBER, batch, group_id="h") == NO_SESSION
 
 
 async def test_absurd_fetches_give_nothing() -> None:
@@ -181,10 +114,9 @@ async def test_absurd_fetches_give_nothing() -> None:
         for name in ("max_wait", "min_bytes", "max_bytes", "max_records", "batch_size"):
             for value in (-1, -(2**31), 0) if name == "max_wait" else (-1, -(2**31), 2**31 - 1):
                 fetched = await group.fetch(OTHER, **{name: value})
-                assert (fetched["error_code"], list(fetched["responses"])) == (NONE, []), name
-        many = [
-            {"partition_index": number, "acknowledgement_batches": []} for number in range(20_000)
-        ]
+                assert (fetched["error_code"], fetched["responses"]) == (NONE, []), name
+        part: Tree = {"acknowledgement_batches": []}
+        many = [part | {"partition_index": number} for number in range(20_000)]
         topics = [{"topic_id": UUID(int=5), "partitions": many}]
         epoch = group.epochs[OTHER]
         fetched = await group.fetch(OTHER, topics=topics)
@@ -208,5 +140,5 @@ async def test_offsets_of_a_group_with_members_stay() -> None:
         asked = [{"topic_name": "t", "partitions": numbers}]
         tree = {"groups": [{"group_id": "g", "topics": asked}]}
         (found,) = (await group.client.call(OFFSETS, 1, tree))["groups"]
-        ((*partitions_of,),) = (topic["partitions"] for topic in found["topics"])
-        assert {each["error_code"] for each in partitions_of} == {UNKNOWN_PARTITION}
+        (topic,) = found["topics"]
+        assert picked(topic["partitions"], "error_code") == [(UNKNOWN_PARTITION,)] * 4

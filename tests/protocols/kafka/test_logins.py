@@ -8,12 +8,21 @@ import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.protocols.kafka.test_server import fetch
+from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    Tree,
+    fetch,
+    fetched,
+    produce,
+)
 from tests.protocols.kafka.wire import Client, Serving, eventually, request, serving
 from tidemill.kafka_client.sasl import Scram
 from tidemill.protocols.kafka import login
@@ -28,7 +37,8 @@ from tidemill.protocols.logins.logins import pair
 from tidemill.protocols.logins.settings import LoginSettings
 from tidemill.state.security.types import ScramMechanism
 
-HANDSHAKE, API_VERSIONS, AUTHENTICATE, METADATA = 17, 18, 36, 3
+HANDSHAKE, AUTHENTICATE = 17, 36
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 PLAIN = b"\0alice\0secret"
 TOPICS = {"topics": [], "allow_auto_topic_creation": False}
 
@@ -43,25 +53,36 @@ def users(tmp_path: Path) -> Path:
 
 @contextlib.asynccontextmanager
 async def guarded(users: Path, *, limits: int = 1000, **logins: int) -> AsyncIterator[Serving]:
-    kafka = KafkaListener(port=0, mechanisms="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512")
+    kafka = KafkaListener(port=0, mechanisms=", ".join(MECHANISMS))
     section = LoginSettings(users_file=users, **{"failed_delay_ms": 0} | logins)
-    async with serving(kafka, None, (section,), connections=limits) as s:
+    async with serving(kafka, section, connections=limits) as s:
         yield s
 
 
-async def handshake(client: Client, mechanism: str = "PLAIN", version: int = 1) -> dict[str, Any]:
+async def handshake(client: Client, mechanism: str = "PLAIN", version: int = 1) -> Tree:
     return await client.call(HANDSHAKE, version, {"mechanism": mechanism})
 
 
-async def authenticate(client: Client, message: bytes, version: int = 2) -> dict[str, Any]:
+async def authenticate(client: Client, message: bytes, version: int = 2) -> Tree:
     return await client.call(AUTHENTICATE, version, {"auth_bytes": message})
 
 
 async def logged_in(s: Serving, message: bytes = PLAIN) -> Client:
-    client = await s.client()
-    assert (await handshake(client))["error_code"] == 0
+    client = await greeted(s)
     assert (await authenticate(client, message))["error_code"] == 0
     return client
+
+
+async def greeted(s: Serving, mechanism: str = "PLAIN", version: int = 1) -> Client:
+    """Connect a client, up to its login."""
+    client = await s.client()
+    assert (await handshake(client, mechanism, version))["error_code"] == 0
+    return client
+
+
+async def check_served(client: Client) -> None:
+    assert (await client.call(METADATA, 5, TOPICS))["brokers"]
+    client.close()
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -75,7 +96,7 @@ async def test_after_a_login_requests_are_served_as_the_user(users: Path, versio
         offered = {each["api_key"] for each in answer["api_keys"]}
         assert {HANDSHAKE, AUTHENTICATE} <= offered
         answer = await handshake(client)
-        assert answer["mechanisms"] == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        assert answer["mechanisms"] == MECHANISMS
         answer = await authenticate(client, PLAIN, version)
         assert answer.get("session_lifetime", 0) == 0
         assert (await client.call(METADATA, 5, TOPICS))["brokers"]
@@ -86,36 +107,25 @@ async def test_after_a_login_requests_are_served_as_the_user(users: Path, versio
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 async def test_scram_logs_in(users: Path, mechanism: str) -> None:
     async with guarded(users) as s:
-        client = await s.client()
-        await handshake(client, mechanism)
-        scram = Scram(mechanism[6:].lower().replace("-", ""), "alice", "secret")
-        first = await authenticate(client, scram.first())
-        answer = await authenticate(client, scram.final(first["auth_bytes"]))
-        scram.check(answer["auth_bytes"])
-        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
-        client.close()
+        await check_served(await scram_logged_in(s, "alice", "secret", mechanism))
 
 
 async def test_version_0_of_the_handshake_is_followed_by_messages_without_headers(
     users: Path,
 ) -> None:
     async with guarded(users) as s:
-        client = await s.client()
-        await handshake(client, version=0)
+        client = await greeted(s, version=0)
         client.writer.write(struct.pack(">i", len(PLAIN)) + PLAIN)
         assert await client.raw_response() == b""
-        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
-        client.close()
-        client = await s.client()
-        await handshake(client, version=0)
+        await check_served(client)
+        client = await greeted(s, version=0)
         client.writer.write(struct.pack(">i", 8) + b"\0alice\0x")
         assert await client.is_closed()
 
 
 async def test_a_request_that_comes_with_the_login_is_answered_after_it(users: Path) -> None:
     async with guarded(users) as s:
-        client = await s.client()
-        await handshake(client)
+        client = await greeted(s)
         client.send(AUTHENTICATE, 2, {"auth_bytes": PLAIN})
         client.send(METADATA, 5, TOPICS)
         assert (await client.response(AUTHENTICATE, 2))[1]["error_code"] == 0
@@ -139,8 +149,9 @@ async def test_a_produce_run_before_the_login_is_not_appended(users: Path) -> No
     async with guarded(users) as s:
         await s.make_topic("t")
         client = await s.client()
-        client.writer.write(request(1, 11, fetch("t")) * 3)
+        client.writer.write(request(PRODUCE, 9, produce("t", one_batch())) * 3)
         assert await client.is_closed()
+        assert s.appended == 0
 
 
 async def test_an_unknown_mechanism_gets_the_list_and_the_connection_ends(users: Path) -> None:
@@ -148,7 +159,7 @@ async def test_an_unknown_mechanism_gets_the_list_and_the_connection_ends(users:
         client = await s.client()
         answer = await handshake(client, "GSSAPI")
         assert answer["error_code"] == 33
-        assert answer["mechanisms"] == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        assert answer["mechanisms"] == MECHANISMS
         assert await client.is_closed()
 
 
@@ -157,8 +168,7 @@ async def test_an_open_listener_answers_that_it_needs_no_login() -> None:
         client = await s.client()
         assert (await handshake(client))["error_code"] == 34
         assert (await authenticate(client, PLAIN))["error_code"] == 34
-        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
-        client.close()
+        await check_served(client)
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -168,8 +178,7 @@ async def test_a_failed_login_says_nothing_about_the_user(users: Path) -> None:
     async with guarded(users) as s:
         answers = []
         for message in (b"\0alice\0wrong", b"\0nobody\0wrong", b"malformed"):
-            client = await s.client()
-            await handshake(client)
+            client = await greeted(s)
             with capture_logs() as logs:
                 answers.append(await authenticate(client, message))
                 assert await client.is_closed()
@@ -184,8 +193,7 @@ async def test_a_failed_login_is_answered_after_the_delay_and_holds_nobody_back(
     users: Path,
 ) -> None:
     async with guarded(users, failed_delay_ms=400) as s:
-        failing = await s.client()
-        await handshake(failing)
+        failing = await greeted(s)
         began = time.monotonic()
         failing.send(AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0wrong"})
         other = await logged_in(s)
@@ -203,8 +211,7 @@ async def test_a_name_that_fails_too_often_at_an_address_is_not_checked_there_an
         logins = s.server.entrance.logins
         for _ in range(MOST_OF_USER):
             logins.by_user.failed(pair("127.0.0.1", "alice"))
-        client = await s.client()
-        await handshake(client, mechanism)
+        client = await greeted(s, mechanism)
         answer = await authenticate(client, PLAIN if mechanism == "PLAIN" else b"n,,n=alice,r=a")
         assert answer["error_code"] == 58
         assert await client.is_closed()
@@ -218,8 +225,7 @@ async def test_an_address_that_fails_too_often_is_not_checked_any_more(users: Pa
         logins = s.server.entrance.logins
         for _ in range(MOST_OF_ADDRESS):
             logins.by_address.failed("127.0.0.1")
-        client = await s.client()
-        await handshake(client)
+        client = await greeted(s)
         assert (await authenticate(client, PLAIN))["error_code"] == 58
         assert await client.is_closed()
 
@@ -271,8 +277,7 @@ async def test_a_large_request_before_the_login_takes_no_memory(users: Path) -> 
 
 async def test_a_login_is_renewed_by_the_same_user_and_mechanism(users: Path) -> None:
     async with guarded(users, max_session_seconds=3600) as s:
-        client = await s.client()
-        await handshake(client)
+        client = await greeted(s)
         answer = await authenticate(client, PLAIN)
         assert 3_590_000 < answer["session_lifetime"] <= 3_600_000
         session = next(iter(s.server.listener._links))._session
@@ -313,8 +318,7 @@ async def test_a_thousand_logins_at_once_leave_nothing_behind(users: Path) -> No
             failures._most = 10_000
 
         async def once(number: int) -> None:
-            client = await s.client()
-            await handshake(client)
+            client = await greeted(s)
             message = PLAIN if number % 2 else b"\0alice\0wrong"
             answer = await authenticate(client, message)
             assert answer["error_code"] == (0 if number % 2 else 58)
@@ -334,12 +338,14 @@ async def alter(s: Serving, user: str, password: str | None) -> None:
     assert await s.engine.user_admin.alter(gone, {}) == {user: None}
 
 
-async def scram_logged_in(s: Serving, user: str, password: str) -> Client:
-    client = await s.client()
-    await handshake(client, "SCRAM-SHA-256")
-    scram = Scram("sha256", user, password)
+async def scram_logged_in(
+    s: Serving, user: str, password: str, mechanism: str = "SCRAM-SHA-256"
+) -> Client:
+    client = await greeted(s, mechanism)
+    scram = Scram(mechanism[6:].lower().replace("-", ""), user, password)
     first = await authenticate(client, scram.first())
-    assert (await authenticate(client, scram.final(first["auth_bytes"])))["error_code"] == 0
+    answer = await authenticate(client, scram.final(first["auth_bytes"]))
+    scram.check(answer["auth_bytes"])
     return client
 
 
@@ -353,19 +359,18 @@ async def test_the_connections_of_a_deleted_user_end_and_those_of_others_stay(
         theirs = [await logged_in(s, b"\0carol\0pw"), await scram_logged_in(s, "carol", "pw")]
         others = [await logged_in(s), await scram_logged_in(s, "dave", "pw")]
         polling = theirs[0]
-        polling.send(1, 11, fetch("t", 0, 60_000))
+        polling.send(FETCH, 11, fetch("t", max_wait=60_000))
         await eventually(lambda: bool(s.reads))
         with capture_logs() as logs:
             await alter(s, "carol", None)
-            _, answer = await polling.response(1, 11)  # its long poll ends
-            assert answer["responses"][0]["partitions"][0]["records"] in (None, b"")
+            _, answer = await polling.response(FETCH, 11)  # its long poll ends
+            assert fetched(answer) == b""
             for client in theirs:
                 assert await client.is_closed()
         (line,) = [each for each in logs if each["event"] == "login.ended"]
         assert (line["user"], line["connections"]) == ("carol", 2)
         for client in others:
-            assert (await client.call(METADATA, 5, TOPICS))["brokers"]
-            client.close()
+            await check_served(client)
 
 
 async def test_a_user_who_deletes_itself_gets_the_answer_and_then_the_end(users: Path) -> None:
@@ -386,8 +391,7 @@ async def test_a_changed_password_or_a_mechanism_less_ends_no_connection(users: 
         await alter(s, "carol", "another")
         change = ("carol", ScramMechanism.SHA_256, None)
         await s.engine.user_admin.alter([change], {})
-        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
-        client.close()
+        await check_served(client)
 
 
 async def test_a_user_of_the_file_stays_when_a_stored_user_of_that_name_is_deleted(
@@ -397,15 +401,13 @@ async def test_a_user_of_the_file_stays_when_a_stored_user_of_that_name_is_delet
         await alter(s, "alice", "stored")
         client = await logged_in(s)
         await alter(s, "alice", None)
-        assert (await client.call(METADATA, 5, TOPICS))["brokers"]
-        client.close()
+        await check_served(client)
 
 
 async def test_a_user_who_is_deleted_during_the_login_does_not_get_in(users: Path) -> None:
     async with guarded(users) as s:
         await alter(s, "carol", "pw")
-        client = await s.client()
-        await handshake(client, "SCRAM-SHA-256")
+        client = await greeted(s, "SCRAM-SHA-256")
         scram = Scram("sha256", "carol", "pw")
         first = await authenticate(client, scram.first())
         await alter(s, "carol", None)

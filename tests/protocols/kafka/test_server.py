@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,43 +11,28 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from tests.protocols.kafka.messages import kio_bytes, one_batch
+from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import (
+    ALL_TOPICS,
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    SOFTWARE,
+    fetch,
+    fetched,
+    picked,
+    produce,
+    written,
+)
 from tests.protocols.kafka.wire import eventually, request, request_bytes, serving, talking
 from tests.support.logs import read_bytes
-from tidemill.kafka_codec.schema import request_type
 from tidemill.net.responses import STUCK_SECONDS
 from tidemill.protocols.kafka.connection import FIRST_BYTES
 from tidemill.protocols.kafka.session import MOST_UNANSWERED
 from tidemill.settings import Groups
 
 pytestmark = pytest.mark.usefixtures("loop_factory")
-PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
-ALL_TOPICS: dict[str, Any] = {"topics": None}
-
-
-def produce(topic: str, records: bytes, acks: int = -1) -> dict[str, Any]:
-    return {
-        "acks": acks,
-        "timeout": 1000,
-        "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
-    }
-
-
-def fetch(topic: str, offset: int = 0, max_wait: int = 0, min_bytes: int = 1) -> dict[str, Any]:
-    return {
-        "max_wait": max_wait,
-        "min_bytes": min_bytes,
-        "session_epoch": -1,
-        "topics": [
-            {
-                "topic": topic,
-                "partitions": [
-                    {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 10_000_000}
-                ],
-            }
-        ],
-    }
-
 
 # --- order ---------------------------------------------------------------------------------------
 
@@ -56,10 +42,8 @@ async def test_produce_and_fetch_give_the_same_bytes_but_for_the_offset() -> Non
         sent = [one_batch(b"x" * size) for size in (10, 70_000, 1_000_000, 300, 5_000_000)]
         for index, records in enumerate(sent):
             answer = await client.call(PRODUCE, 9, produce("t", records))
-            part = answer["responses"][0]["partition_responses"][0]
-            assert (part["error_code"], part["base_offset"]) == (0, index)
-        got = await client.call(FETCH, 11, fetch("t"))
-        stored = got["responses"][0]["partitions"][0]["records"]
+            assert written(answer) == [(0, index)]
+        stored = fetched(await client.call(FETCH, 11, fetch("t")))
         assert len(stored) == sum(map(len, sent))
         position = 0
         for index, records in enumerate(sent):
@@ -82,21 +66,17 @@ async def test_produce_requests_overlap_and_are_answered_in_order() -> None:
 @pytest.mark.parametrize("size", [10, 4000], ids=["small batches", "large batches"])
 async def test_a_produce_request_to_many_partitions_is_answered_in_order(size: int) -> None:
     """It is handled in slices. What arrives meanwhile must not overwrite its records."""
-    topics, partitions = 3, 150
-    records = [[one_batch(bytes([t, p]) * size) for p in range(partitions)] for t in range(topics)]
-    wide: dict[str, Any] = {"acks": -1, "timeout": 1000}
-    wide["topic_data"] = [
-        {
-            "name": f"wide{t}",
-            "partition_data": [
-                {"index": p, "records": batch} for p, batch in enumerate(records[t])
-            ],
-        }
-        for t in range(topics)
-    ]
+    names, partitions = [f"wide{t}" for t in range(3)], 150
+    records = {
+        name: [one_batch(name.encode() + bytes([p]) * size) for p in range(partitions)]
+        for name in names
+    }
+    wide = produce(names[0], *records[names[0]])
+    for name in names[1:]:
+        wide["topic_data"] += produce(name, *records[name])["topic_data"]
     async with serving() as s:
-        for t in range(topics):
-            await s.make_topic(f"wide{t}", partitions)
+        for name in names:
+            await s.make_topic(name, partitions)
         client, other = await s.client(), await s.client()
         first = client.send(PRODUCE, 9, wide)
         second = client.send(PRODUCE, 9, produce("wide0", one_batch(b"later")))
@@ -105,21 +85,15 @@ async def test_a_produce_request_to_many_partitions_is_answered_in_order(size: i
             await other.call(PRODUCE, 9, produce("t", one_batch(b"x" * 100_000)))
         correlation, answer = await client.response(PRODUCE, 9)
         assert correlation == first
-        assert [each["name"] for each in answer["responses"]] == ["wide0", "wide1", "wide2"]
+        assert [each["name"] for each in answer["responses"]] == names
         for each in answer["responses"]:
-            found = each["partition_responses"]
-            assert [part["index"] for part in found] == list(range(partitions))
-            assert {(part["error_code"], part["base_offset"]) for part in found} == {(0, 0)}
+            found = picked(each["partition_responses"], "index", "error_code", "base_offset")
+            assert found == [(index, 0, 0) for index in range(partitions)]
         correlation, answer = await client.response(PRODUCE, 9)
         assert correlation == second
-        assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
-        for t in range(topics):
-            for p in (0, 64, partitions - 1):
-                wanted = fetch(f"wide{t}")
-                wanted["topics"][0]["partitions"][0]["partition"] = p
-                got = await client.call(FETCH, 11, wanted)
-                stored = got["responses"][0]["partitions"][0]["records"]
-                assert stored[16 : len(records[t][p])] == records[t][p][16:]
+        assert written(answer) == [(0, 1)]
+        for name, p in itertools.product(names, range(partitions)):
+            assert records[name][p][16:] in read_bytes(s.log(name, p))
 
 
 async def test_other_requests_wait_for_the_answers_before_them() -> None:
@@ -133,9 +107,8 @@ async def test_other_requests_wait_for_the_answers_before_them() -> None:
         await other.call(METADATA, 9, ALL_TOPICS)  # another connection is served meanwhile
         assert not s.reads
         s.disk.release()
-        assert (await client.response(PRODUCE, 9))[0] == first
-        assert (await client.response(FETCH, 11))[0] == second
-        assert (await client.response(PRODUCE, 9))[0] == third
+        asked = ((PRODUCE, 9), (FETCH, 11), (PRODUCE, 9))
+        assert [(await client.response(*api))[0] for api in asked] == [first, second, third]
 
 
 async def test_most_produce_requests_of_a_connection_wait_until_others_are_answered() -> None:
@@ -163,10 +136,8 @@ async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
         sent += [client.send(PRODUCE, 9, produce("t", one_batch(), acks=1)) for _ in range(400)]
         await eventually(lambda: s.appended == MOST_UNANSWERED)
         s.disk.release()
-        kinds = [FETCH if number == 400 else PRODUCE for number in range(len(sent))]
-        versions = {FETCH: 11, PRODUCE: 9}
-        answered = [(await client.response(kind, versions[kind]))[0] for kind in kinds]
-        assert answered == sent
+        asked = [(FETCH, 11) if number == 400 else (PRODUCE, 9) for number in range(len(sent))]
+        assert [(await client.response(*api))[0] for api in asked] == sent
 
 
 async def test_many_pipelined_requests_are_answered_in_order() -> None:
@@ -209,38 +180,9 @@ async def test_unknown_version_of_api_versions_gets_the_supported_range() -> Non
         correlation, answer = await client.response(API_VERSIONS, 0)
         ranges = {a["api_key"]: (a["min_version"], a["max_version"]) for a in answer["api_keys"]}
         assert (correlation, answer["error_code"], ranges[API_VERSIONS]) == (5, 35, (0, 4))
-        answer = await client.call(
-            API_VERSIONS, 4, {"client_software_name": "x", "client_software_version": "1"}
-        )
+        answer = await client.call(API_VERSIONS, 4, SOFTWARE)
         assert answer["error_code"] == 0
         assert {a["api_key"]: a["min_version"] for a in answer["api_keys"]}[PRODUCE] == 0
-        assert answer["finalized_features"] == [
-            {
-                "name": "eligible.leader.replicas.version",
-                "max_version_level": 1,
-                "min_version_level": 1,
-            },
-            {"name": "group.version", "max_version_level": 1, "min_version_level": 1},
-            {"name": "share.version", "max_version_level": 1, "min_version_level": 1},
-            {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2},
-        ]
-        assert answer["finalized_features_epoch"] >= 0
-        assert answer["supported_features"] == [
-            {"name": "eligible.leader.replicas.version", "min_version": 1, "max_version": 1},
-            {"name": "group.version", "min_version": 1, "max_version": 1},
-            {"name": "share.version", "min_version": 1, "max_version": 1},
-            {"name": "transaction.version", "min_version": 2, "max_version": 2},
-        ]
-
-
-async def test_no_feature_starts_at_zero_for_clients_that_fail_on_it() -> None:
-    """Clients that send v3 fail on a minimum version of 0 (KAFKA-17492)."""
-    async with serving() as s:
-        client = await s.client()
-        about = {"client_software_name": "x", "client_software_version": "1"}
-        answer = await client.call(API_VERSIONS, 3, about)
-        assert min(each["min_version"] for each in answer["supported_features"]) == 1
-        assert len(answer["finalized_features"]) == len(answer["supported_features"])
 
 
 async def test_produce_of_old_clients_is_refused_in_their_own_version() -> None:
@@ -346,7 +288,7 @@ async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
         # They are read at the same time: which of them comes first depends on the event loop, and
         # one that is not read while the others wait is closed.
         for _, answer in await asyncio.gather(*(each.response(FETCH, 11) for each in clients)):
-            assert len(answer["responses"][0]["partitions"][0]["records"]) > 20_000_000
+            assert len(fetched(answer)) > 20_000_000
         memory.measure()
         assert (memory.used, memory.waiting) == (0, 0)
 
@@ -387,8 +329,7 @@ async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time
     async with serving(total_inflight_bytes=300_000) as s:
         await s.make_topic("t")
         clients = [await s.client() for _ in range(6)]
-        body = kio_bytes(request_type(PRODUCE, 9), produce("t", one_batch(b"x" * 400_000)))
-        message = request_bytes(PRODUCE, 9, body)
+        message = request(PRODUCE, 9, produce("t", one_batch(b"x" * 400_000)))
         for client in clients:  # all begin: together far more than the bound
             client.writer.write(message[:200_000])
         for client in clients:
@@ -430,8 +371,7 @@ async def test_one_log_line_says_who_and_why() -> None:
     async with serving() as s:
         client = await s.client()
         port = client.writer.get_extra_info("sockname")[1]
-        tree = {"client_software_name": "soft", "client_software_version": "1.2"}
-        await client.call(API_VERSIONS, 3, tree)
+        await client.call(API_VERSIONS, 3, SOFTWARE)
         with capture_logs() as lines:
             client.writer.write(request_bytes(METADATA, 12, b"\xff\xff\xff\xff\x07\0"))
             assert await client.is_closed()
@@ -538,29 +478,4 @@ async def test_stop_cuts_what_does_not_end_in_time() -> None:
         await s.server.stop(grace_seconds=0.05)
         assert await client.is_closed()
         s.disk.release()
-        await eventually(lambda: s.server.listener.budget.used == 0, "the end of the request")
-
-
-async def test_a_write_to_many_partitions_comes_before_the_next_one() -> None:
-    async with serving() as s:
-        await s.make_topic("t", 300)
-        client = await s.client()
-        many = produce("t", b"")
-        many["topic_data"][0]["partition_data"] = [
-            {"index": index, "records": one_batch(b"first %d" % index)} for index in range(300)
-        ]
-        first = client.send(PRODUCE, 9, many)
-        second = client.send(PRODUCE, 9, produce("t", one_batch(b"second")))
-        correlation, answer = await client.response(PRODUCE, 9)
-        assert correlation == first
-        answered = [
-            (part["index"], part["error_code"], part["base_offset"])
-            for topic in answer["responses"]
-            for part in topic["partition_responses"]
-        ]
-        assert answered == [(index, 0, 0) for index in range(300)]
-        correlation, answer = await client.response(PRODUCE, 9)
-        assert correlation == second
-        assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 1
-        for index in range(300):
-            assert b"first %d" % index in read_bytes(s.log("t", index))
+        await eventually(lambda: s.server.listener.budget.used == 0)

@@ -14,14 +14,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.test_server import fetch, produce
-from tests.protocols.kafka.wire import eventually, request, serving
+from tests.protocols.kafka.trees import (
+    ALL_TOPICS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    fetch,
+    fetched,
+    produce,
+    written,
+)
+from tests.protocols.kafka.wire import Client, Serving, eventually, request, serving
 from tests.support.certificates import self_signed
 from tidemill.protocols.kafka.settings import KafkaListener
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
-
-pytestmark = pytest.mark.usefixtures("loop_factory")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program"),
+    pytest.mark.usefixtures("loop_factory"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +50,23 @@ def listener(certificate: tuple[Path, Path]) -> KafkaListener:
     return KafkaListener(port=0, tls_cert=cert, tls_key=key)
 
 
+async def served(s: Serving, trust: ssl.SSLContext, **options: int) -> Client:
+    """Connect inside TLS; return a client that got an answer."""
+    client = await s.client(ssl=trust, server_hostname="localhost", **options)
+    assert (await client.call(METADATA, 9, ALL_TOPICS))["cluster_id"] == s.cluster_id
+    return client
+
+
 async def test_large_and_small_requests_inside_tls(
     listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
-    async with serving(kafka=listener) as s:
+    async with serving(listener) as s:
         await s.make_topic("t")
-        client = await s.client(ssl=trust, server_hostname="localhost")
+        client = await served(s, trust)
         batches = [one_batch(b"x" * size) for size in (10, 3_000_000, 200_000)]
-        for batch in batches:
-            answer = await client.call(0, 9, produce("t", batch))
-            assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
-        answer = await client.call(1, 11, fetch("t"))
-        stored = answer["responses"][0]["partitions"][0]["records"]
+        for index, batch in enumerate(batches):
+            assert written(await client.call(PRODUCE, 9, produce("t", batch))) == [(0, index)]
+        stored = fetched(await client.call(FETCH, 11, fetch("t")))
         assert len(stored) == sum(map(len, batches))
         client.close()
 
@@ -59,14 +74,14 @@ async def test_large_and_small_requests_inside_tls(
 async def test_unread_responses_inside_tls_are_counted(
     listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
-    async with serving(kafka=listener) as s:
+    async with serving(listener) as s:
         await s.make_topic("t")
-        client = await s.client(ssl=trust, server_hostname="localhost", limit=1)
-        await client.call(0, 9, produce("t", one_batch(b"x" * 20_000_000)))
-        client.send(1, 11, fetch("t"))
+        client = await served(s, trust, limit=1)
+        await client.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
+        client.send(FETCH, 11, fetch("t"))
         memory = s.server.listener.responses
         await eventually(lambda: memory.used > 20_000_000)
-        await client.response(1, 11)
+        await client.response(FETCH, 11)
         memory.measure()
         assert memory.used == 0
         client.close()
@@ -75,20 +90,19 @@ async def test_unread_responses_inside_tls_are_counted(
 async def test_plain_bytes_to_a_tls_port_close_one_connection(
     listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
-    async with serving(kafka=listener) as s:
+    async with serving(listener) as s:
         plain = await s.client()
         plain.writer.write(b"\0\0\0\x0a" + bytes(10))
         plain.writer.write_eof()
         await plain.reader.read()
-        client = await s.client(ssl=trust, server_hostname="localhost")
-        assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
+        client = await served(s, trust)
         client.close()
 
 
 async def test_connections_in_a_handshake_count_and_fail_with_one_line(
     listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
-    async with serving(kafka=listener, connections=3) as s:
+    async with serving(listener, connections=3) as s:
         silent = [await s.client() for _ in range(3)]
         await eventually(lambda: s.server.listener.connections == 3)
         with capture_logs() as logs:
@@ -101,8 +115,7 @@ async def test_connections_in_a_handshake_count_and_fail_with_one_line(
             ("connection.closed", "TLS handshake failed")
         ]
         assert "security.protocol=SSL" in logs[0]["hint"]
-        client = await s.client(ssl=trust, server_hostname="localhost")
-        assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
+        client = await served(s, trust)
         assert s.server.listener.connections == 3
         client.close()
 
@@ -122,11 +135,10 @@ async def test_clients_that_leave_before_the_handshake_are_forgotten_silently(
                 if number % 3 == 2:
                     client.sendall(b"\x16\x03\x01\x02\x00\x01")
 
-    async with serving(kafka=listener) as s:
+    async with serving(listener) as s:
         with capture_logs() as logs:
             await asyncio.to_thread(knock, s.address[1])
-            client = await s.client(ssl=trust, server_hostname="localhost")
-            assert (await client.call(3, 9, {"topics": None}))["cluster_id"] == s.cluster_id
+            client = await served(s, trust)
             await eventually(lambda: s.server.listener.connections == 1)
         client.close()
         gc.collect()
@@ -136,7 +148,7 @@ async def test_clients_that_leave_before_the_handshake_are_forgotten_silently(
 
 
 async def test_a_stop_does_not_wait_for_handshakes(listener: KafkaListener) -> None:
-    async with serving(kafka=listener) as s:
+    async with serving(listener) as s:
         client = await s.client()
         await eventually(lambda: s.server.listener.connections == 1)
         async with asyncio.timeout(300):
@@ -148,7 +160,7 @@ async def test_many_clients_send_their_first_bytes_with_the_end_of_the_handshake
     listener: KafkaListener, trust: ssl.SSLContext
 ) -> None:
     """TLS bytes can arrive before the loop has given the socket to TLS, and requests with them."""
-    async with serving(kafka=listener) as s:
+    async with serving(listener) as s:
 
         async def one() -> None:
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -161,7 +173,7 @@ async def test_many_clients_send_their_first_bytes_with_the_end_of_the_handshake
                 except ssl.SSLWantReadError:
                     client.writer.write(outgoing.read())
                     incoming.write(await client.reader.read(65536))
-            tls.write(request(3, 9, {"topics": None}))
+            tls.write(request(METADATA, 9, ALL_TOPICS))
             client.writer.write(outgoing.read())  # the end of the handshake and a request
             while True:
                 try:

@@ -17,13 +17,12 @@ from tests.protocols.kafka.produce_requests import (
     answers,
     batch,
     by_python,
+    check_equal_outcomes,
     check_facts,
     connected,
-    outcome,
     request,
     request_to,
 )
-from tidemill.engine.records.records import Records
 from tidemill.errors import TidemillError
 from tidemill.kafka_codec.hot import RunTopic, read_run
 from tidemill.log.format.batch import stamp_max_timestamp
@@ -154,15 +153,10 @@ async def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = stream(random.Random(seed), 250)
-    ours = await outcome(frames, seed)
+    await check_equal_outcomes(frames, seed, taken, monkeypatch)
     assert max(taken) > 5
     assert sum(map(bool, taken)) > 100
     assert 0 in taken
-    monkeypatch.setattr(Records, "takes_runs", False)
-    theirs = await outcome(frames, seed)
-    assert [number for number, _ in ours[0]] == list(range(250))
-    assert ours[0] == theirs[0]
-    assert ours[1] == theirs[1]
 
 
 async def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
@@ -13,6 +13,7 @@ from uuid import UUID
 from tests.protocols.kafka.messages import from_kio, kio_bytes, kio_read
 from tests.support.faultyfs import HeldDisk
 from tidemill.engine.api import NewTopic, ReadQuery, ReadResult, TopicInfo
+from tidemill.engine.authorize import Authorizer
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.declared import API_VERSIONS, is_flexible
 from tidemill.kafka_codec.schema import request_type, response_type
@@ -21,7 +22,7 @@ from tidemill.log.partition.partition import PartitionLog
 from tidemill.protocols.kafka.node import cluster_id_text
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Groups, Limits, Section, Settings
+from tidemill.settings import Groups, Limits, Section, Security, Settings
 
 
 def request_bytes(
@@ -156,20 +157,26 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def serving(
-    kafka: KafkaListener | None = None,
+    *sections: Section,
     groups: Groups | None = None,
-    sections: tuple[Section, ...] = (),
+    super_users: str = "",
+    authorizer: Authorizer | None = None,
     **limits: int,
 ) -> AsyncIterator[Serving]:
-    """Serve on a free port of loopback."""
+    """Serve on a free port of loopback.
+
+    Args:
+        sections: with them a test sets a listener of its own; without, it is an open one.
+    """
     settings = Settings(
         data_dir=Path("/tmp"),  # in memory
-        sections=(kafka or KafkaListener(port=0), *sections),
+        sections=sections or (KafkaListener(port=0),),
         limits=Limits(**limits),
         groups=groups or Groups(initial_rebalance_delay_ms=0),
+        security=Security(super_users=super_users),
     )
     disk = HeldDisk()
-    engine = Engine(settings, fs=disk)
+    engine = Engine(settings, fs=disk, authorizer=authorizer)
     await engine.start()
     server = KafkaServer(engine, settings)
     try:
@@ -184,16 +191,16 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
-async def talking(**limits: int) -> AsyncIterator[tuple[Serving, Client]]:
+async def talking(**options: Any) -> AsyncIterator[tuple[Serving, Client]]:
     """Serve a topic ``t`` of two partitions, and connect a client."""
-    async with serving(None, None, (), **limits) as s:
+    async with serving(**options) as s:
         await s.make_topic("t", 2)
         client = await s.client()
         yield s, client
         client.close()
 
 
-async def eventually(condition: Any, what: str = "") -> None:
+async def eventually(condition: Callable[..., object]) -> None:
     """Wait until ``condition()`` holds."""
     async with asyncio.timeout(300):
         while not condition():

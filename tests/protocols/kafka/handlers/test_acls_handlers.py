@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.protocols.kafka.broker import Broker, versions
+from tests.protocols.kafka.broker import Broker, each_version
+from tests.protocols.kafka.trees import Tree, picked
 from tidemill.engine.authorize import Principal
+from tidemill.state.security.types import Operation, ResourceKind
 
 DESCRIBE, CREATE, DELETE = 29, 30, 31
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
@@ -22,13 +25,12 @@ ROOT, ALICE = Principal("root"), Principal("alice")
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     """A broker with rules. Its client is a super user."""
-    broker = Broker(security={"super_users": "User:root"})
-    broker.door = broker.engine.door(ROOT)
-    yield broker
-    broker.close()
+    with closing(Broker(security={"super_users": "User:root"})) as broker:
+        broker.door = broker.engine.door(ROOT)
+        yield broker
 
 
-def rule(name: str = "t", **fields: Any) -> dict[str, Any]:
+def rule(name: str = "t", **fields: Any) -> Tree:
     return {
         "resource_type": TOPIC,
         "resource_name": name,
@@ -41,7 +43,7 @@ def rule(name: str = "t", **fields: Any) -> dict[str, Any]:
     }
 
 
-def selection(name: str | None = None, **fields: Any) -> dict[str, Any]:
+def selection(name: str | None = None, **fields: Any) -> Tree:
     return {
         "resource_type_filter": ANY,
         "resource_name_filter": name,
@@ -54,7 +56,7 @@ def selection(name: str | None = None, **fields: Any) -> dict[str, Any]:
     }
 
 
-def create(broker: Broker, *rules: dict[str, Any], version: int = 3) -> list[int]:
+def create(broker: Broker, *rules: Tree, version: int = 3) -> list[int]:
     results = broker.call(CREATE, version, {"creations": list(rules)})["results"]
     return [each["error_code"] for each in results]
 
@@ -69,12 +71,11 @@ def described(broker: Broker, version: int = 3, **fields: Any) -> list[tuple[Any
     ]
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE))
+@each_version(DESCRIBE)
 def test_rules_are_created_described_and_deleted(broker: Broker, version: int) -> None:
     prefixed = rule("t", resource_pattern_type=PREFIXED, permission_type=DENY)
-    assert create(broker, rule(), rule(), rule("u", operation=ALL), prefixed, version=version) == [
-        *(0, 0, 0, 0)
-    ]
+    rules = rule(), rule(), rule("u", operation=ALL), prefixed
+    assert create(broker, *rules, version=version) == [0, 0, 0, 0]
     everything = [
         ("t", LITERAL, READ, ALLOW),
         ("u", LITERAL, ALL, ALLOW),
@@ -108,7 +109,7 @@ def test_rules_are_created_described_and_deleted(broker: Broker, version: int) -
         {"resource_type": CLUSTER, "resource_name": "t"},
     ],
 )
-def test_an_invalid_rule_has_its_own_error(broker: Broker, fields: dict[str, Any]) -> None:
+def test_an_invalid_rule_has_its_own_error(broker: Broker, fields: Tree) -> None:
     assert create(broker, rule(**fields), rule("u")) == [42, 0]
     assert described(broker) == [("u", LITERAL, READ, ALLOW)]
 
@@ -123,33 +124,26 @@ def test_an_invalid_filter_is_refused(broker: Broker) -> None:
     assert {each["error_code"] for each in results} == {42}
 
 
-def test_without_a_super_user_there_is_no_authorizer() -> None:
-    broker = Broker()
-    try:
-        answer = broker.call(DESCRIBE, 3, selection())
+@each_version(DESCRIBE)
+def test_without_a_super_user_there_is_no_authorizer(version: int) -> None:
+    with closing(Broker()) as broker:
+        answer = broker.call(DESCRIBE, version, selection())
         assert (answer["error_code"], answer["resources"]) == (54, [])
-        assert create(broker, rule(), rule()) == [54, 54]
-        results = broker.call(DELETE, 3, {"filters": [selection()]})["filter_results"]
-        assert [each["error_code"] for each in results] == [54]
-    finally:
-        broker.close()
+        assert create(broker, rule(), rule(), version=version) == [54, 54]
+        results = broker.call(DELETE, version, {"filters": [selection()]})["filter_results"]
+        assert picked(results, "error_code") == [(54,)]
 
 
 def test_a_rule_counts_on_open_connections_immediately(broker: Broker) -> None:
     broker.create("t")
     alice = broker.engine.door(ALICE, "10.0.0.7")
-    assert not alice.access.allows(*asked(alice))
+    asked = Operation.READ, ResourceKind.TOPIC, "t"
+    assert not alice.access.allows(*asked)
     create(broker, rule())
-    assert alice.access.allows(*asked(alice))
+    assert alice.access.allows(*asked)
     create(broker, rule(permission_type=DENY, host="10.0.0.7"))
-    assert not alice.access.allows(*asked(alice))
-    assert broker.engine.door(ALICE, "10.0.0.8").access.allows(*asked(alice))
-
-
-def asked(door: Any) -> tuple[Any, Any, str]:
-    from tidemill.engine.authorize import TOPIC, Operation
-
-    return Operation.READ, TOPIC, "t"
+    assert not alice.access.allows(*asked)
+    assert broker.engine.door(ALICE, "10.0.0.8").access.allows(*asked)
 
 
 def test_a_user_sees_what_it_may_describe(broker: Broker) -> None:
@@ -159,11 +153,8 @@ def test_a_user_sees_what_it_may_describe(broker: Broker) -> None:
     root, broker.door = broker.door, broker.engine.door(ALICE)
     named = {"topics": [{"name": name} for name in ("t", "hidden", "missing")]}
     topics = broker.call(3, 8, {**named, "include_topic_authorized_operations": True})["topics"]
-    assert [(each["name"], each["error_code"]) for each in topics] == [
-        ("t", 0),
-        ("hidden", 29),
-        ("missing", 29),
-    ]
+    codes = picked(topics, "name", "error_code")
+    assert codes == [("t", 0), ("hidden", 29), ("missing", 29)]
     assert topics[0]["topic_authorized_operations"] == 1 << WRITE | 1 << DESCRIBE_OP
     everything = broker.call(3, 8, {"topics": None})["topics"]
     assert [each["name"] for each in everything] == ["t"]

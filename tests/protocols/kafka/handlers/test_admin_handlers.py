@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.kafka.broker import DATA, MISSING_ID, NO_ID, NOW_MS, Broker, versions
+from tests.protocols.kafka.broker import DATA, MISSING_ID, NO_ID, NOW_MS, Broker, each_version
 from tests.protocols.kafka.messages import one_batch
+from tests.protocols.kafka.trees import (
+    API_VERSIONS,
+    PRODUCE,
+    SOFTWARE,
+    Tree,
+    picked,
+    produce,
+    written,
+)
 from tests.protocols.kafka.wire import serving
 from tidemill.engine.api import ConfigEntry, ConfigSource, ConfigType
 from tidemill.log.errors import StorageError
@@ -15,15 +24,15 @@ from tidemill.protocols.kafka import broker_configs
 
 CREATE, DELETE, GROW, ELECT, REASSIGN, REASSIGNING = 19, 20, 37, 43, 45, 46
 DESCRIBE_CONFIGS, ALTER, INCREMENTAL, RESOURCES = 32, 33, 44, 74
-MOVE, QUORUM, UPDATE_FEATURES, PRODUCE = 34, 55, 57, 0
-LOG_DIRS, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 35, 29, 30, 31
+MOVE, LOG_DIRS, QUORUM, UPDATE_FEATURES = 34, 35, 55, 57
 TOPIC, BROKER = 2, 4
+MIN_ISR = "min.insync.replicas"
 
 
 # --- topics --------------------------------------------------------------------------------------
 
 
-def new_topic(name: str, partitions: int = 3) -> dict[str, Any]:
+def new_topic(name: str, partitions: int = 3) -> Tree:
     return {
         "name": name,
         "num_partitions": partitions,
@@ -34,17 +43,14 @@ def new_topic(name: str, partitions: int = 3) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-@pytest.mark.parametrize("version", versions(CREATE))
+@each_version(CREATE)
 def test_create_topics_answers_each(broker: Broker, version: int, validate_only: bool) -> None:
     names = ("new", "users", "twice", "twice")
     request = {"topics": [new_topic(name) for name in names], "validate_only": validate_only}
     answer = broker.call(CREATE, version, request)
     new, old, twice = answer["topics"]
-    assert [(t["name"], t["error_code"]) for t in answer["topics"]] == [
-        ("new", 0),
-        ("users", 36),
-        ("twice", 42),
-    ]
+    codes = picked(answer["topics"], "name", "error_code")
+    assert codes == [("new", 0), ("users", 36), ("twice", 42)]
     assert new["error_message"] is None
     assert "users" in old["error_message"]
     assert twice["error_message"]
@@ -64,7 +70,7 @@ def test_create_topics_answers_each(broker: Broker, version: int, validate_only:
             assert (new["topic_id"], old["topic_id"]) == (broker.topic_id("new"), NO_ID)
 
 
-@pytest.mark.parametrize("version", versions(CREATE))
+@each_version(CREATE)
 def test_create_topics_with_assignments(broker: Broker, version: int) -> None:
     topic = {
         **new_topic("new", -1),
@@ -72,25 +78,20 @@ def test_create_topics_with_assignments(broker: Broker, version: int) -> None:
         "assignments": [{"partition_index": at, "broker_ids": [1]} for at in (0, 1)],
         "configs": [],
     }
-    foreign = topic | {
-        "name": "foreign",
-        "assignments": [{"partition_index": 0, "broker_ids": [2]}],
-    }
+    elsewhere = [{"partition_index": 0, "broker_ids": [2]}]
+    foreign = topic | {"name": "foreign", "assignments": elsewhere}
     null = new_topic("null") | {"configs": [{"name": "retention.ms", "value": None}]}
     answer = broker.call(CREATE, version, {"topics": [topic, foreign, null]})
     assert [t["error_code"] for t in answer["topics"]] == [0, 39, 40]
     assert broker.topics() == {"orders": 3, "users": 1, "new": 2}
 
 
-@pytest.mark.parametrize("version", [v for v in versions(DELETE) if v < 6])
+@each_version(DELETE, until=5)
 def test_delete_topics_by_name(broker: Broker, version: int) -> None:
     names = ["orders", "__consumer_offsets", "users", "users"]
     answer = broker.call(DELETE, version, {"topic_names": names, "timeout": 1})
-    assert [(r["name"], r["error_code"]) for r in answer["responses"]] == [
-        ("orders", 0),
-        ("__consumer_offsets", 17),
-        ("users", 42),
-    ]
+    codes = picked(answer["responses"], "name", "error_code")
+    assert codes == [("orders", 0), ("__consumer_offsets", 17), ("users", 42)]
     assert broker.topics() == {"users": 1}
     if version >= 5:
         assert answer["responses"][0]["error_message"] is None
@@ -99,83 +100,64 @@ def test_delete_topics_by_name(broker: Broker, version: int) -> None:
 
 def test_delete_topics_by_name_or_id(broker: Broker) -> None:
     orders, users, plain = (broker.create(n).topic_id for n in ("first", "second", "plain"))
-    asked = [
-        {"name": None, "topic_id": orders},
-        {"name": "plain", "topic_id": None},
-        {"name": "second", "topic_id": None},
-        {"name": None, "topic_id": MISSING_ID},
-        {"name": "second", "topic_id": users},
-        {"name": None, "topic_id": None},
-        {"name": "first", "topic_id": None},
+    asked_and_answered = [
+        ((None, orders), ("first", orders, 0)),
+        (("plain", None), ("plain", plain, 0)),
+        (("second", None), ("second", users, 0)),
+        ((None, MISSING_ID), (None, MISSING_ID, 100)),
+        (("second", users), ("second", users, 42)),
+        ((None, None), (None, NO_ID, 42)),
+        (("first", None), ("first", NO_ID, 42)),
     ]
-    answer = broker.call(DELETE, 6, {"topics": asked, "timeout": 1})
-    assert [(r["name"], r["topic_id"], r["error_code"]) for r in answer["responses"]] == [
-        ("first", orders, 0),
-        ("plain", plain, 0),
-        ("second", users, 0),
-        (None, MISSING_ID, 100),
-        ("second", users, 42),
-        (None, NO_ID, 42),
-        ("first", NO_ID, 42),
-    ]
+    topics = [{"name": name, "topic_id": topic_id} for (name, topic_id), _ in asked_and_answered]
+    answer = broker.call(DELETE, 6, {"topics": topics, "timeout": 1})
+    found = picked(answer["responses"], "name", "topic_id", "error_code")
+    assert found == [answered for _, answered in asked_and_answered]
     assert broker.topics() == {"orders": 3, "users": 1}
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-@pytest.mark.parametrize("version", versions(GROW))
+@each_version(GROW)
 def test_create_partitions(broker: Broker, version: int, validate_only: bool) -> None:
     broker.create("other")
-    request = {
-        "topics": [
-            {"name": "orders", "count": 6, "assignments": None},
-            {"name": "users", "count": 1, "assignments": None},
-            {"name": "other", "count": 2, "assignments": [{"broker_ids": [1]}]},
-            {"name": "twice", "count": 2, "assignments": None},
-            {"name": "twice", "count": 3, "assignments": None},
-        ],
-        "timeout": 1,
-        "validate_only": validate_only,
-    }
+    topics = [
+        {"name": "orders", "count": 6, "assignments": None},
+        {"name": "users", "count": 1, "assignments": None},
+        {"name": "other", "count": 2, "assignments": [{"broker_ids": [1]}]},
+        {"name": "twice", "count": 2, "assignments": None},
+        {"name": "twice", "count": 3, "assignments": None},
+    ]
+    request = {"topics": topics, "timeout": 1, "validate_only": validate_only}
     answer = broker.call(GROW, version, request)
-    assert [(r["name"], r["error_code"]) for r in answer["results"]] == [
-        ("orders", 0),
-        ("users", 37),
-        ("other", 0),
-        ("twice", 42),
-    ]
+    codes = picked(answer["results"], "name", "error_code")
+    assert codes == [("orders", 0), ("users", 37), ("other", 0), ("twice", 42)]
     assert "users" in answer["results"][1]["error_message"]
-    assert broker.topics() == (
-        {"orders": 3, "users": 1, "other": 1}
-        if validate_only
-        else {"orders": 6, "users": 1, "other": 2}
-    )
+    grown = {} if validate_only else {"orders": 6, "other": 2}
+    assert broker.topics() == {"orders": 3, "users": 1, "other": 1} | grown
 
 
-@pytest.mark.parametrize("version", versions(ELECT))
+@each_version(ELECT)
 def test_elections_are_not_needed(broker: Broker, version: int) -> None:
-    partitions = [{"topic": "orders", "partitions": [0, 2]}]
-    request = {"election_type": 0, "topic_partitions": partitions}
-    (topic,) = broker.call(ELECT, version, request)["replica_election_results"]
-    assert topic["topic"] == "orders"
-    assert [(p["partition_id"], p["error_code"]) for p in topic["partition_result"]] == [
-        (0, 84),
-        (2, 84),
-    ]
+    asked = [{"topic": "orders", "partitions": [0, 2, 3, -1]}, {"topic": "nope", "partitions": [0]}]
+    request = {"election_type": 0, "topic_partitions": asked}
+    orders, nope = broker.call(ELECT, version, request)["replica_election_results"]
+    assert (orders["topic"], nope["topic"]) == ("orders", "nope")
+    codes = picked(orders["partition_result"], "partition_id", "error_code")
+    assert codes == [(0, 84), (2, 84), (3, 3), (-1, 3)]
+    assert picked(nope["partition_result"], "partition_id", "error_code") == [(0, 3)]
     everything = {"election_type": 0, "topic_partitions": None}
     assert broker.call(ELECT, version, everything)["replica_election_results"] == []
 
 
-@pytest.mark.parametrize("version", versions(REASSIGN))
-def test_reassignments(broker: Broker, version: int) -> None:
-    partitions = [
-        {"partition_index": 0, "replicas": [1]},
-        {"partition_index": 1, "replicas": None},
-    ]
-    request = {"topics": [{"name": "orders", "partitions": partitions}]}
-    answer = broker.call(REASSIGN, version, request)
+@each_version(REASSIGN)
+def test_a_partition_can_only_be_assigned_to_where_it_is(broker: Broker, version: int) -> None:
+    changes = [(0, [1]), (1, None), (0, [2]), (0, [1, 1]), (0, []), (7, [1])]
+    partitions = [{"partition_index": index, "replicas": to} for index, to in changes]
+    topics = [{"name": name, "partitions": partitions} for name in ("orders", "nope")]
+    answer = broker.call(REASSIGN, version, {"topics": topics})
     assert answer["error_code"] == 0
-    (topic,) = answer["responses"]
-    assert [p["error_code"] for p in topic["partitions"]] == [0, 85]
+    codes = [[each["error_code"] for each in topic["partitions"]] for topic in answer["responses"]]
+    assert codes == [[0, 85, 39, 39, 39, 3], [3] * 6]
 
 
 def test_no_reassignment_is_ever_running(broker: Broker) -> None:
@@ -188,57 +170,56 @@ def test_no_reassignment_is_ever_running(broker: Broker) -> None:
 
 def describe(
     broker: Broker, version: int, resource: tuple[int, str], keys: Any = None, **flags: bool
-) -> dict[str, Any]:
-    resources = [
-        {"resource_type": resource[0], "resource_name": resource[1], "configuration_keys": keys}
-    ]
-    (result,) = broker.call(DESCRIBE_CONFIGS, version, {"resources": resources, **flags})["results"]
+) -> Tree:
+    kind, name = resource
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    (result,) = broker.call(DESCRIBE_CONFIGS, version, {"resources": [asked], **flags})["results"]
     assert (result["resource_type"], result["resource_name"]) == resource
-    return result  # type: ignore[no-any-return]
+    return dict(result)
 
 
-def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def configs_of(
+    broker: Broker, version: int, resource: tuple[int, str], keys: Any = None, **flags: bool
+) -> dict[str, Tree]:
+    """Return what is described of a resource, by name."""
+    result = describe(broker, version, resource, keys, **flags)
     return {config["name"]: config for config in result["configs"]}
 
 
+Change = tuple[int, str, list[tuple[str, str | None, int]]]
+"""Kind and name of a resource, and name, value and operation of each config."""
+
+
 def alter(
-    broker: Broker,
-    api: int,
-    version: int,
-    *resources: tuple[int, str, list[Any]],
-    validate_only: bool = False,
+    broker: Broker, api: int, version: int, *changes: Change, validate_only: bool = False
 ) -> list[tuple[str, int]]:
-    request = {
-        "resources": [
-            {
-                "resource_type": kind,
-                "resource_name": name,
-                "configs": [
-                    {"name": c[0], "config_operation": c[-1], "value": c[1]} for c in configs
-                ],
-            }
-            for kind, name, configs in resources
-        ],
-        "validate_only": validate_only,
-    }
+    resources = [
+        {
+            "resource_type": kind,
+            "resource_name": resource,
+            "configs": [
+                {"name": name, "config_operation": operation, "value": value}
+                for name, value, operation in configs
+            ],
+        }
+        for kind, resource, configs in changes
+    ]
+    request = {"resources": resources, "validate_only": validate_only}
     answer = broker.call(api, version, request)
     for response in answer["responses"]:
         assert bool(response["error_message"]) is bool(response["error_code"])
-    return [(r["resource_name"], r["error_code"]) for r in answer["responses"]]
+    return picked(answer["responses"], "resource_name", "error_code")
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@each_version(DESCRIBE_CONFIGS)
 def test_topic_configs_with_source_synonyms_and_text(broker: Broker, version: int) -> None:
     broker.create("short", retention_ms="1000")
-    configs = by_name(
-        describe(
-            broker, version, (TOPIC, "short"), include_synonyms=True, include_documentation=True
-        )
-    )
+    more = {"include_synonyms": True, "include_documentation": True}
+    configs = configs_of(broker, version, (TOPIC, "short"), **more)
     retention, cleanup = configs["retention.ms"], configs["cleanup.policy"]
     assert retention["value"] == "1000"
     assert (retention["config_source"], cleanup["config_source"]) == (1, 5)
-    assert [(s["name"], s["value"], s["source"]) for s in retention["synonyms"]] == [
+    assert picked(retention["synonyms"], "name", "value", "source") == [
         ("retention.ms", "1000", 1),
         ("log.retention.hours", "168", 5),
     ]
@@ -247,29 +228,25 @@ def test_topic_configs_with_source_synonyms_and_text(broker: Broker, version: in
         assert retention["documentation"]
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@each_version(DESCRIBE_CONFIGS)
 def test_configs_are_bare_where_nothing_more_is_asked(broker: Broker, version: int) -> None:
-    retention = by_name(describe(broker, version, (TOPIC, "orders")))["retention.ms"]
+    retention = configs_of(broker, version, (TOPIC, "orders"))["retention.ms"]
     assert retention["synonyms"] == []
     if version >= 3:
         assert retention["documentation"] is None
 
 
-@pytest.mark.parametrize(
-    ("keys", "names"),
-    [
-        (["cleanup.policy", "no.such.key"], {"cleanup.policy"}),
-        (["no.such.key"], set()),
-    ],
-)
-def test_configs_are_filtered_by_key(broker: Broker, keys: Any, names: set[str]) -> None:
-    every = set(by_name(describe(broker, 4, (TOPIC, "orders"))))
-    assert {"retention.ms", "cleanup.policy"} < every
-    assert set(by_name(describe(broker, 4, (TOPIC, "orders"), []))) == every
-    assert set(by_name(describe(broker, 4, (TOPIC, "orders"), keys))) == names
+def test_configs_are_filtered_by_key(broker: Broker) -> None:
+    def named(keys: list[str] | None) -> set[str]:
+        return set(configs_of(broker, 4, (TOPIC, "orders"), keys))
+
+    assert {"retention.ms", "cleanup.policy"} < named(None)
+    assert named([]) == named(None)
+    assert named(["cleanup.policy", "no.such.key"]) == {"cleanup.policy"}
+    assert named(["no.such.key"]) == set()
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@each_version(DESCRIBE_CONFIGS)
 def test_broker_configs_hide_secrets(
     broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +256,7 @@ def test_broker_configs_hide_secrets(
     entries = broker_configs.entries
     monkeypatch.setattr(broker_configs, "entries", lambda *of: [secret, *entries(*of)])
     alter(broker, INCREMENTAL, 1, (BROKER, "1", [("log.retention.ms", "6", 0)]))
-    configs = by_name(describe(broker, version, (BROKER, "1")))
+    configs = configs_of(broker, version, (BROKER, "1"))
     hidden, dynamic, listeners = (
         configs[name] for name in ("ssl.key", "log.retention.ms", "listeners")
     )
@@ -292,16 +269,16 @@ def test_what_was_set_for_a_broker_and_for_all_brokers_is_told_apart(broker: Bro
     alter(broker, INCREMENTAL, 1, (BROKER, "", [("log.retention.ms", "5", 0)]))
     alter(broker, INCREMENTAL, 1, (BROKER, "1", [("log.segment.bytes", "2000000", 0)]))
     found = describe(broker, 4, (BROKER, ""))["configs"]
-    assert [(each["name"], each["value"], each["config_source"]) for each in found] == [
+    assert picked(found, "name", "value", "config_source") == [
         ("log.retention.ms", "5", 3),
-        ("min.insync.replicas", "1", 3),
+        (MIN_ISR, "1", 3),
     ]
-    configs = by_name(describe(broker, 4, (BROKER, "1")))
+    configs = configs_of(broker, 4, (BROKER, "1"))
     assert configs["log.retention.ms"]["config_source"] == 3
     assert configs["log.segment.bytes"]["config_source"] == 2
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE_CONFIGS))
+@each_version(DESCRIBE_CONFIGS)
 @pytest.mark.parametrize(
     ("resource", "code"), [((TOPIC, "nope"), 3), ((BROKER, "2"), 42), ((8, "1"), 42)]
 )
@@ -314,33 +291,23 @@ def test_configs_of_missing_resources(
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-@pytest.mark.parametrize("version", versions(ALTER))
+@each_version(ALTER)
 def test_alter_configs_replaces(broker: Broker, version: int, validate_only: bool) -> None:
     before = {"cleanup.policy": "compact", "retention.ms": "1"}
     broker.create("nulls")
     broker.create("set", cleanup_policy="compact", retention_ms="1")
-    outcome = alter(
-        broker,
-        ALTER,
-        version,
-        (TOPIC, "set", [("retention.ms", "5", 0)]),
-        (BROKER, "1", [("log.retention.ms", "6", 0)]),
-        (BROKER, "7", [("log.retention.ms", "6", 0)]),
-        (TOPIC, "nulls", [("retention.ms", None, 0)]),
-        (TOPIC, "orders", [("retention.ms", "5", 0), ("retention.ms", "6", 0)]),
-        (16, "metrics", []),
-        (TOPIC, "users", [("retention.ms", "x", 0)]),
-        validate_only=validate_only,
-    )
-    assert outcome == [
-        ("set", 0),
-        ("1", 0),
-        ("7", 42),
-        ("nulls", 42),
-        ("orders", 42),
-        ("metrics", 42),
-        ("users", 40),
+    changes: list[tuple[Change, int]] = [
+        ((TOPIC, "set", [("retention.ms", "5", 0)]), 0),
+        ((BROKER, "1", [("log.retention.ms", "6", 0)]), 0),
+        ((BROKER, "7", [("log.retention.ms", "6", 0)]), 42),
+        ((TOPIC, "nulls", [("retention.ms", None, 0)]), 42),
+        ((TOPIC, "orders", [("retention.ms", "5", 0), ("retention.ms", "6", 0)]), 42),
+        ((16, "metrics", []), 42),
+        ((TOPIC, "users", [("retention.ms", "x", 0)]), 40),
     ]
+    asked = [change for change, _ in changes]
+    found = alter(broker, ALTER, version, *asked, validate_only=validate_only)
+    assert found == [(name, code) for (_, name, _), code in changes]
     assert broker.configs("set") == (before if validate_only else {"retention.ms": "5"})
     layers = broker.engine.configs.of_broker()
     assert layers.broker == ({} if validate_only else {"log.retention.ms": "6"})
@@ -348,35 +315,27 @@ def test_alter_configs_replaces(broker: Broker, version: int, validate_only: boo
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-@pytest.mark.parametrize("version", versions(INCREMENTAL))
+@each_version(INCREMENTAL)
 def test_incremental_alter_configs(broker: Broker, version: int, validate_only: bool) -> None:
     before = {"cleanup.policy": "compact", "retention.ms": "1"}
     broker.create("set", cleanup_policy="compact", retention_ms="1")
     broker.create("lists", cleanup_policy="delete")
-    broker.create("twice")
-    outcome = alter(
-        broker,
-        INCREMENTAL,
-        version,
-        (TOPIC, "set", [("retention.ms", "5", 0), ("cleanup.policy", None, 1)]),
-        (TOPIC, "lists", [("cleanup.policy", "compact", 2)]),
-        (BROKER, "", [("log.retention.ms", "6", 0)]),
-        (TOPIC, "orders", [("retention.ms", "5", 9)]),
-        (TOPIC, "users", [("retention.ms", None, 0)]),
-        (TOPIC, "twice", [("retention.ms", "5", 0)]),
-        (TOPIC, "twice", [("retention.ms", "5", 0)]),
-        (TOPIC, "nope", [("retention.ms", "x", 0)]),
-        validate_only=validate_only,
-    )
-    assert outcome == [
-        ("set", 0),
-        ("lists", 0),
-        ("", 0),
-        ("orders", 42),
-        ("users", 42),
-        ("twice", 42),
-        ("nope", 3),
+    for name in ("twice", "invalid"):
+        broker.create(name)
+    twice: Change = (TOPIC, "twice", [("retention.ms", "5", 0)])
+    changes: list[tuple[Change, int]] = [
+        ((TOPIC, "set", [("retention.ms", "5", 0), ("cleanup.policy", None, 1)]), 0),
+        ((TOPIC, "lists", [("cleanup.policy", "compact", 2)]), 0),
+        ((BROKER, "", [("log.retention.ms", "6", 0)]), 0),
+        ((TOPIC, "orders", [("retention.ms", "5", 9)]), 42),
+        ((TOPIC, "users", [("retention.ms", None, 0)]), 42),
+        (twice, 42),
+        ((TOPIC, "nope", [("retention.ms", "x", 0)]), 3),
+        ((TOPIC, "invalid", [("retention.ms", "x", 0)]), 40),
     ]
+    asked = [change for change, _ in changes]
+    found = alter(broker, INCREMENTAL, version, *asked, twice, validate_only=validate_only)
+    assert found == [(name, code) for (_, name, _), code in changes]
     assert broker.configs("set") == (before if validate_only else {"retention.ms": "5"})
     policy = "delete" if validate_only else "delete,compact"
     assert broker.configs("lists") == {"cleanup.policy": policy}
@@ -386,27 +345,25 @@ def test_incremental_alter_configs(broker: Broker, version: int, validate_only: 
     assert broker.configs("orders") == broker.configs("users") == broker.configs("twice") == {}
 
 
-MIN_ISR = "min.insync.replicas"
-
-
 def test_all_brokers_have_a_min_insync_replicas_that_topics_inherit(broker: Broker) -> None:
     """As in Apache Kafka 4.3: it is set for all brokers from the start, and can't be removed."""
 
     def shown(resource: tuple[int, str]) -> list[tuple[str, int]]:
-        found = by_name(describe(broker, 4, resource, include_synonyms=True))[MIN_ISR]
-        return [(each["value"], each["source"]) for each in found["synonyms"]]
+        found = configs_of(broker, 4, resource, include_synonyms=True)[MIN_ISR]
+        return picked(found["synonyms"], "value", "source")
 
     for value in ("1", "2"):
         assert alter(broker, INCREMENTAL, 1, (BROKER, "", [(MIN_ISR, value, 0)])) == [("", 0)]
         assert shown((BROKER, "")) == [(value, 3)]
         assert shown((BROKER, "1")) == shown((TOPIC, "orders")) == [(value, 3), ("1", 5)]
-    for resource in (
+    refused: list[Change] = [
         (BROKER, "", [(MIN_ISR, None, 1)]),
         (BROKER, "", [(MIN_ISR, "0", 0)]),
         (BROKER, "", [(MIN_ISR, "many", 0)]),
         (BROKER, "1", [(MIN_ISR, "1", 0)]),
-    ):
-        assert alter(broker, INCREMENTAL, 1, resource) == [(resource[1], 40)]
+    ]
+    for change in refused:
+        assert alter(broker, INCREMENTAL, 1, change) == [(change[1], 40)]
     assert alter(broker, ALTER, 1, (BROKER, "", [])) == [("", 40)]
     assert alter(broker, ALTER, 1, (BROKER, "1", [])) == [("1", 0)]
     assert shown((BROKER, "")) == [("2", 3)]
@@ -422,10 +379,8 @@ async def test_acks_all_is_answered_though_min_insync_replicas_is_above_the_one_
         answer = await client.call(INCREMENTAL, 1, {"resources": [resource]})
         assert answer["responses"][0]["error_code"] == 0
         for name in ("inherits", "own"):
-            part = {"index": 0, "records": one_batch()}
-            tree = {"acks": -1, "topic_data": [{"name": name, "partition_data": [part]}]}
-            (topic,) = (await client.call(PRODUCE, 7, {"timeout": 5000, **tree}))["responses"]
-            assert topic["partition_responses"][0]["error_code"] == 0
+            answer = await client.call(PRODUCE, 7, produce(name, one_batch()))
+            assert written(answer) == [(0, 0)]
 
 
 # --- features ------------------------------------------------------------------------------------
@@ -439,7 +394,7 @@ LEVELS = {
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 
-def features(broker: Broker, version: int, *updates: tuple[str, int, int]) -> dict[str, Any]:
+def features(broker: Broker, version: int, *updates: tuple[str, int, int]) -> Tree:
     asked = []
     for name, level, kind in updates:
         how = {"upgrade_type": kind} if version else {"allow_downgrade": kind != UPGRADE}
@@ -447,18 +402,18 @@ def features(broker: Broker, version: int, *updates: tuple[str, int, int]) -> di
     return broker.call(UPDATE_FEATURES, version, {"feature_updates": asked})
 
 
-@pytest.mark.parametrize("version", versions(UPDATE_FEATURES))
+@each_version(UPDATE_FEATURES)
 def test_a_feature_can_be_set_to_the_level_that_it_has(broker: Broker, version: int) -> None:
     updates = [(name, level, SAFE) for name, level in LEVELS.items()]
     for asked in ([], updates, updates + updates):
         answer = features(broker, version, *asked)
         assert answer["error_code"] == 0
         if version < 2:
-            found = [(each["feature"], each["error_code"]) for each in answer["results"]]
+            found = picked(answer["results"], "feature", "error_code")
             assert found == [(name, 0) for name, _, _ in asked]
 
 
-@pytest.mark.parametrize("version", versions(UPDATE_FEATURES))
+@each_version(UPDATE_FEATURES)
 @pytest.mark.parametrize(
     ("update", "why"),
     [
@@ -488,23 +443,20 @@ def test_an_unknown_type_of_update_is_refused(broker: Broker, kind: int) -> None
     assert features(broker, 2, ("group.version", 1, kind))["error_code"] == 95
 
 
-def test_the_features_that_are_advertised_are_those_that_can_be_set(broker: Broker) -> None:
-    answer = broker.call(18, 4, {"client_software_name": "x", "client_software_version": "1"})
-    supported = {
-        each["name"]: (each["min_version"], each["max_version"])
-        for each in answer["supported_features"]
-    }
-    final = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
-    assert final == LEVELS
-    assert supported == {name: (level, level) for name, level in LEVELS.items()}
+@each_version(API_VERSIONS, since=3)
+def test_the_features_that_are_advertised_are_those_that_can_be_set(
+    broker: Broker, version: int
+) -> None:
+    """None starts at 0: clients that send v3 fail on that (KAFKA-17492)."""
+    answer = broker.call(API_VERSIONS, version, SOFTWARE)
+    levels = [(name, level, level) for name, level in LEVELS.items()]
+    supported, final = answer["supported_features"], answer["finalized_features"]
+    assert picked(supported, "name", "min_version", "max_version") == levels
+    assert picked(final, "name", "min_version_level", "max_version_level") == levels
+    assert answer["finalized_features_epoch"] >= 0
 
 
-# --- more configs --------------------------------------------------------------------------------
-
-
-def test_an_invalid_config_is_reported(broker: Broker) -> None:
-    resource = (TOPIC, "orders", [("retention.ms", "x", 0)])
-    assert alter(broker, INCREMENTAL, 1, resource) == [("orders", 40)]
+# --- the cluster ---------------------------------------------------------------------------------
 
 
 def test_config_resources(broker: Broker) -> None:
@@ -515,7 +467,7 @@ def test_config_resources(broker: Broker) -> None:
     def listed(*types: int) -> list[tuple[str, int]]:
         answer = broker.call(RESOURCES, 1, {"resource_types": list(types)})
         assert answer["error_code"] == 0
-        return [(r["resource_name"], r["resource_type"]) for r in answer["config_resources"]]
+        return picked(answer["config_resources"], "resource_name", "resource_type")
 
     assert sorted(listed(TOPIC)) == topics
     assert listed(BROKER) == [("1", BROKER)]
@@ -524,10 +476,7 @@ def test_config_resources(broker: Broker) -> None:
     assert broker.call(RESOURCES, 1, {"resource_types": [99]})["error_code"] == 35
 
 
-# --- the cluster ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", versions(LOG_DIRS))
+@each_version(LOG_DIRS)
 def test_log_dirs_of_all_partitions(broker: Broker, version: int) -> None:
     (folder,) = broker.call(LOG_DIRS, version, {"topics": None})["results"]
     usage = broker.engine.storage.usage()
@@ -544,15 +493,15 @@ def test_log_dirs_of_all_partitions(broker: Broker, version: int) -> None:
         assert 0 < folder["usable_bytes"] <= usage.total_bytes
 
 
-@pytest.mark.parametrize("version", versions(LOG_DIRS))
+@each_version(LOG_DIRS)
 def test_log_dirs_of_some_partitions(broker: Broker, version: int) -> None:
     topics = [{"topic": "orders", "partitions": [1, 9]}]
     (folder,) = broker.call(LOG_DIRS, version, {"topics": topics})["results"]
     (topic,) = folder["topics"]
-    assert [p["partition_index"] for p in topic["partitions"]] == [1]
+    assert picked(topic["partitions"], "partition_index") == [(1,)]
 
 
-@pytest.mark.parametrize("version", versions(LOG_DIRS))
+@each_version(LOG_DIRS)
 def test_log_dirs_refused(broker: Broker, version: int) -> None:
     broker.fail("storage", "usage", StorageError("gone"))
     answer = broker.call(LOG_DIRS, version, {"topics": None})
@@ -563,25 +512,24 @@ def test_log_dirs_refused(broker: Broker, version: int) -> None:
         assert folder["error_code"] == 56
 
 
-@pytest.mark.parametrize("version", versions(MOVE))
+@each_version(MOVE)
 def test_there_is_one_log_dir_to_move_to(broker: Broker, version: int) -> None:
+    nope = {"name": "nope", "partitions": [0]}
     dirs = [
-        {"path": DATA, "topics": [{"name": "orders", "partitions": [0]}]},
-        {"path": "/other", "topics": [{"name": "orders", "partitions": [1]}]},
+        {"path": DATA, "topics": [{"name": "orders", "partitions": [0]}, nope]},
+        {"path": "/other", "topics": [{"name": "orders", "partitions": [1]}, nope]},
     ]
-    (topic,) = broker.call(MOVE, version, {"dirs": dirs})["results"]
-    assert topic["topic_name"] == "orders"
-    assert [(p["partition_index"], p["error_code"]) for p in topic["partitions"]] == [
-        (0, 0),
-        (1, 57),
-    ]
+    orders, missing = broker.call(MOVE, version, {"dirs": dirs})["results"]
+    assert (orders["topic_name"], missing["topic_name"]) == ("orders", "nope")
+    assert picked(orders["partitions"], "partition_index", "error_code") == [(0, 0), (1, 57)]
+    assert picked(missing["partitions"], "partition_index", "error_code") == [(0, 3), (0, 3)]
 
 
-def quorum_of(topic: str) -> dict[str, Any]:
+def quorum_of(topic: str) -> Tree:
     return {"topics": [{"topic_name": topic, "partitions": [{"partition_index": 0}]}]}
 
 
-@pytest.mark.parametrize("version", versions(QUORUM))
+@each_version(QUORUM)
 def test_the_quorum_is_this_broker(broker: Broker, version: int) -> None:
     answer = broker.call(QUORUM, version, quorum_of("__cluster_metadata"))
     ((partition,),) = (topic["partitions"] for topic in answer["topics"])
@@ -597,31 +545,3 @@ def test_the_quorum_is_this_broker(broker: Broker, version: int) -> None:
         (listener,) = node["listeners"]
         assert (listener["host"], listener["port"]) == ("broker.example", 9092)
     assert broker.call(QUORUM, version, quorum_of("orders"))["error_code"] == 42
-
-
-ACL = {
-    "resource_type": 2,
-    "resource_name": "t",
-    "principal": "User:x",
-    "host": "*",
-    "operation": 3,
-    "permission_type": 3,
-}
-ACL_FILTER = {
-    "resource_type_filter": 2,
-    "resource_name_filter": None,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
-
-
-@pytest.mark.parametrize("version", versions(DESCRIBE_ACLS))
-def test_access_control_is_off(broker: Broker, version: int) -> None:
-    described = broker.call(DESCRIBE_ACLS, version, ACL_FILTER)
-    assert (described["error_code"], described["resources"]) == (54, [])
-    created = broker.call(CREATE_ACLS, version, {"creations": [ACL, ACL]})
-    assert [r["error_code"] for r in created["results"]] == [54, 54]
-    deleted = broker.call(DELETE_ACLS, version, {"filters": [ACL_FILTER]})
-    assert [r["error_code"] for r in deleted["filter_results"]] == [54]

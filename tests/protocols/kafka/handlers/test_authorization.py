@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -10,21 +9,18 @@ from uuid import UUID
 import pytest
 
 from tests.engine.transactions.support import Producer, committed
+from tests.protocols.kafka.broker import versions
 from tests.protocols.kafka.messages import full_tree, one_batch
-from tests.protocols.kafka.wire import Client
-from tests.support.faultyfs import FaultyFileSystem
-from tidemill.engine.api import NewTopic, TopicInfo
+from tests.protocols.kafka.trees import API_VERSIONS, METADATA, PRODUCE, Tree
+from tests.protocols.kafka.wire import serving
+from tidemill.engine.api import TopicInfo
 from tidemill.engine.authorize import Authorizer, Operation, Principal, Resource
-from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.schema import request_type
 from tidemill.protocols.kafka.apis import VERSIONS
-from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Settings
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
 
-PRODUCE, METADATA, OFFSET_COMMIT, API_VERSIONS = 0, 3, 8, 18
+OFFSET_COMMIT, DELETE_TOPICS, QUORUM = 8, 20, 55
 LIST_GROUPS, LIST_TRANSACTIONS, LIST_RESOURCES = 16, 66, 74
 
 EXPECTED: dict[int, int] = {
@@ -41,8 +37,6 @@ FILTERED = {LIST_GROUPS: "groups", LIST_TRANSACTIONS: "transaction_states"}
 OPEN = {17, API_VERSIONS, 36, 46, 60, LIST_RESOURCES}
 """Logins, versions, the cluster, and what does not exist here: nothing to protect."""
 
-TOPIC_ID = UUID(int=7)
-
 
 class DenyAll(Authorizer):
     """Denies everything, except what the setup needs."""
@@ -56,45 +50,34 @@ class DenyAll(Authorizer):
         return self.is_open
 
 
+KNOWN: Tree = {
+    **dict.fromkeys(("group_id", "key"), "g"),
+    **dict.fromkeys(("topic", "topic_name", "name", "resource_name"), "t"),
+    **dict.fromkeys(("transactional_id", "v3_and_below_transactional_id"), "x"),
+    **dict.fromkeys(("groups", "partitions", "cursor"), None),
+    **dict.fromkeys(("timestamp", "session_epoch", "current_leader_epoch"), -1),
+    **dict.fromkeys(("key_type", "session_id", "config_operation", "partition_index"), 0),
+    **dict.fromkeys(("index", "producer_epoch", "isolation_level"), 0),
+    "groups_names": ["g"],
+    "coordinator_keys": ["g"],
+    "transactional_ids": ["x"],
+    "topic_names": ["t"],
+    "acks": 1,
+    "timeout_ms": 1000,
+    "max_wait": 10,
+    "resource_type": 2,
+    "partition_indexes": [0],
+    "records": one_batch(),
+    "producer_id": 5,
+    "transaction_timeout": 60_000,
+    "validate_only": False,
+}
+"""Field -> a value that names what exists, and is valid in all APIs."""
+
+
 def _valid(tree: Any, topic_id: UUID) -> Any:
     """Replace sample values by names and numbers of existing things."""
-    known: dict[str, Any] = {
-        "group_id": "g",
-        "groups_names": ["g"],
-        "groups": None,
-        "transactional_id": "x",
-        "v3_and_below_transactional_id": "x",
-        "transactional_ids": ["x"],
-        "topic_id": topic_id,
-        "topic_name": "t",
-        "topic": "t",
-        "name": "t",
-        "topic_names": ["t"],
-        "timestamp": -1,
-        "acks": 1,
-        "key": "g",
-        "key_type": 0,
-        "coordinator_keys": ["g"],
-        "timeout_ms": 1000,
-        "max_wait": 10,
-        "session_id": 0,
-        "session_epoch": -1,
-        "resource_type": 2,
-        "resource_name": "t",
-        "config_operation": 0,
-        "partition_index": 0,
-        "partition_indexes": [0],
-        "partitions": None,
-        "index": 0,
-        "records": one_batch(),
-        "producer_id": 5,
-        "producer_epoch": 0,
-        "transaction_timeout": 60_000,
-        "isolation_level": 0,
-        "cursor": None,
-        "current_leader_epoch": -1,
-        "validate_only": False,
-    }
+    known: Tree = KNOWN | {"topic_id": topic_id}
     if isinstance(tree, list):
         return [_valid(each, topic_id) for each in tree]
     if not isinstance(tree, dict):
@@ -111,13 +94,11 @@ def _valid(tree: Any, topic_id: UUID) -> Any:
     return valid
 
 
-def request(key: int, version: int, topic: TopicInfo) -> dict[str, Any]:
-    tree: dict[str, Any] = _valid(full_tree(request_type(key, version), size=1), topic.topic_id)
-    if key == METADATA and version >= 10:
+def request(key: int, version: int, topic: TopicInfo) -> Tree:
+    tree: Tree = _valid(full_tree(request_type(key, version), size=1), topic.topic_id)
+    if key in (METADATA, DELETE_TOPICS) and "topics" in tree:
         tree["topics"][0]["topic_id"] = None
-    if key == 20 and version >= 6:
-        tree["topics"][0]["topic_id"] = None
-    if key == 55:
+    if key == QUORUM:
         tree["topics"][0]["topic_name"] = "__cluster_metadata"
     return tree
 
@@ -135,45 +116,23 @@ def codes(tree: Any) -> Iterator[int]:
                 yield from codes(value)
 
 
-async def answers(key: int, versions: list[int]) -> list[dict[str, Any]]:
+async def answers(key: int, since: int = 0) -> list[Tree]:
     """Send a request in each version to an engine that denies everything; return the answers."""
     gate = DenyAll()
-    settings = Settings.model_validate({"data_dir": "/data", "sections": (KafkaListener(port=0),)})
-    engine = Engine(settings, fs=FaultyFileSystem(), authorizer=gate)
-    await engine.start()
-    try:
-        (topic,) = await engine.topics.create([NewTopic("t", 1)])
-        assert isinstance(topic, TopicInfo)
-        producer = await Producer(engine).init()
+    async with serving(authorizer=gate) as s:
+        topic = await s.make_topic("t")
+        producer = await Producer(s.engine).init()
         await producer.send("t", b"first")
         await producer.commit()
-        server = KafkaServer(engine, settings)
-        address = await server.start()
-        try:
-            gate.is_open = False
-            client = await Client.connect(address)
-            found = [
-                await client.call(key, version, request(key, version, topic))
-                for version in versions
-            ]
-            client.close()
-        finally:
-            await server.stop(grace_seconds=1)
+        gate.is_open = False
+        client = await s.client()
+        found = [
+            await client.call(key, version, request(key, version, topic))
+            for version in versions(key, since)
+        ]
         gate.is_open = True
-        assert await committed(engine, "t") == [b"first"]
-    finally:
-        await engine.stop()
+        assert await committed(s.engine, "t") == [b"first"]
     return found
-
-
-def run(key: int, *, since: int = 0) -> list[dict[str, Any]]:
-    _, oldest, newest = VERSIONS[key]
-
-    async def body() -> list[dict[str, Any]]:
-        async with asyncio.timeout(300):
-            return await answers(key, list(range(max(oldest, since), newest + 1)))
-
-    return asyncio.run(body())
 
 
 def test_every_api_is_protected_or_filtered_or_open() -> None:
@@ -181,8 +140,8 @@ def test_every_api_is_protected_or_filtered_or_open() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(EXPECTED), ids=lambda key: VERSIONS[key][0])
-def test_a_denied_request_gets_the_code_of_its_resource(key: int) -> None:
-    for answer in run(key, since=3 if key == PRODUCE else 0):
+async def test_a_denied_request_gets_the_code_of_its_resource(key: int) -> None:
+    for answer in await answers(key, since=3 if key == PRODUCE else 0):
         found = {code for code in codes(answer) if code}
         # Topics that are named by id are looked up before the group is checked.
         by_id = key == OFFSET_COMMIT and "topic_id" in answer["topics"][0]
@@ -190,12 +149,12 @@ def test_a_denied_request_gets_the_code_of_its_resource(key: int) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(FILTERED), ids=lambda key: VERSIONS[key][0])
-def test_lists_leave_out_what_is_denied(key: int) -> None:
-    for answer in run(key):
+async def test_lists_leave_out_what_is_denied(key: int) -> None:
+    for answer in await answers(key):
         assert answer[FILTERED[key]] == []
 
 
 @pytest.mark.parametrize("key", sorted(OPEN), ids=lambda key: VERSIONS[key][0])
-def test_other_apis_are_answered(key: int) -> None:
-    for answer in run(key):
+async def test_other_apis_are_answered(key: int) -> None:
+    for answer in await answers(key):
         assert not {TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID} & set(codes(answer))

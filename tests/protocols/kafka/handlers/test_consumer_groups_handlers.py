@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
-from tests.protocols.kafka.broker import Broker, versions
+from tests.protocols.kafka.broker import Broker, each_version
+from tests.protocols.kafka.trees import picked
 from tidemill.engine.api import ConsumerMemberInfo
 from tidemill.engine.errors import BrokerStoppingError, GroupAuthorizationError
 from tidemill.errors import TidemillError
@@ -22,7 +21,6 @@ from tidemill.state.errors import (
 )
 
 JOIN, HEARTBEAT, DESCRIBE = 11, 68, 69
-T = UUID(int=7)
 
 REQUEST = {
     "group_id": "g",
@@ -50,7 +48,7 @@ def member_of(broker: Broker) -> ConsumerMemberInfo:
     return found
 
 
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
+@each_version(HEARTBEAT)
 def test_a_heartbeat_passes_on_the_fields_of_its_version(broker: Broker, version: int) -> None:
     broker.call(HEARTBEAT, version, REQUEST)
     assert broker.engine.groups.describe_consumer_group("g").assignor == "range"
@@ -64,14 +62,14 @@ def test_a_heartbeat_passes_on_the_fields_of_its_version(broker: Broker, version
     assert (member.client_id, member.client_host) == ("client", "10.0.0.7")
 
 
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
+@each_version(HEARTBEAT)
 def test_clients_choose_their_member_id_since_v1(broker: Broker, version: int) -> None:
     answer = broker.call(HEARTBEAT, version, REQUEST | {"member_id": ""})
     assert answer["error_code"] == (0 if version < 1 else 42)
     assert bool(answer["member_id"]) is (version < 1)
 
 
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
+@each_version(HEARTBEAT)
 def test_what_a_heartbeat_leaves_out_is_unchanged(broker: Broker, version: int) -> None:
     joined = broker.call(HEARTBEAT, version, REQUEST)
     member = {key: joined[key] for key in ("member_id", "member_epoch")}
@@ -81,19 +79,16 @@ def test_what_a_heartbeat_leaves_out_is_unchanged(broker: Broker, version: int) 
     assert member_of(broker).member == before
 
 
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
+@each_version(HEARTBEAT)
 def test_the_answer_has_the_assignment_where_it_changed(broker: Broker, version: int) -> None:
     answer = broker.call(HEARTBEAT, version, REQUEST)
     assert (answer["error_code"], answer["member_epoch"]) == (0, 1)
-    given = {
-        each["topic_id"]: each["partitions"] for each in answer["assignment"]["topic_partitions"]
-    }
+    owned = answer["assignment"]["topic_partitions"]
     wanted = {broker.topic_id("orders"): [0, 1, 2]}
     if version >= 1:  # the pattern
         wanted[broker.topic_id("users")] = [0]
-    assert given == wanted
+    assert dict(picked(owned, "topic_id", "partitions")) == wanted
     member = {key: answer[key] for key in ("member_id", "member_epoch")}
-    owned = answer["assignment"]["topic_partitions"]
     answer = broker.call(HEARTBEAT, version, UNCHANGED | member | {"topic_partitions": owned})
     assert (answer["error_code"], answer["assignment"]) == (0, None)
     second = REQUEST | {"member_id": "", "instance_id": None, "subscribed_topic_names": ["no"]}
@@ -126,22 +121,18 @@ def test_a_refused_heartbeat_has_a_code_and_a_message(
     assert answer["assignment"] is None
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE))
+@each_version(DESCRIBE)
 def test_a_group_is_described_with_present_and_target_assignment(
     broker: Broker, version: int
 ) -> None:
     first = broker.call(HEARTBEAT, 1, REQUEST | {"server_assignor": "uniform"})
     # A consumer with the classic protocol joins, so the first member has to give partitions up.
     subscription = b"\0\0" + b"\0\0\0\1" + b"\0\6orders" + b"\xff\xff\xff\xff"
-    classic = {
-        "group_id": "g",
-        "session_timeout": 10_000,
-        "rebalance_timeout": 60_000,
-        "member_id": "",
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": subscription}],
-    }
-    assert broker.call(JOIN, 3, classic)["error_code"] == 0
+    protocols = [{"name": "range", "metadata": subscription}]
+    timeouts = {"session_timeout": 10_000, "rebalance_timeout": 60_000}
+    classic = {"protocol_type": "consumer", "protocols": protocols, **timeouts}
+    joined = broker.call(JOIN, 3, classic | {"group_id": "g", "member_id": ""})
+    assert joined["error_code"] == 0
     request = {"group_ids": ["g", "x"], "include_authorized_operations": False}
     group, unknown = broker.call(DESCRIBE, version, request)["groups"]
     assert (group["group_state"], group["assignor_name"]) == ("Reconciling", "uniform")

@@ -9,14 +9,25 @@ from uuid import UUID
 import pytest
 
 from tests.engine.transactions.support import Producer
+from tests.protocols.kafka.broker import NOW_MS, each_version, versions
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.test_server import fetch, produce
+from tests.protocols.kafka.trees import (
+    ALL_TOPICS,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    Tree,
+    fetch,
+    fetched,
+    picked,
+    produce,
+    written,
+)
 from tests.protocols.kafka.wire import Serving, eventually, talking
 from tidemill.engine.api import CommitRequest, OffsetToCommit, PartitionWrite
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError, StorageError
 from tidemill.net.pause import LOOK_SECONDS
-from tidemill.protocols.kafka.apis import VERSIONS
 from tidemill.protocols.kafka.handlers.metadata import TOGETHER
 from tidemill.protocols.kafka.handlers.offsets import TOGETHER as LOOKED_UP_TOGETHER
 from tidemill.protocols.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
@@ -29,11 +40,9 @@ from tidemill.state.errors import (
     TransactionAbortableError,
 )
 
-(PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR) = (0, 1, 2, 3, 10)
-(DELETE_RECORDS, INIT_PRODUCER_ID, OFFSET_FOR_EPOCH) = (21, 22, 23)
-(DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS) = (60, 61, 75)
-
-NOW_MS = 1_700_000_000_000
+LIST_OFFSETS, FIND_COORDINATOR = 2, 10
+DELETE_RECORDS, INIT_PRODUCER_ID, OFFSET_FOR_EPOCH = 21, 22, 23
+DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 75
 
 
 async def append(s: Serving, partition: int = 0, records: int = 1, timestamp: int = NOW_MS) -> None:
@@ -44,23 +53,20 @@ async def append(s: Serving, partition: int = 0, records: int = 1, timestamp: in
     assert isinstance(result, tuple)
 
 
-def versions(key: int, since: int = 0) -> pytest.MarkDecorator:
-    _, oldest, newest = VERSIONS[key]
-    return pytest.mark.parametrize("version", range(max(oldest, since), newest + 1))
-
-
 # --- produce and fetch ---------------------------------------------------------------------------
 
 
-def by_topic(version: int, since: int, key: str, topic_id: UUID) -> dict[str, Any]:
-    return {"topic_id": topic_id} if version >= since else {key: "t"}
+def by_id(version: int, tree: Tree, topic_id: UUID) -> Tree:
+    """Name the first topic of a request by its id, where the version does."""
+    if version >= 13:
+        tree["topic_data" if "topic_data" in tree else "topics"][0]["topic_id"] = topic_id
+    return tree
 
 
-@versions(PRODUCE, since=3)
+@each_version(PRODUCE, since=3)
 async def test_produce(version: int) -> None:
     async with talking() as (s, client):
-        tree = produce("t", one_batch(records=3))
-        tree["topic_data"][0] |= by_topic(version, 13, "name", s.topic_id("t"))
+        tree = by_id(version, produce("t", one_batch(records=3)), s.topic_id("t"))
         await client.call(PRODUCE, version, tree)
         answer = await client.call(PRODUCE, version, tree)
         (topic,) = answer["responses"]
@@ -69,29 +75,19 @@ async def test_produce(version: int) -> None:
         assert (part["index"], part["error_code"], part["base_offset"]) == (0, 0, 3)
 
 
-@versions(PRODUCE, since=3)
+@each_version(PRODUCE, since=3)
 async def test_produce_answers_each_partition_by_itself(version: int) -> None:
     async with talking() as (s, client):
         good, bad = one_batch(), one_batch()[:-1] + b"?"
-        topics = [
-            by_topic(version, 13, "name", s.topic_id("t"))
-            | {
-                "partition_data": [
-                    {"index": 0, "records": good},
-                    {"index": 1, "records": bad},
-                    {"index": 7, "records": good},
-                    {"index": 0, "records": None},
-                ]
-            },
-            ({"topic_id": UUID(int=5)} if version >= 13 else {"name": "missing"})
-            | {"partition_data": [{"index": 0, "records": good}]},
+        tree = by_id(version, produce("t", good, bad, acks=1), s.topic_id("t"))
+        tree["topic_data"][0]["partition_data"] += [
+            {"index": 7, "records": good},
+            {"index": 0, "records": None},
         ]
-        answer = await client.call(PRODUCE, version, {"acks": 1, "topic_data": topics})
-        codes = [
-            [part["error_code"] for part in topic["partition_responses"]]
-            for topic in answer["responses"]
-        ]
-        assert codes == [[0, 2, 3, 87], [100 if version >= 13 else 3]]
+        tree["topic_data"] += by_id(version, produce("missing", good), UUID(int=5))["topic_data"]
+        answer = await client.call(PRODUCE, version, tree)
+        codes = [code for code, _ in written(answer)]
+        assert codes == [0, 2, 3, 87, 100 if version >= 13 else 3]
         if version >= 8:
             message = answer["responses"][0]["partition_responses"][1]["error_message"]
             assert "CRC" in message
@@ -100,18 +96,15 @@ async def test_produce_answers_each_partition_by_itself(version: int) -> None:
 async def test_produce_with_odd_acks_is_refused() -> None:
     async with talking() as (s, client):
         answer = await client.call(PRODUCE, 9, produce("t", one_batch(), acks=2))
-        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 21
+        assert written(answer) == [(21, -1)]
         assert s.appended == 0
 
 
-@pytest.mark.parametrize("version", [3, VERSIONS[PRODUCE][2]])
+@pytest.mark.parametrize("version", [3, versions(PRODUCE)[-1]])
 async def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(version: int) -> None:
     async with talking() as (s, client):
         await s.make_topic("slow", lag_policy="throttle", lag_group="g", lag_max_records="1")
-        topic_id = s.topic_id("slow")
-        tree = produce("slow", one_batch(records=3))
-        if version >= 13:
-            tree["topic_data"][0]["topic_id"] = topic_id
+        tree = by_id(version, produce("slow", one_batch(records=3)), s.topic_id("slow"))
 
         async def caught_up() -> None:
             offset = OffsetToCommit("slow", 0, s.log("slow").log_end_offset)
@@ -121,7 +114,7 @@ async def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(versi
         await caught_up()
         answer = await client.call(PRODUCE, version, tree)
         assert answer["throttle_time"] > 0
-        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        assert written(answer) == [(0, 0)]
         # The next request is not read until the consumers have caught up.
         waiting = asyncio.ensure_future(client.call(PRODUCE, version, tree))
         await asyncio.sleep(3 * LOOK_SECONDS)
@@ -131,17 +124,21 @@ async def test_a_producer_that_outruns_its_consumers_is_told_and_held_back(versi
         assert s.appended == 6
 
 
-@versions(PRODUCE, since=3)
+async def payment(s: Serving) -> Tree:
+    """Return a request that writes in a transaction of a new producer."""
+    producer = await Producer(s.engine, "payments").init()
+    batch = producer.batch("t", b"value").records
+    return produce("t", bytes(batch)) | {"transactional_id": "payments"}
+
+
+@each_version(PRODUCE, since=3)
 async def test_transactional_produce_passes_the_transaction_version(version: int) -> None:
     async with talking() as (s, client):
-        producer = await Producer(s.engine, "payments").init()
-        batch = bytes(producer.batch("t", b"value").records)
-        tree = produce("t", batch) | {"transactional_id": "payments"}
-        tree["topic_data"][0] |= by_topic(version, 13, "name", s.topic_id("t"))
-        answer = await client.call(PRODUCE, version, tree)
+        tree = await payment(s)
+        answer = await client.call(PRODUCE, version, by_id(version, tree, s.topic_id("t")))
         # Since version 12 a write adds its partition to the transaction. Before, it is refused.
         code = 0 if version >= 12 else 120 if version >= 11 else 48
-        assert answer["responses"][0]["partition_responses"][0]["error_code"] == code
+        assert written(answer)[0][0] == code
         assert s.appended == (1 if version >= 12 else 0)
 
 
@@ -168,22 +165,18 @@ async def test_a_refused_transactional_produce_gets_a_code_that_its_version_know
 
     async with talking() as (s, client):
         s.engine._services.records.appender._admit = refuse
-        producer = await Producer(s.engine, "payments").init()
-        batch = bytes(producer.batch("t", b"value").records)
-        for version in range(3, VERSIONS[PRODUCE][2] + 1):
-            tree = produce("t", batch) | {"transactional_id": "payments"}
-            tree["topic_data"][0] |= by_topic(version, 13, "name", s.topic_id("t"))
-            answer = await client.call(PRODUCE, version, tree)
-            (part,) = answer["responses"][0]["partition_responses"]
-            assert part["error_code"] == (before if version < since else after), version
+        tree = await payment(s)
+        for version in versions(PRODUCE, since=3):
+            answer = await client.call(PRODUCE, version, by_id(version, tree, s.topic_id("t")))
+            ((code, _),) = written(answer)
+            assert code == (before if version < since else after), version
 
 
-@versions(FETCH)
+@each_version(FETCH)
 async def test_fetch(version: int) -> None:
     async with talking() as (s, client):
         await client.call(PRODUCE, 9, produce("t", one_batch(b"x" * 9000, records=2)))
-        tree = fetch("t", offset=1)
-        tree["topics"][0] |= by_topic(version, 13, "topic", s.topic_id("t"))
+        tree = by_id(version, fetch("t", offset=1), s.topic_id("t"))
         answer = await client.call(FETCH, version, tree)
         (topic,) = answer["responses"]
         (part,) = topic["partitions"]
@@ -193,15 +186,11 @@ async def test_fetch(version: int) -> None:
         assert part["aborted_transactions"] is None
 
 
-@versions(FETCH)
+@each_version(FETCH)
 async def test_fetch_errors(version: int) -> None:
     async with talking() as (s, client):
-        tree = fetch("t", offset=99, max_wait=60_000)
-        missing = fetch("missing", max_wait=60_000)["topics"][0]
-        if version >= 13:
-            tree["topics"][0]["topic_id"] = s.topic_id("t")
-            missing["topic_id"] = UUID(int=5)
-        tree["topics"].append(missing)
+        tree = by_id(version, fetch("t", offset=99, max_wait=60_000), s.topic_id("t"))
+        tree["topics"] += by_id(version, fetch("missing"), UUID(int=5))["topics"]
         answer = await client.call(FETCH, version, tree | {"isolation_level": 1})
         codes = [topic["partitions"][0]["error_code"] for topic in answer["responses"]]
         assert codes == [1, 100 if version >= 13 else 3]
@@ -217,37 +206,35 @@ async def test_fetch_waits_for_records_and_is_bounded() -> None:
         await append(s)
         correlation, answer = await client.response(FETCH, 12)
         assert correlation == sent
-        assert answer["responses"][0]["partitions"][0]["records"]
+        assert fetched(answer)
 
 
-@versions(FETCH, since=7)
+@each_version(FETCH, since=7)
 async def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
     async with talking() as (s, client):
-        parts = [
-            {"partition": index, "fetch_offset": 0, "partition_max_bytes": 10_000}
-            for index in range(2)
-        ]
-        name = by_topic(version, 13, "topic", s.topic_id("t"))
-        full = {"session_epoch": 0, "topics": [name | {"partitions": parts}]}
+
+        def part(index: int, offset: int = 0) -> Tree:
+            tree = by_id(version, fetch("t", offset, partition=index), s.topic_id("t"))
+            return dict(tree["topics"][0])
+
+        full = {"session_epoch": 0, "topics": [part(0), part(1)]}
         answer = await client.call(FETCH, version, full)
         session = answer["session_id"]
         assert session > 0
-        assert len(answer["responses"][0]["partitions"]) == 2
+        assert sum(len(topic["partitions"]) for topic in answer["responses"]) == 2
 
-        async def follow(epoch: int, **more: Any) -> dict[str, Any]:
-            return await client.call(
-                FETCH, version, {"session_id": session, "session_epoch": epoch} | more
-            )
+        async def follow(epoch: int, **more: Any) -> Tree:
+            tree = {"session_id": session, "session_epoch": epoch} | more
+            return await client.call(FETCH, version, tree)
 
         answer = await follow(1)
         assert (answer["session_id"], answer["responses"]) == (session, [])
         await append(s, 1)
         answer = await follow(2)
         assert [p["partition_index"] for p in answer["responses"][0]["partitions"]] == [1]
-        advanced = [{"partition": 1, "fetch_offset": 1, "partition_max_bytes": 10_000}]
-        answer = await follow(3, topics=[name | {"partitions": advanced}])
+        answer = await follow(3, topics=[part(1, offset=1)])
         assert answer["responses"] == []
-        answer = await follow(4, forgotten_topics_data=[name | {"partitions": [1]}])
+        answer = await follow(4, forgotten_topics_data=[part(1) | {"partitions": [1]}])
         assert [p.partition for p in s.reads[-1].partitions] == [0]
         answer = await follow(9)
         assert (answer["error_code"], answer["responses"]) == (71, [])
@@ -258,7 +245,7 @@ async def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
 # --- metadata ------------------------------------------------------------------------------------
 
 
-@versions(METADATA)
+@each_version(METADATA)
 async def test_metadata_of_all_topics(version: int) -> None:
     async with talking() as (s, client):
         await s.make_topic("u")
@@ -277,7 +264,7 @@ async def test_metadata_of_all_topics(version: int) -> None:
             assert empty["topics"] == []
 
 
-@versions(METADATA)
+@each_version(METADATA)
 async def test_metadata_has_partitions_that_were_added_and_topics_that_were_created_again(
     version: int,
 ) -> None:
@@ -303,23 +290,21 @@ async def test_metadata_has_partitions_that_were_added_and_topics_that_were_crea
         assert await ask() == {"t": 2, "u": 3}
 
 
-@versions(METADATA)
+@each_version(METADATA)
 async def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None:
     async with talking() as (s, client):
         asked = {"topics": [{"name": "new"}]}
         if version >= 4:
-            answer = await client.call(
-                METADATA, version, asked | {"allow_auto_topic_creation": False}
-            )
-            assert answer["topics"][0]["error_code"] == 3
-            assert answer["topics"][0]["name"] == "new"
+            forbidden = asked | {"allow_auto_topic_creation": False}
+            answer = await client.call(METADATA, version, forbidden)
+            assert picked(answer["topics"], "name", "error_code") == [("new", 3)]
             assert not s.has_topic("new")
         answer = await client.call(METADATA, version, asked | {"allow_auto_topic_creation": True})
-        assert answer["topics"][0]["error_code"] == 0
+        assert picked(answer["topics"], "name", "error_code") == [("new", 0)]
         assert s.has_topic("new")
 
 
-@versions(METADATA, since=10)
+@each_version(METADATA, since=10)
 async def test_metadata_by_topic_id(version: int) -> None:
     async with talking() as (s, client):
         known, unknown = s.topic_id("t"), UUID(int=99)
@@ -334,19 +319,16 @@ async def test_metadata_by_topic_id(version: int) -> None:
 
 async def test_allowed_operations_are_included_on_request() -> None:
     async with talking() as (_, client):
-        flags = {
-            "topics": None,
-            "include_topic_authorized_operations": True,
-            "include_cluster_authorized_operations": True,
-        }
-        answer = await client.call(METADATA, 9, flags)
+        kinds = ("topic", "cluster")
+        flags = {f"include_{kind}_authorized_operations": True for kind in kinds}
+        answer = await client.call(METADATA, 9, ALL_TOPICS | flags)
         assert answer["topics"][0]["topic_authorized_operations"] == TOPIC_OPERATIONS
         assert answer["cluster_authorized_operations"] == CLUSTER_OPERATIONS
-        answer = await client.call(METADATA, 9, {"topics": None})
+        answer = await client.call(METADATA, 9, ALL_TOPICS)
         assert answer["topics"][0]["topic_authorized_operations"] == -(2**31)
 
 
-@versions(DESCRIBE_CLUSTER)
+@each_version(DESCRIBE_CLUSTER)
 async def test_describe_cluster(version: int) -> None:
     async with talking() as (s, client):
         answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 1})
@@ -379,29 +361,27 @@ async def test_topic_partitions_come_in_pages() -> None:
         assert answer["topics"][0]["error_code"] == 3
 
 
-@versions(FIND_COORDINATOR)
+@each_version(FIND_COORDINATOR)
 async def test_coordinator_is_this_broker(version: int) -> None:
     async with talking() as (s, client):
-        asked = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
-        answer = await client.call(FIND_COORDINATOR, version, asked)
-        found = answer["coordinators"] if version >= 4 else [answer]
-        assert len(found) == (2 if version >= 4 else 1)
-        for each in found:
-            assert (each["error_code"], each["node_id"]) == (0, 1)
-            assert (each["host"], each["port"]) == ("127.0.0.1", s.address[1])
+
+        async def ask(**kind: int) -> list[tuple[Any, ...]]:
+            asked = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+            answer = await client.call(FIND_COORDINATOR, version, asked | kind)
+            found = answer["coordinators"] if version >= 4 else [answer]
+            return picked(found, "error_code", "node_id", "host", "port")
+
+        here = [(0, 1, "127.0.0.1", s.address[1])] * (2 if version >= 4 else 1)
+        assert await ask() == here
         if version >= 1:
-            answer = await client.call(FIND_COORDINATOR, version, asked | {"key_type": 1})
-            found = answer["coordinators"] if version >= 4 else [answer]
-            assert {(each["error_code"], each["node_id"]) for each in found} == {(0, 1)}
-            answer = await client.call(FIND_COORDINATOR, version, asked | {"key_type": 9})
-            found = answer["coordinators"] if version >= 4 else [answer]
-            assert found[0]["error_code"] == 35
+            assert await ask(key_type=1) == here
+            assert (await ask(key_type=9))[0][0] == 35
 
 
 # --- positions -----------------------------------------------------------------------------------
 
 
-@versions(LIST_OFFSETS)
+@each_version(LIST_OFFSETS)
 async def test_list_offsets(version: int) -> None:
     async with talking() as (s, client):
         for when in (1000, 2000):
@@ -409,9 +389,8 @@ async def test_list_offsets(version: int) -> None:
 
         async def ask(timestamp: int, topic: str = "t") -> tuple[int, int]:
             part = {"partition_index": 0, "timestamp": timestamp}
-            answer = await client.call(
-                LIST_OFFSETS, version, {"topics": [{"name": topic, "partitions": [part]}]}
-            )
+            tree = {"topics": [{"name": topic, "partitions": [part]}]}
+            answer = await client.call(LIST_OFFSETS, version, tree)
             found = answer["topics"][0]["partitions"][0]
             return found["error_code"], found["offset"]
 
@@ -425,7 +404,7 @@ async def test_list_offsets(version: int) -> None:
         assert (await ask(-77))[0] == 35
 
 
-@versions(LIST_OFFSETS)
+@each_version(LIST_OFFSETS)
 async def test_list_offsets_answers_each_partition_of_many(version: int) -> None:
     """Those that are known are answered with those that take a search, and with errors."""
     count = 2 * LOOKED_UP_TOGETHER + 1
@@ -440,17 +419,15 @@ async def test_list_offsets_answers_each_partition_of_many(version: int) -> None
         answer = await client.call(LIST_OFFSETS, version, {"topics": topics})
         many, few, none = (each["partitions"] for each in answer["topics"])
         assert [each["partition_index"] for each in many] == numbers
-        assert [(each["error_code"], each["offset"]) for each in many] == [
-            *[(0, 3), (0, 2)],
-            *[(3, -1)] * (count - 4),
-            *[(0, 2), (0, 0)],
-        ]
+        unknown = [(3, -1)] * (count - 4)
+        found = picked(many, "error_code", "offset")
+        assert found == [(0, 3), (0, 2), *unknown, (0, 2), (0, 0)]
         assert many[-1]["timestamp"] == 1000
-        assert [(each["error_code"], each["offset"]) for each in few] == [(0, 0), (0, 3)]
+        assert picked(few, "error_code", "offset") == [(0, 0), (0, 3)]
         assert none == []
 
 
-@versions(LIST_OFFSETS, since=4)
+@each_version(LIST_OFFSETS, since=4)
 async def test_list_offsets_compares_the_leader_epoch_of_each_partition(version: int) -> None:
     async with talking() as (s, client):
         await append(s, records=3)
@@ -459,39 +436,36 @@ async def test_list_offsets_compares_the_leader_epoch_of_each_partition(version:
             other = {"partition_index": 1, "timestamp": -2, "current_leader_epoch": 0}
             tree = {"topics": [{"name": "t", "partitions": [part, other]}]}
             answer = await client.call(LIST_OFFSETS, version, tree)
-            found, known = answer["topics"][0]["partitions"]
-            assert (found["error_code"], found["offset"]) == expected
-            assert (known["error_code"], known["offset"]) == (0, 0)
+            found = picked(answer["topics"][0]["partitions"], "error_code", "offset")
+            assert found == [expected, (0, 0)]
 
 
-@versions(OFFSET_FOR_EPOCH)
+@each_version(OFFSET_FOR_EPOCH)
 async def test_offset_for_leader_epoch(version: int) -> None:
     async with talking() as (s, client):
         await append(s, 1, records=4)
         parts = [{"partition": 1, "leader_epoch": 0}, {"partition": 9, "leader_epoch": 0}]
-        answer = await client.call(
-            OFFSET_FOR_EPOCH, version, {"topics": [{"topic": "t", "partitions": parts}]}
-        )
+        tree = {"topics": [{"topic": "t", "partitions": parts}]}
+        answer = await client.call(OFFSET_FOR_EPOCH, version, tree)
         found = answer["topics"][0]["partitions"]
-        assert [(f["error_code"], f["end_offset"]) for f in found] == [(0, 4), (3, -1)]
+        assert picked(found, "error_code", "end_offset") == [(0, 4), (3, -1)]
 
 
-@versions(DELETE_RECORDS)
+@each_version(DELETE_RECORDS)
 async def test_delete_records(version: int) -> None:
     async with talking() as (s, client):
         await append(s, records=4)
         parts = [{"partition_index": 0, "offset": 3}, {"partition_index": 1, "offset": 3}]
-        answer = await client.call(
-            DELETE_RECORDS, version, {"topics": [{"name": "t", "partitions": parts}]}
-        )
+        tree = {"topics": [{"name": "t", "partitions": parts}]}
+        answer = await client.call(DELETE_RECORDS, version, tree)
         found = answer["topics"][0]["partitions"]
-        assert [(f["error_code"], f["low_watermark"]) for f in found] == [(0, 3), (1, -1)]
+        assert picked(found, "error_code", "low_watermark") == [(0, 3), (1, -1)]
 
 
 # --- producers -----------------------------------------------------------------------------------
 
 
-@versions(INIT_PRODUCER_ID)
+@each_version(INIT_PRODUCER_ID)
 async def test_init_producer_id(version: int) -> None:
     async with talking() as (_, client):
         first = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 from tests.protocols.kafka.broker import Broker
+from tests.protocols.kafka.trees import Tree
 from tests.support.faultyfs import FaultyFileSystem
 
 DESCRIBE_CONFIGS, ALTER, HEARTBEAT, LIST_RESOURCES = 32, 44, 68, 74
@@ -21,7 +21,7 @@ def interval(broker: Broker) -> int:
     return int(answer["heartbeat_interval"])
 
 
-def alter(broker: Broker, value: str) -> dict[str, Any]:
+def alter(broker: Broker, value: str) -> Tree:
     config = {"name": NAME, "config_operation": 0, "value": value}
     group = {"resource_type": GROUP, "resource_name": "g", "configs": [config]}
     (response,) = broker.call(ALTER, 1, {"resources": [group], "validate_only": False})["responses"]
@@ -30,17 +30,14 @@ def alter(broker: Broker, value: str) -> dict[str, Any]:
 
 def check_the_changed_config(broker: Broker) -> None:
     assert interval(broker) == 700
-    asked = {
-        "resources": [{"resource_type": GROUP, "resource_name": "g"}],
-        "include_synonyms": True,
-        "include_documentation": False,
-    }
+    group = {"resource_type": GROUP, "resource_name": "g"}
+    asked = {"resources": [group], "include_synonyms": True}
     (found,) = broker.call(DESCRIBE_CONFIGS, 4, asked)["results"]
     entries = {each["name"]: each for each in found["configs"]}
     assert (entries[NAME]["value"], entries[NAME]["config_source"]) == ("700", 8)
     assert [each["source"] for each in entries[NAME]["synonyms"]] == [8, 5]
     listed = broker.call(LIST_RESOURCES, 1, {"resource_types": [GROUP]})
-    assert listed["config_resources"] == [{"resource_name": "g", "resource_type": GROUP}]
+    assert listed["config_resources"] == [group]
 
 
 def test_a_group_config_reaches_the_members_and_survives_a_restart() -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.engine.transactions.support import Producer
-from tests.protocols.kafka.broker import MISSING_ID, Broker, versions
+from tests.protocols.kafka.broker import MISSING_ID, Broker, each_version, partition_codes
+from tests.protocols.kafka.trees import Tree, picked
 from tidemill.state.errors import CoordinatorLoadingError, IllegalGenerationError
 
 COMMIT, FETCH, OFFSET_DELETE = 8, 9, 47
 JOIN, SYNC, CONSUMER_HEARTBEAT = 11, 14, 68
 
 
-def partition(index: int, offset: int, note: str | None = "note") -> dict[str, Any]:
+def partition(index: int, offset: int, note: str | None = "note") -> Tree:
     return {
         "partition_index": index,
         "committed_offset": offset,
@@ -23,28 +24,27 @@ def partition(index: int, offset: int, note: str | None = "note") -> dict[str, A
     }
 
 
-def topic(broker: Broker, name: str, *partitions: dict[str, Any]) -> dict[str, Any]:
-    topic_id = MISSING_ID if name == "nope" else broker.topic_id(name)
-    return {"name": name, "topic_id": topic_id, "partitions": list(partitions)}
+def topic(broker: Broker, name: str, *partitions: Tree) -> Tree:
+    return {"name": name, "topic_id": id_of(broker, name), "partitions": list(partitions)}
 
 
-def commit_request(*topics: dict[str, Any], **member: object) -> dict[str, Any]:
+def id_of(broker: Broker, name: str) -> UUID:
+    return MISSING_ID if name == "nope" else broker.topic_id(name)
+
+
+def commit_request(*topics: Tree, **member: object) -> Tree:
     nobody = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
     return {"group_id": "g", "retention_time": -1, "topics": list(topics)} | nobody | member
 
 
-def codes(answer: dict[str, Any]) -> list[list[int]]:
-    return [[p["error_code"] for p in topic["partitions"]] for topic in answer["topics"]]
-
-
-@pytest.mark.parametrize("version", versions(COMMIT))
+@each_version(COMMIT)
 def test_commit_stores_every_offset_and_answers_each(broker: Broker, version: int) -> None:
     topics = [
         topic(broker, "orders", partition(0, 10), partition(1, 11, "n" * 5000)),
         topic(broker, "users", partition(0, 12, None), partition(1, 13)),
     ]
     answer = broker.call(COMMIT, version, commit_request(*topics))
-    assert codes(answer) == [[0, 12], [0, 3]]
+    assert partition_codes(answer) == [[0, 12], [0, 3]]
     epoch = 2 if version >= 6 else -1
     assert broker.committed("g") == {
         ("orders", 0): (10, epoch, "note"),
@@ -54,30 +54,32 @@ def test_commit_stores_every_offset_and_answers_each(broker: Broker, version: in
     assert [each[key] for each in answer["topics"]] == [each[key] for each in topics]
 
 
-@pytest.mark.parametrize("version", versions(COMMIT))
-def test_only_the_present_member_of_a_group_commits(broker: Broker, version: int) -> None:
-    static = {"group_id": "g", "group_instance_id": "s"}
-    joined = broker.call(
-        JOIN,
-        5,
-        static
-        | {"session_timeout": 10_000, "rebalance_timeout": 1000, "member_id": ""}
-        | {"protocol_type": "consumer", "protocols": [{"name": "range"}]},
-    )
-    member = {"member_id": joined["member_id"], **static}
+def joined(broker: Broker, subscription: bytes = b"") -> Tree:
+    """Make a classic group stable; return the fields by which its member's requests name it."""
+    member = {"group_id": "g", "group_instance_id": "s", "member_id": ""}
+    timeouts = {"session_timeout": 10_000, "rebalance_timeout": 1000}
+    protocols = [{"name": "range", "metadata": subscription}]
+    kind = {"protocol_type": "consumer", "protocols": protocols}
+    member["member_id"] = broker.call(JOIN, 5, member | timeouts | kind)["member_id"]
     broker.call(SYNC, 3, member | {"generation_id": 1, "assignments": []})
+    return member
+
+
+@each_version(COMMIT)
+def test_only_the_present_member_of_a_group_commits(broker: Broker, version: int) -> None:
+    member = joined(broker)
 
     def commit(generation: int, **fields: object) -> list[list[int]]:
         named = member | {"generation_id_or_member_epoch": generation} | fields
         asked = topic(broker, "orders", partition(0, 10), partition(1, 11))
-        return codes(broker.call(COMMIT, version, commit_request(asked, **named)))
+        return partition_codes(broker.call(COMMIT, version, commit_request(asked, **named)))
 
     assert commit(2) == [[22, 22]]
     assert commit(1, group_instance_id="other") == ([[25, 25]] if version >= 7 else [[0, 0]])
     assert commit(1) == [[0, 0]]
 
 
-@pytest.mark.parametrize("version", [v for v in versions(COMMIT) if v <= 5])
+@each_version(COMMIT, until=5)
 def test_a_commit_of_an_old_client_says_how_long_it_lasts(broker: Broker, version: int) -> None:
     asked = topic(broker, "orders", partition(0, 10))
     broker.call(COMMIT, version, commit_request(asked, retention_time=9000))
@@ -86,17 +88,17 @@ def test_a_commit_of_an_old_client_says_how_long_it_lasts(broker: Broker, versio
     assert broker.committed("g") == ({} if version <= 4 else {("orders", 0): (10, -1, "note")})
 
 
-@pytest.mark.parametrize("version", versions(COMMIT))
+@each_version(COMMIT)
 def test_a_refused_commit_is_an_error_of_each_partition(broker: Broker, version: int) -> None:
     broker.fail("groups", "commit", IllegalGenerationError("old"))
     asked = topic(broker, "orders", partition(0, 10), partition(1, 11))
-    assert codes(broker.call(COMMIT, version, commit_request(asked))) == [[22, 22]]
+    assert partition_codes(broker.call(COMMIT, version, commit_request(asked))) == [[22, 22]]
 
 
 def test_commit_to_an_unknown_id_leaves_the_others_alone(broker: Broker) -> None:
     topics = [topic(broker, name, partition(0, 10)) for name in ("nope", "users")]
     answer = broker.call(COMMIT, 10, commit_request(*topics))
-    assert codes(answer) == [[100], [0]]
+    assert partition_codes(answer) == [[100], [0]]
     assert set(broker.committed("g")) == {("users", 0)}
 
 
@@ -107,40 +109,29 @@ def committed(broker: Broker) -> None:
         topic(broker, "orders", partition(0, 42)),
         topic(broker, "users", partition(0, 7, None)),
     ]
-    assert codes(broker.call(COMMIT, 9, commit_request(*topics))) == [[0], [0]]
+    assert partition_codes(broker.call(COMMIT, 9, commit_request(*topics))) == [[0], [0]]
 
 
-FOUND = {
-    "partition_index": 0,
-    "committed_offset": 42,
-    "committed_leader_epoch": 2,
-    "metadata": "note",
-    "error_code": 0,
-}
-ABSENT = {
-    "partition_index": 1,
-    "committed_offset": -1,
-    "committed_leader_epoch": -1,
-    "metadata": "",
-    "error_code": 0,
-}
+POSITION = ("partition_index", "committed_offset", "metadata", "error_code")
+FOUND, ABSENT = (0, 42, "note", 0), (1, -1, "", 0)
 
 
-def fetch(
-    broker: Broker, version: int, *indexes: int, require_stable: bool = False
-) -> dict[str, Any]:
+def positions(broker: Broker, name: str, *indexes: int) -> Tree:
+    """Ask for offsets of a topic."""
+    return {"name": name, "topic_id": id_of(broker, name), "partition_indexes": list(indexes)}
+
+
+def fetch(broker: Broker, version: int, *indexes: int, require_stable: bool = False) -> Tree:
     """Fetch offsets of ``orders``, of all topics if no partition is given; return the group's."""
-    name = {"name": "orders", "topic_id": broker.topic_id("orders")}
-    asked: dict[str, Any] = {"group_id": "g", "topics": [name | {"partition_indexes": indexes}]}
-    if not indexes:
-        asked["topics"] = None
+    topics = [positions(broker, "orders", *indexes)] if indexes else None
+    asked: Tree = {"group_id": "g", "topics": topics}
     request = {"groups": [asked]} if version >= 8 else asked
     answer = broker.call(FETCH, version, request | {"require_stable": require_stable})
     return dict(answer["groups"][0]) if version >= 8 else answer
 
 
 @pytest.mark.usefixtures("committed")
-@pytest.mark.parametrize("version", versions(FETCH))
+@each_version(FETCH)
 def test_fetch_of_one_group(broker: Broker, version: int) -> None:
     answer = fetch(broker, version, 1, 0, require_stable=True)
     (found,) = answer["topics"]
@@ -148,57 +139,54 @@ def test_fetch_of_one_group(broker: Broker, version: int) -> None:
         assert found["topic_id"] == broker.topic_id("orders")
     else:
         assert found["name"] == "orders"
-    left_out = () if version >= 5 else ("committed_leader_epoch",)
-    assert found["partitions"] == [
-        {key: value for key, value in each.items() if key not in left_out}
-        for each in (ABSENT, FOUND)
-    ]
+    assert picked(found["partitions"], *POSITION) == [ABSENT, FOUND]
+    if version >= 5:
+        assert picked(found["partitions"], "committed_leader_epoch") == [(-1,), (2,)]
     assert answer.get("error_code", 0) == 0
 
 
 @pytest.mark.usefixtures("committed")
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 2])
+@each_version(FETCH, since=2)
 def test_fetch_of_null_topics_is_all_of_the_group(broker: Broker, version: int) -> None:
     answer = fetch(broker, version)
-    key = "topic_id" if version >= 10 else "name"
-    ids = [broker.topic_id(name) for name in ("orders", "users")]
-    assert [(t[key], len(t["partitions"])) for t in answer["topics"]] == [
-        (name, 1) for name in (ids if version >= 10 else ("orders", "users"))
-    ]
+    names = [(name,) for name in ("orders", "users")]
+    ids = [(broker.topic_id(name),) for (name,) in names]
+    found = picked(answer["topics"], "topic_id" if version >= 10 else "name")
+    assert found == (ids if version >= 10 else names)
+    assert [len(topic["partitions"]) for topic in answer["topics"]] == [1, 1]
 
 
 @pytest.mark.usefixtures("committed")
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v < 8])
+@each_version(FETCH, until=7)
 def test_fetch_of_no_topics_is_empty(broker: Broker, version: int) -> None:
     assert broker.call(FETCH, version, {"group_id": "g", "topics": []})["topics"] == []
 
 
-@pytest.mark.parametrize("version", versions(FETCH))
+@each_version(FETCH)
 def test_a_refused_fetch_is_an_error_of_the_group(broker: Broker, version: int) -> None:
     broker.fail("groups", "committed", CoordinatorLoadingError("loading"))
     answer = fetch(broker, version, 0)
     if version < 2:  # there is no field for it
-        assert codes(answer) == [[14]]
+        assert partition_codes(answer) == [[14]]
     else:
         assert (answer["error_code"], answer["topics"]) == (14, [])
 
 
 @pytest.mark.usefixtures("committed")
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 8])
+@each_version(FETCH, since=8)
 def test_fetch_of_several_groups(broker: Broker, version: int) -> None:
-    name = {"name": "orders", "topic_id": broker.topic_id("orders")}
     groups = [
         {"group_id": "g", "topics": None},
-        {"group_id": "other", "topics": [name | {"partition_indexes": [1]}]},
+        {"group_id": "other", "topics": [positions(broker, "orders", 1)]},
         {"group_id": "g", "topics": []},
     ]
-    every, other, none = broker.call(FETCH, version, {"groups": groups})["groups"]
-    assert (every["group_id"], other["group_id"], none["group_id"]) == ("g", "other", "g")
-    assert [len(each["topics"]) for each in (every, other, none)] == [2, 1, 0]
-    assert other["topics"][0]["partitions"] == [ABSENT]
+    found = broker.call(FETCH, version, {"groups": groups})["groups"]
+    topics = [(each["group_id"], len(each["topics"])) for each in found]
+    assert topics == [("g", 2), ("other", 1), ("g", 0)]
+    assert picked(found[1]["topics"][0]["partitions"], *POSITION) == [ABSENT]
 
 
-@pytest.mark.parametrize("version", [v for v in versions(FETCH) if v >= 9])
+@each_version(FETCH, since=9)
 def test_a_member_that_fetches_with_an_old_epoch_is_refused(broker: Broker, version: int) -> None:
     member = {"group_id": "g", "member_id": "m"}
     joined = {"member_epoch": 0, "rebalance_timeout": 1000, "topic_partitions": []}
@@ -211,7 +199,7 @@ def test_a_member_that_fetches_with_an_old_epoch_is_refused(broker: Broker, vers
 
 
 @pytest.mark.usefixtures("committed")
-@pytest.mark.parametrize("version", versions(FETCH))
+@each_version(FETCH)
 def test_an_offset_of_an_open_transaction_is_an_error_of_its_partition(
     broker: Broker, version: int
 ) -> None:
@@ -230,13 +218,10 @@ def test_an_offset_of_an_open_transaction_is_an_error_of_its_partition(
 
 @pytest.mark.usefixtures("committed")
 def test_fetch_by_an_unknown_id(broker: Broker) -> None:
-    topics = [
-        {"topic_id": topic_id, "partition_indexes": [0]}
-        for topic_id in (MISSING_ID, broker.topic_id("orders"))
-    ]
+    topics = [positions(broker, name, 0) for name in ("nope", "orders")]
     request = {"groups": [{"group_id": "g", "topics": topics}]}
     (group,) = broker.call(FETCH, 10, request)["groups"]
-    assert codes(group) == [[100], [0]]
+    assert partition_codes(group) == [[100], [0]]
     assert group["topics"][0]["partitions"][0]["committed_offset"] == -1
 
 
@@ -270,17 +255,10 @@ def subscription(*topics: str) -> bytes:
 
 @pytest.mark.usefixtures("committed")
 def test_offset_delete_answers_each_partition(broker: Broker) -> None:
-    joined = broker.call(
-        JOIN,
-        3,
-        {"group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 1000, "member_id": ""}
-        | {"protocol_type": "consumer"}
-        | {"protocols": [{"name": "range", "metadata": subscription("users")}]},
-    )
-    broker.call(SYNC, 3, {"group_id": "g", "generation_id": 1, "member_id": joined["member_id"]})
+    joined(broker, subscription=subscription("users"))
     answer = broker.call(OFFSET_DELETE, 0, DELETE_REQUEST)
     assert answer["error_code"] == 0
-    assert codes(answer) == [[0, 3], [86]]
+    assert partition_codes(answer) == [[0, 3], [86]]
     assert set(broker.committed("g")) == {("users", 0)}
 
 

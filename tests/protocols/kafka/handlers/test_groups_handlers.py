@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.protocols.kafka.broker import Broker, versions
+from tests.protocols.kafka.broker import Broker, each_version
+from tests.protocols.kafka.trees import Tree, picked
 from tidemill import telemetry
 from tidemill.engine.api import CommitRequest, GroupDescription, OffsetToCommit
 from tidemill.engine.errors import BrokerStoppingError
@@ -32,15 +32,12 @@ JOIN_REQUEST = {
     "member_id": "",
     "group_instance_id": "static-1",
     "protocol_type": "consumer",
-    "protocols": [
-        {"name": "range", "metadata": b"R"},
-        {"name": "sticky", "metadata": b"S"},
-    ],
+    "protocols": [{"name": "range", "metadata": b"R"}, {"name": "sticky", "metadata": b"S"}],
     "reason": "rejoin",
 }
 
 
-def join(broker: Broker, version: int = 5, **fields: object) -> dict[str, Any]:
+def join(broker: Broker, version: int = 5, **fields: object) -> Tree:
     """Join as a client does, and return the answer."""
     answer = broker.call(JOIN, version, JOIN_REQUEST | fields)
     if answer["error_code"] == 79:
@@ -51,7 +48,7 @@ def join(broker: Broker, version: int = 5, **fields: object) -> dict[str, Any]:
 
 
 @pytest.fixture
-def member(broker: Broker) -> dict[str, Any]:
+def member(broker: Broker) -> Tree:
     """The static member of a stable group: the fields by which its requests name it."""
     joined = join(broker)
     fields = {key: joined[key] for key in ("member_id", "generation_id")}
@@ -59,7 +56,7 @@ def member(broker: Broker) -> dict[str, Any]:
 
 
 @pytest.fixture
-def stable(broker: Broker, member: dict[str, Any]) -> dict[str, Any]:
+def stable(broker: Broker, member: Tree) -> Tree:
     """The member, when it has its assignment."""
     assert broker.call(SYNC, 5, sync_request(member))["error_code"] == 0
     return member
@@ -69,12 +66,12 @@ def described(broker: Broker, group: str = "g") -> GroupDescription:
     return broker.engine.groups.describe(group)
 
 
-@pytest.mark.parametrize("version", versions(JOIN))
+@each_version(JOIN)
 def test_join_gives_the_leader_all_members(broker: Broker, version: int) -> None:
     leader = join(broker, version)["member_id"]
     other = JOIN_REQUEST | {"group_instance_id": None, "protocols": [{"name": "range"}]}
 
-    async def rebalance() -> tuple[dict[str, Any], dict[str, Any]]:
+    async def rebalance() -> tuple[Tree, Tree]:
         return await asyncio.gather(
             broker.answer(JOIN, 3, other),
             broker.answer(JOIN, version, JOIN_REQUEST | {"member_id": leader}),
@@ -86,17 +83,18 @@ def test_join_gives_the_leader_all_members(broker: Broker, version: int) -> None
     assert answer["protocol_name"] == "range"
     assert answer["leader"] == answer["member_id"] == leader
     assert (follower["leader"], follower["members"]) == (leader, [])
-    assert [m["member_id"] for m in answer["members"]] == [leader, follower["member_id"]]
-    assert [m["metadata"] for m in answer["members"]] == [b"R", b""]
+    members = answer["members"]
+    both = [(leader, b"R"), (follower["member_id"], b"")]
+    assert picked(members, "member_id", "metadata") == both
     if version >= 5:
-        assert [m["group_instance_id"] for m in answer["members"]] == ["static-1", None]
+        assert picked(members, "group_instance_id") == [("static-1",), (None,)]
     if version >= 7:
         assert answer["protocol_type"] == "consumer"
 
 
-@pytest.mark.parametrize("version", [v for v in versions(JOIN) if v >= 5])
+@each_version(JOIN, since=5)
 def test_a_static_leader_that_restarts_can_skip_the_assignment_since_v9(
-    broker: Broker, stable: dict[str, Any], version: int
+    broker: Broker, stable: Tree, version: int
 ) -> None:
     answer = join(broker, version)
     assert answer["generation_id"] == stable["generation_id"]
@@ -111,7 +109,7 @@ def _logged_as_in_a_broker() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_logged_as_in_a_broker")
-@pytest.mark.parametrize("version", versions(JOIN))
+@each_version(JOIN)
 def test_join_passes_on_the_fields_of_its_version(broker: Broker, version: int) -> None:
     first = broker.call(JOIN, version, JOIN_REQUEST | {"group_instance_id": None})
     assert first["error_code"] == (79 if version >= 4 else 0)
@@ -129,7 +127,7 @@ def test_join_passes_on_the_fields_of_its_version(broker: Broker, version: int) 
     assert (found.client_id, found.client_host) == ("client", "10.0.0.7")
 
 
-@pytest.mark.parametrize("version", versions(JOIN))
+@each_version(JOIN)
 @pytest.mark.parametrize(
     ("error", "code", "member_id"),
     [
@@ -146,15 +144,12 @@ def test_a_refused_join_keeps_the_member_id(
 ) -> None:
     broker.fail("groups", "join", error)
     answer = broker.call(JOIN, version, JOIN_REQUEST | {"member_id": "m1"})
-    assert answer["error_code"] == code
-    assert answer["member_id"] == member_id
-    assert answer["generation_id"] == -1
-    assert answer["leader"] == ""
-    assert answer["members"] == []
+    assert (answer["error_code"], answer["member_id"]) == (code, member_id)
+    assert (answer["generation_id"], answer["leader"], answer["members"]) == (-1, "", [])
     assert answer["protocol_name"] == (None if version >= 7 else "")
 
 
-def sync_request(member: dict[str, Any], **fields: object) -> dict[str, Any]:
+def sync_request(member: Tree, **fields: object) -> Tree:
     return {
         **member,
         "protocol_type": "consumer",
@@ -164,8 +159,8 @@ def sync_request(member: dict[str, Any], **fields: object) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("version", versions(SYNC))
-def test_sync_returns_the_assignment(broker: Broker, member: dict[str, Any], version: int) -> None:
+@each_version(SYNC)
+def test_sync_returns_the_assignment(broker: Broker, member: Tree, version: int) -> None:
     answer = broker.call(SYNC, version, sync_request(member))
     assert (answer["error_code"], answer["assignment"]) == (0, b"A")
     if version >= 5:
@@ -173,7 +168,7 @@ def test_sync_returns_the_assignment(broker: Broker, member: dict[str, Any], ver
     assert [each.assignment for each in described(broker).members] == [b"A"]
 
 
-@pytest.mark.parametrize("version", versions(SYNC))
+@each_version(SYNC)
 @pytest.mark.parametrize(
     ("fields", "code", "since"),
     [
@@ -183,48 +178,34 @@ def test_sync_returns_the_assignment(broker: Broker, member: dict[str, Any], ver
     ],
 )
 def test_a_refused_sync_has_an_empty_assignment(
-    broker: Broker,
-    member: dict[str, Any],
-    version: int,
-    fields: dict[str, Any],
-    code: int,
-    since: int,
+    broker: Broker, member: Tree, version: int, fields: Tree, code: int, since: int
 ) -> None:
     answer = broker.call(SYNC, version, sync_request(member, **fields))
-    refused = (code, b"")
-    assert (answer["error_code"], answer["assignment"]) == (
-        refused if version >= since else (0, b"A")
-    )
+    expected = (code, b"") if version >= since else (0, b"A")
+    assert (answer["error_code"], answer["assignment"]) == expected
 
 
 @pytest.mark.parametrize("missing", ["protocol_type", "protocol_name"])
-def test_sync_v5_needs_the_protocol(broker: Broker, member: dict[str, Any], missing: str) -> None:
+def test_sync_v5_needs_the_protocol(broker: Broker, member: Tree, missing: str) -> None:
     answer = broker.call(SYNC, 5, sync_request(member, **{missing: None}))
     assert answer["error_code"] == 23
     assert described(broker).state == "CompletingRebalance"
 
 
-@pytest.mark.parametrize("version", versions(HEARTBEAT))
+@each_version(HEARTBEAT)
 @pytest.mark.parametrize(
     ("fields", "code", "since"),
     [({}, 0, 0), ({"generation_id": 9}, 22, 0), ({"group_instance_id": "static-2"}, 25, 3)],
 )
 def test_heartbeat(
-    broker: Broker,
-    stable: dict[str, Any],
-    version: int,
-    fields: dict[str, Any],
-    code: int,
-    since: int,
+    broker: Broker, stable: Tree, version: int, fields: Tree, code: int, since: int
 ) -> None:
     answer = broker.call(HEARTBEAT, version, stable | fields)
     assert answer["error_code"] == (code if version >= since else 0)
 
 
-@pytest.mark.parametrize("version", [v for v in versions(LEAVE) if v < 3])
-def test_leave_of_one_member_carries_its_error(
-    broker: Broker, stable: dict[str, Any], version: int
-) -> None:
+@each_version(LEAVE, until=2)
+def test_leave_of_one_member_carries_its_error(broker: Broker, stable: Tree, version: int) -> None:
     assert broker.call(LEAVE, version, stable | {"member_id": "m"})["error_code"] == 25
     assert len(described(broker).members) == 1
     assert broker.call(LEAVE, version, stable)["error_code"] == 0
@@ -232,10 +213,8 @@ def test_leave_of_one_member_carries_its_error(
 
 
 @pytest.mark.usefixtures("_logged_as_in_a_broker")
-@pytest.mark.parametrize("version", [v for v in versions(LEAVE) if v >= 3])
-def test_leave_of_several_answers_each(
-    broker: Broker, stable: dict[str, Any], version: int
-) -> None:
+@each_version(LEAVE, since=3)
+def test_leave_of_several_answers_each(broker: Broker, stable: Tree, version: int) -> None:
     left = stable["member_id"]
     members = [
         {"member_id": left, "group_instance_id": None, "reason": "bye"},
@@ -244,29 +223,23 @@ def test_leave_of_several_answers_each(
     with capture_logs() as lines:
         answer = broker.call(LEAVE, version, {"group_id": "g", "members": members})
     assert answer["error_code"] == 0
-    assert [
-        (m["member_id"], m["group_instance_id"], m["error_code"]) for m in answer["members"]
-    ] == [(left, None, 0), ("", "s", 25)]
+    found = picked(answer["members"], "member_id", "group_instance_id", "error_code")
+    assert found == [(left, None, 0), ("", "s", 25)]
     assert described(broker).members == ()
     (line,) = [each for each in lines if each["event"] == "member.left"]
     assert line.get("reason") == ("bye" if version >= 5 else None)
 
 
-@pytest.mark.parametrize("version", versions(LEAVE))
-def test_leave_refused_as_a_whole(broker: Broker, version: int) -> None:
-    broker.fail("groups", "leave", CoordinatorLoadingError("loading"))
-    request = {"group_id": "g", "member_id": "m", "members": [{"member_id": "m"}]}
-    assert broker.call(LEAVE, version, request)["error_code"] == 14
-
-
-@pytest.mark.parametrize("version", versions(LEAVE))
-def test_leave_of_an_unknown_group(broker: Broker, version: int) -> None:
+@each_version(LEAVE)
+def test_leave_of_an_unknown_group_and_one_that_is_refused(broker: Broker, version: int) -> None:
     request = {"group_id": "g", "member_id": "m", "members": [{"member_id": "m"}]}
     answer = broker.call(LEAVE, version, request)
     if version < 3:
         assert answer["error_code"] == 25
     else:
         assert (answer["error_code"], answer["members"][0]["error_code"]) == (0, 25)
+    broker.fail("groups", "leave", CoordinatorLoadingError("loading"))
+    assert broker.call(LEAVE, version, request)["error_code"] == 14
 
 
 def empty_group(broker: Broker, group: str) -> None:
@@ -276,7 +249,7 @@ def empty_group(broker: Broker, group: str) -> None:
 
 
 @pytest.mark.usefixtures("stable")
-@pytest.mark.parametrize("version", versions(LIST))
+@each_version(LIST)
 def test_list_groups_filters_by_state_and_type(broker: Broker, version: int) -> None:
     empty_group(broker, "empty")
     member = {"group_id": "modern", "member_id": "m", "subscribed_topic_names": ["orders"]}
@@ -294,8 +267,8 @@ def test_list_groups_filters_by_state_and_type(broker: Broker, version: int) -> 
         assert groups["g"]["group_type"] == "classic"
 
 
-@pytest.mark.parametrize("version", versions(DESCRIBE))
-def test_describe_groups_with_members(broker: Broker, stable: dict[str, Any], version: int) -> None:
+@each_version(DESCRIBE)
+def test_describe_groups_with_members(broker: Broker, stable: Tree, version: int) -> None:
     request = {"groups": ["g"], "include_authorized_operations": False}
     (group,) = broker.call(DESCRIBE, version, request)["groups"]
     assert (group["error_code"], group["group_id"], group["group_state"]) == (0, "g", "Stable")
@@ -310,34 +283,25 @@ def test_describe_groups_with_members(broker: Broker, stable: dict[str, Any], ve
 
 
 @pytest.mark.usefixtures("stable")
-@pytest.mark.parametrize("version", versions(DESCRIBE))
+@each_version(DESCRIBE)
 def test_an_unknown_group_is_dead_before_v6_and_then_an_error(broker: Broker, version: int) -> None:
     request = {"groups": ["nope", "g"], "include_authorized_operations": True}
     unknown, known = broker.call(DESCRIBE, version, request)["groups"]
-    assert unknown["group_id"] == "nope"
-    assert unknown["group_state"] == "Dead"
+    assert (unknown["group_id"], unknown["group_state"]) == ("nope", "Dead")
     assert unknown["members"] == []
-    assert known["error_code"] == 0
+    assert (unknown["error_code"], known["error_code"]) == (69 if version >= 6 else 0, 0)
     if version >= 6:
-        assert unknown["error_code"] == 69
         assert "nope" in unknown["error_message"]
-    else:
-        assert unknown["error_code"] == 0
     if version >= 3:
         assert known["authorized_operations"] == 3400
 
 
 @pytest.mark.usefixtures("stable")
-@pytest.mark.parametrize("version", versions(DELETE))
+@each_version(DELETE)
 def test_delete_groups_answers_for_every_group_once(broker: Broker, version: int) -> None:
     empty_group(broker, "a")
     empty_group(broker, "b")
     answer = broker.call(DELETE, version, {"groups_names": ["g", "a", "nope", "b", "a"]})
-    results: list[dict[str, Any]] = answer["results"]
-    assert [(r["group_id"], r["error_code"]) for r in results] == [
-        ("g", 68),
-        ("a", 0),
-        ("nope", 69),
-        ("b", 0),
-    ]
+    codes = picked(answer["results"], "group_id", "error_code")
+    assert codes == [("g", 68), ("a", 0), ("nope", 69), ("b", 0)]
     assert [each.group_id for each in broker.engine.groups.listings()] == ["g"]

@@ -6,141 +6,73 @@ is refused everywhere; a super user needs none.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 from tests.engine.test_authorize import commit
 from tests.engine.transactions.support import Producer
-from tests.protocols.kafka.broker import DATA
-from tests.protocols.kafka.handlers.test_authorization import codes, request
-from tests.protocols.kafka.wire import Client
-from tests.support.faultyfs import FaultyFileSystem
+from tests.protocols.kafka.handlers.test_authorization import FILTERED, codes, request
+from tests.protocols.kafka.trees import Tree
+from tests.protocols.kafka.wire import Client, serving
 from tidemill.engine.api import ProducerIdentity, TopicInfo
 from tidemill.engine.authorize import ANONYMOUS
 from tidemill.engine.engine import Engine
 from tidemill.protocols.kafka.apis import VERSIONS
-from tidemill.protocols.kafka.server import KafkaServer
-from tidemill.protocols.kafka.settings import KafkaListener
-from tidemill.settings import Settings
 from tidemill.state.security.types import Operation, Pattern, ResourceKind, Rule
 
 REFUSALS = {29, 30, 31, 53}
 
+CLUSTER = "CLUSTER kafka-cluster"
 NEEDED = {
+    **dict.fromkeys((17, 18, 36, 46, 60, 74), ""),
+    **dict.fromkeys((2, 3, 23, 75), "DESCRIBE TOPIC t"),
+    **dict.fromkeys((1, 61), "READ TOPIC t"),
+    **dict.fromkeys((20, 21), "DELETE TOPIC t"),
+    **dict.fromkeys((33, 44), "ALTER_CONFIGS TOPIC t"),
+    **dict.fromkeys((10, 15, 16, 69, 77), "DESCRIBE GROUP g"),
+    **dict.fromkeys((11, 12, 13, 14, 78, 79), "READ GROUP g"),
+    **dict.fromkeys((42, 92), "DELETE GROUP g"),
+    **dict.fromkeys((9, 90), "DESCRIBE GROUP g, DESCRIBE TOPIC t"),
+    **dict.fromkeys((68, 76), "READ GROUP g, DESCRIBE TOPIC t"),
+    **dict.fromkeys((8, 91), "READ GROUP g, READ TOPIC t"),
+    **dict.fromkeys((22, 26), "WRITE TRANSACTIONAL_ID x"),
+    **dict.fromkeys((65, 66), "DESCRIBE TRANSACTIONAL_ID x"),
+    **dict.fromkeys((29, 35, 50, 55), f"DESCRIBE {CLUSTER}"),
+    **dict.fromkeys((30, 31, 34, 43, 45, 51, 57), f"ALTER {CLUSTER}"),
     0: "WRITE TOPIC t, WRITE TRANSACTIONAL_ID x",
-    1: "READ TOPIC t",
-    2: "DESCRIBE TOPIC t",
-    3: "DESCRIBE TOPIC t",
-    8: "READ GROUP g, READ TOPIC t",
-    9: "DESCRIBE GROUP g, DESCRIBE TOPIC t",
-    10: "DESCRIBE GROUP g",
-    11: "READ GROUP g",
-    12: "READ GROUP g",
-    13: "READ GROUP g",
-    14: "READ GROUP g",
-    15: "DESCRIBE GROUP g",
-    16: "DESCRIBE GROUP g",
-    17: "",
-    18: "",
     19: "CREATE TOPIC t",
-    20: "DELETE TOPIC t",
-    21: "DELETE TOPIC t",
-    22: "WRITE TRANSACTIONAL_ID x",
-    23: "DESCRIBE TOPIC t",
     24: "WRITE TRANSACTIONAL_ID x, WRITE TOPIC t",
     25: "WRITE TRANSACTIONAL_ID x, READ GROUP g",
-    26: "WRITE TRANSACTIONAL_ID x",
-    27: "CLUSTER_ACTION CLUSTER kafka-cluster",
+    27: f"CLUSTER_ACTION {CLUSTER}",
     28: "WRITE TRANSACTIONAL_ID x, READ GROUP g, READ TOPIC t",
-    29: "DESCRIBE CLUSTER kafka-cluster",
-    30: "ALTER CLUSTER kafka-cluster",
-    31: "ALTER CLUSTER kafka-cluster",
     32: "DESCRIBE_CONFIGS TOPIC t",
-    33: "ALTER_CONFIGS TOPIC t",
-    34: "ALTER CLUSTER kafka-cluster",
-    35: "DESCRIBE CLUSTER kafka-cluster",
-    36: "",
     37: "ALTER TOPIC t",
-    42: "DELETE GROUP g",
-    43: "ALTER CLUSTER kafka-cluster",
-    44: "ALTER_CONFIGS TOPIC t",
-    45: "ALTER CLUSTER kafka-cluster",
-    46: "",
     47: "DELETE GROUP g, READ TOPIC t",
-    48: "DESCRIBE_CONFIGS CLUSTER kafka-cluster",
-    49: "ALTER_CONFIGS CLUSTER kafka-cluster",
-    50: "DESCRIBE CLUSTER kafka-cluster",
-    51: "ALTER CLUSTER kafka-cluster",
-    55: "DESCRIBE CLUSTER kafka-cluster",
-    57: "ALTER CLUSTER kafka-cluster",
-    60: "",
-    61: "READ TOPIC t",
-    65: "DESCRIBE TRANSACTIONAL_ID x",
-    66: "DESCRIBE TRANSACTIONAL_ID x",
-    68: "READ GROUP g, DESCRIBE TOPIC t",
-    69: "DESCRIBE GROUP g",
-    74: "",
-    75: "DESCRIBE TOPIC t",
-    76: "READ GROUP g, DESCRIBE TOPIC t",
-    77: "DESCRIBE GROUP g",
-    78: "READ GROUP g",
-    79: "READ GROUP g",
-    90: "DESCRIBE GROUP g, DESCRIBE TOPIC t",
-    91: "READ GROUP g, READ TOPIC t",
-    92: "DELETE GROUP g",
+    48: f"DESCRIBE_CONFIGS {CLUSTER}",
+    49: f"ALTER_CONFIGS {CLUSTER}",
 }
 """API key -> the rules that a request needs in the newest version. Requests of share groups, of
 which there is none here, are refused for their topics later: see the tests of the door."""
 
-FILTERED = {16: "groups", 66: "transaction_states"}
-"""API key -> the list in its answer that shows nothing without rights."""
-
 
 def rules_of(text: str) -> list[Rule]:
-    found = []
-    for each in filter(None, text.split(", ")):
-        operation, kind, name = each.split()
-        found.append(
-            Rule(
-                ResourceKind[kind],
-                Pattern.LITERAL,
-                name,
-                str(ANONYMOUS),
-                "127.0.0.1",
-                Operation[operation],
-                True,
-            )
-        )
-    return found
+    def rule(operation: str, kind: str, name: str) -> Rule:
+        of = ResourceKind[kind], Pattern.LITERAL, name
+        return Rule(*of, str(ANONYMOUS), "127.0.0.1", Operation[operation], True)
+
+    return [rule(*each.split()) for each in filter(None, text.split(", "))]
 
 
 @contextlib.asynccontextmanager
 async def broker(super_users: str) -> AsyncIterator[tuple[Engine, Client]]:
     """Run a broker with rules, and connect an anonymous client."""
-    settings = Settings.model_validate(
-        {
-            "data_dir": DATA,
-            "sections": (KafkaListener(port=0),),
-            "groups": {"initial_rebalance_delay_ms": 0},
-            "security": {"super_users": super_users},
-        }
-    )
-    engine = Engine(settings, fs=FaultyFileSystem())
-    await engine.start()
-    # Setups do everything as the broker itself.
-    inner = engine.inner_door()
-    engine.records, engine.topics = inner.records, inner.topics
-    engine.transactions, engine.groups = inner.transactions, inner.groups
-    server = KafkaServer(engine, settings)
-    client = await Client.connect(await server.start())
-    try:
-        yield engine, client
-    finally:
-        client.close()
-        await server.stop(grace_seconds=0)
-        await engine.stop()
+    async with serving(super_users=super_users) as s:
+        # Setups do everything as the broker itself.
+        engine, inner = s.engine, s.engine.inner_door()
+        engine.records, engine.topics = inner.records, inner.topics
+        engine.transactions, engine.groups = inner.transactions, inner.groups
+        yield engine, await s.client()
 
 
 async def prepare(engine: Engine) -> tuple[TopicInfo, ProducerIdentity]:
@@ -158,7 +90,7 @@ def known(tree: Any, producer: ProducerIdentity) -> Any:
         return [known(each, producer) for each in tree]
     if not isinstance(tree, dict):
         return tree
-    names: dict[str, Any] = {
+    names: Tree = {
         "group_ids": ["g"],
         "subscribed_topic_names": ["t"],
         "producer_id": producer.producer_id,
@@ -170,16 +102,16 @@ def known(tree: Any, producer: ProducerIdentity) -> Any:
     return {name: names.get(name, known(value, producer)) for name, value in tree.items()}
 
 
-def asked(key: int, version: int, topic: TopicInfo, producer: ProducerIdentity) -> dict[str, Any]:
+def asked(key: int, version: int, topic: TopicInfo, producer: ProducerIdentity) -> Tree:
     """Return a request about what exists. A list asks for everything."""
-    tree: dict[str, Any] = known(request(key, version, topic), producer)
+    tree: Tree = known(request(key, version, topic), producer)
     if key in FILTERED:
         tree = {name: [] if isinstance(value, list) else None for name, value in tree.items()}
         tree |= {name: -1 for name in ("duration_filter",) if name in tree}
     return tree
 
 
-def is_refused(key: int, answer: dict[str, Any]) -> bool:
+def is_refused(key: int, answer: Tree) -> bool:
     if key in FILTERED:
         return not answer[FILTERED[key]]
     return bool(REFUSALS & set(codes(answer))) or (key == 3 and 100 in set(codes(answer)))
@@ -189,8 +121,7 @@ async def refuses(engine: Engine, client: Client, key: int) -> bool:
     """Send a request of an API in its newest version; return whether it is refused."""
     topic, producer = await prepare(engine)
     newest = VERSIONS[key][2]
-    async with asyncio.timeout(60):
-        return is_refused(key, await client.call(key, newest, asked(key, newest, topic, producer)))
+    return is_refused(key, await client.call(key, newest, asked(key, newest, topic, producer)))
 
 
 async def set_rules(engine: Engine, rules: list[Rule]) -> None:

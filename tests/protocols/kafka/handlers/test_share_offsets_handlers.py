@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.protocols.kafka.share_group import NONE, Group
+from tests.protocols.kafka.trees import Tree, picked
 from tests.protocols.kafka.wire import Client, serving
 from tests.support.logs import append_records
 from tidemill.log.format.records import NewRecord
 from tidemill.settings import Groups
 
-HEARTBEAT, DESCRIBE, OFFSETS, ALTER, DELETE, LIST, JOIN = 76, 77, 90, 91, 92, 16, 11
-NONE, UNKNOWN, INVALID_GROUP, NOT_FOUND, NOT_EMPTY = 0, 3, 24, 69, 68
+OFFSET_COMMIT, LIST, DESCRIBE, OFFSETS, ALTER, DELETE = 8, 16, 77, 90, 91, 92
+UNKNOWN, INVALID_GROUP, NOT_FOUND, NOT_EMPTY = 3, 24, 69, 68
 
 
 async def alter(client: Client, group: str, *starts: tuple[str, int, int]) -> tuple[int, list[int]]:
@@ -28,14 +30,12 @@ async def alter(client: Client, group: str, *starts: tuple[str, int, int]) -> tu
     return answer["error_code"], parts
 
 
-async def groups(client: Client) -> set[tuple[str, str, str]]:
+async def groups(client: Client) -> set[tuple[Any, ...]]:
     found = (await client.call(LIST, 5, {}))["groups"]
-    return {(each["group_id"], each["group_state"], each["group_type"]) for each in found}
+    return set(picked(found, "group_id", "group_state", "group_type"))
 
 
-async def starts_of(
-    client: Client, group: str, topics: list[dict[str, Any]] | None = None
-) -> list[int]:
+async def starts_of(client: Client, group: str, topics: list[Tree] | None = None) -> list[int]:
     asked = {"groups": [{"group_id": group, "topics": topics}]}
     (found,) = (await client.call(OFFSETS, 1, asked))["groups"]
     assert found["error_code"] == NONE
@@ -58,34 +58,9 @@ async def test_altering_the_offsets_of_a_group_creates_it_and_its_first_member_s
         (found,) = (await client.call(DESCRIBE, 1, {"group_ids": ["new"]}))["groups"]
         assert (found["group_state"], found["group_epoch"]) == ("Empty", 1)
         assert await starts_of(client, "new") == [3]
-        beat = {
-            "group_id": "new",
-            "member_id": "member",
-            "member_epoch": 0,
-            "subscribed_topic_names": ["t"],
-        }
-        assert (await client.call(HEARTBEAT, 1, beat))["error_code"] == NONE
-        fetch = {
-            "group_id": "new",
-            "member_id": "member",
-            "share_session_epoch": 0,
-            "max_wait": 0,
-            "min_bytes": 1,
-            "max_bytes": max_bytes,
-            "max_records": 100,
-            "batch_size": 100,
-            "topics": [
-                {
-                    "topic_id": topic.topic_id,
-                    "partitions": [{"partition_index": 0, "acknowledgement_batches": []}],
-                }
-            ],
-            "forgotten_topics_data": [],
-        }
-        ((part,),) = (t["partitions"] for t in (await client.call(78, 1, fetch))["responses"])
-        acquired = [
-            (each["first_offset"], each["last_offset"]) for each in part["acquired_records"]
-        ]
+        group = Group(client, topic.topic_id, "new")
+        await group.join("member")
+        acquired = await group.acquired("member", max_bytes=max_bytes)
         assert (acquired[0][0], acquired[-1][1]) == (3, 4 if max_bytes > 1 else 3)
         assert await alter(client, "new", ("t", 0, 0)) == (NOT_EMPTY, [])
 
@@ -114,13 +89,9 @@ async def test_a_group_of_another_kind_keeps_its_name() -> None:
         await s.make_topic("t")
         client = await s.client()
         commit = {"partition_index": 0, "committed_offset": 0, "committed_metadata": None}
-        tree = {
-            "group_id": "taken",
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "topics": [{"name": "t", "partitions": [commit]}],
-        }
-        await client.call(8, 8, tree)
+        member = {"generation_id_or_member_epoch": -1, "member_id": ""}
+        topics = [{"name": "t", "partitions": [commit]}]
+        await client.call(OFFSET_COMMIT, 8, member | {"group_id": "taken", "topics": topics})
         assert await alter(client, "taken", ("t", 0, 0)) == (NOT_FOUND, [])
         assert {each[0] for each in await groups(client)} == {"taken"}
 
@@ -132,10 +103,8 @@ async def test_a_group_that_does_not_exist_has_no_offsets() -> None:
         assert await starts_of(client, "absent") == []
         asked = [{"topic_name": "t", "partitions": [0]}]
         assert await starts_of(client, "absent", asked) == [-1]
-        deleted = await client.call(
-            DELETE, 0, {"group_id": "absent", "topics": [{"topic_name": "t"}]}
-        )
-        assert deleted["error_code"] == NOT_FOUND
+        tree = {"group_id": "absent", "topics": [{"topic_name": "t"}]}
+        assert (await client.call(DELETE, 0, tree))["error_code"] == NOT_FOUND
 
 
 async def test_groups_without_members_are_limited() -> None:

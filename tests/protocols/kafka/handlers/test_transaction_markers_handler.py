@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.engine.transactions.support import Producer, committed
-from tests.protocols.kafka.broker import Broker, versions
+from tests.protocols.kafka.broker import Broker, each_version
+from tests.protocols.kafka.trees import Tree
 from tidemill.engine.errors import BrokerStoppingError
 
 WRITE_MARKERS = 27
@@ -23,7 +22,7 @@ def producer(broker: Broker) -> Producer:
     return producer
 
 
-def marker(producer: Producer, topic: str, *partitions: int, **fields: object) -> dict[str, Any]:
+def marker(producer: Producer, topic: str, *partitions: int, **fields: object) -> Tree:
     return {
         "producer_id": producer.identity.producer_id,
         "producer_epoch": producer.identity.epoch,
@@ -35,7 +34,7 @@ def marker(producer: Producer, topic: str, *partitions: int, **fields: object) -
     }
 
 
-def found(answer: dict[str, Any]) -> list[tuple[str, int, int]]:
+def found(answer: Tree) -> list[tuple[str, int, int]]:
     return [
         (topic["name"], part["partition_index"], part["error_code"])
         for each in answer["markers"]
@@ -44,7 +43,7 @@ def found(answer: dict[str, Any]) -> list[tuple[str, int, int]]:
     ]
 
 
-@pytest.mark.parametrize("version", versions(WRITE_MARKERS))
+@each_version(WRITE_MARKERS)
 def test_markers_are_written(broker: Broker, producer: Producer, version: int) -> None:
     asked = [
         marker(producer, "orders", 0, 1),

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
 from tests.protocols.kafka.broker import Broker
+from tests.protocols.kafka.trees import Tree
 from tidemill.state.security.scram import credential, salted
 from tidemill.state.security.types import ScramMechanism
 
@@ -16,14 +12,7 @@ SHA_256, SHA_512 = ScramMechanism
 SALT = b"0123456789abcdef"
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    broker = Broker()
-    yield broker
-    broker.close()
-
-
-def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> dict[str, Any]:
+def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> Tree:
     of = SHA_512 if mechanism == 2 else SHA_256
     return {
         "name": name,
@@ -34,11 +23,11 @@ def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> dict[str
     }
 
 
-def deletion(name: str, mechanism: int = 1) -> dict[str, Any]:
+def deletion(name: str, mechanism: int = 1) -> Tree:
     return {"name": name, "mechanism": mechanism}
 
 
-def alter(broker: Broker, *changes: dict[str, Any]) -> dict[str, int]:
+def alter(broker: Broker, *changes: Tree) -> dict[str, int]:
     tree = {
         "deletions": [each for each in changes if "salt" not in each],
         "upsertions": [each for each in changes if "salt" in each],
@@ -47,7 +36,7 @@ def alter(broker: Broker, *changes: dict[str, Any]) -> dict[str, int]:
     return {each["user"]: each["error_code"] for each in results}
 
 
-def described(broker: Broker, *names: str) -> dict[str, Any]:
+def described(broker: Broker, *names: str) -> Tree:
     users = [{"name": name} for name in names] or None
     answer = broker.call(DESCRIBE, 0, {"users": users})
     assert answer["error_code"] == 0
@@ -64,10 +53,8 @@ def test_without_users_none_are_described(broker: Broker) -> None:
 
 
 def test_users_are_created_described_and_deleted(broker: Broker) -> None:
-    assert alter(broker, upsertion("ann"), upsertion("ann", 2), upsertion("bob")) == {
-        "ann": 0,
-        "bob": 0,
-    }
+    changes = upsertion("ann"), upsertion("ann", 2), upsertion("bob")
+    assert alter(broker, *changes) == {"ann": 0, "bob": 0}
     assert described(broker) == {"ann": [(1, 4096), (2, 4096)], "bob": [(1, 4096)]}
     assert broker.engine.logins.credentials("ann", SHA_512) == credential(SHA_512, "secret", SALT)
     assert alter(broker, deletion("ann", 2), deletion("bob")) == {"ann": 0, "bob": 0}
