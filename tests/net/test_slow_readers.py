@@ -12,18 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.net.raw_client import begin_peak, call, connect, needs_peak, peak, response
+from tests.protocols.kafka.keys import CREATE_TOPICS, FETCH, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import (
-    CREATE_TOPICS,
-    FETCH,
-    PRODUCE,
-    Tree,
-    create_topics,
-    fetch,
-    fetched,
-    produce,
-    written,
-)
+from tests.protocols.kafka.trees import Tree, create_topics, fetch, fetched, produce, written
 from tests.protocols.kafka.wire import request
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess

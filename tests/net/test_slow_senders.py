@@ -13,8 +13,9 @@ import pytest
 
 from tests.net.raw_client import call, connect
 from tests.protocols.amqp.codec.test_frames import begun, part
+from tests.protocols.kafka.keys import CREATE_TOPICS, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import CREATE_TOPICS, PRODUCE, create_topics, produce, written
+from tests.protocols.kafka.trees import create_topics, produce, written
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
 from tidemill.protocols.amqp.codec import methods

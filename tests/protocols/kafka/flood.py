@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 
+from tests.protocols.kafka.keys import API_VERSIONS, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import API_VERSIONS, METADATA, PRODUCE, SOFTWARE, produce
+from tests.protocols.kafka.trees import SOFTWARE, produce
 from tests.protocols.kafka.wire import request
 from tidemill.protocols.kafka.answer import LEAST_ELEMENTS
 

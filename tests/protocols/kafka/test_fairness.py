@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from tests.conftest import BrokerFactory
+from tests.protocols.kafka.keys import API_VERSIONS, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import API_VERSIONS, METADATA, PRODUCE, SOFTWARE, Tree, produce
+from tests.protocols.kafka.trees import SOFTWARE, Tree, produce
 from tests.protocols.kafka.wire import Client
 from tests.support import effort
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from tests.kafka_codec.test_parity import ADVERTISED
 from tests.protocols.kafka.in_memory import Connection, running
+from tests.protocols.kafka.keys import PRODUCE
 from tests.protocols.kafka.messages import full_tree, null_tree, one_batch
-from tests.protocols.kafka.trees import PRODUCE, produce
+from tests.protocols.kafka.trees import produce
 from tests.protocols.kafka.wire import request
 from tests.protocols.link import MemoryLink
 from tests.protocols.mutation import mutated

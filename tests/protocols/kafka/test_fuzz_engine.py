@@ -21,8 +21,9 @@ from structlog.testing import capture_logs
 
 from tests.kafka_codec.test_parity import ADVERTISED
 from tests.protocols.kafka.in_memory import Connection, running
+from tests.protocols.kafka.keys import API_VERSIONS, CREATE_TOPICS
 from tests.protocols.kafka.requests import Requests
-from tests.protocols.kafka.trees import API_VERSIONS, CREATE_TOPICS, SOFTWARE, create_topics
+from tests.protocols.kafka.trees import SOFTWARE, create_topics
 from tests.protocols.kafka.wire import request
 from tests.support import effort
 from tidemill.engine.api import NewTopic

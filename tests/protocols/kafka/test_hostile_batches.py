@@ -18,14 +18,8 @@ from hypothesis import strategies as st
 
 from tests.log.format.test_records import new_records
 from tests.log.format.test_validate import batch, with_deltas
-from tests.protocols.kafka.trees import (
-    CREATE_TOPICS,
-    PRODUCE,
-    Tree,
-    create_topics,
-    produce,
-    written,
-)
+from tests.protocols.kafka.keys import CREATE_TOPICS, PRODUCE
+from tests.protocols.kafka.trees import Tree, create_topics, produce, written
 from tests.protocols.kafka.wire import Client, request
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess

@@ -12,17 +12,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.protocols.kafka.keys import API_VERSIONS, FETCH, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import (
-    API_VERSIONS,
-    FETCH,
-    METADATA,
-    PRODUCE,
-    Tree,
-    fetch,
-    fetched,
-    produce,
-)
+from tests.protocols.kafka.trees import Tree, fetch, fetched, produce
 from tests.protocols.kafka.wire import Client, Serving, eventually, request, serving
 from tidemill.kafka_client.sasl import Scram
 from tidemill.protocols.kafka import login

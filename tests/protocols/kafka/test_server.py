@@ -11,13 +11,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from tests.protocols.kafka.keys import API_VERSIONS, FETCH, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.trees import (
     ALL_TOPICS,
-    API_VERSIONS,
-    FETCH,
-    METADATA,
-    PRODUCE,
     SOFTWARE,
     fetch,
     fetched,

@@ -13,17 +13,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.protocols.kafka.keys import FETCH, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import (
-    ALL_TOPICS,
-    FETCH,
-    METADATA,
-    PRODUCE,
-    fetch,
-    fetched,
-    produce,
-    written,
-)
+from tests.protocols.kafka.trees import ALL_TOPICS, fetch, fetched, produce, written
 from tests.protocols.kafka.wire import Client, Serving, eventually, request, serving
 from tests.support.certificates import self_signed
 from tidemill.protocols.kafka.settings import KafkaListener

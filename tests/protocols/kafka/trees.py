@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 Tree = dict[str, Any]
-PRODUCE, FETCH, METADATA, API_VERSIONS, CREATE_TOPICS = 0, 1, 3, 18, 19
 ALL_TOPICS: Tree = {"topics": None}
 SOFTWARE = {"client_software_name": "soft", "client_software_version": "1.2"}
 

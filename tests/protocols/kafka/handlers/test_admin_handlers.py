@@ -7,16 +7,9 @@ from typing import Any
 import pytest
 
 from tests.protocols.kafka.broker import DATA, MISSING_ID, NO_ID, NOW_MS, Broker, each_version
+from tests.protocols.kafka.keys import API_VERSIONS, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import (
-    API_VERSIONS,
-    PRODUCE,
-    SOFTWARE,
-    Tree,
-    picked,
-    produce,
-    written,
-)
+from tests.protocols.kafka.trees import SOFTWARE, Tree, picked, produce, written
 from tests.protocols.kafka.wire import serving
 from tidemill.engine.api import ConfigEntry, ConfigSource, ConfigType
 from tidemill.log.errors import StorageError

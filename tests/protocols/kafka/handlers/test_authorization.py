@@ -10,8 +10,9 @@ import pytest
 
 from tests.engine.transactions.support import Producer, committed
 from tests.protocols.kafka.broker import versions
+from tests.protocols.kafka.keys import API_VERSIONS, METADATA, PRODUCE
 from tests.protocols.kafka.messages import full_tree, one_batch
-from tests.protocols.kafka.trees import API_VERSIONS, METADATA, PRODUCE, Tree
+from tests.protocols.kafka.trees import Tree
 from tests.protocols.kafka.wire import serving
 from tidemill.engine.api import TopicInfo
 from tidemill.engine.authorize import Authorizer, Operation, Principal, Resource

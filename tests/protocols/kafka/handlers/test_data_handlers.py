@@ -10,19 +10,9 @@ import pytest
 
 from tests.engine.transactions.support import Producer
 from tests.protocols.kafka.broker import NOW_MS, each_version, versions
+from tests.protocols.kafka.keys import FETCH, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import (
-    ALL_TOPICS,
-    FETCH,
-    METADATA,
-    PRODUCE,
-    Tree,
-    fetch,
-    fetched,
-    picked,
-    produce,
-    written,
-)
+from tests.protocols.kafka.trees import ALL_TOPICS, Tree, fetch, fetched, picked, produce, written
 from tests.protocols.kafka.wire import Serving, eventually, talking
 from tidemill.engine.api import CommitRequest, OffsetToCommit, PartitionWrite
 from tidemill.errors import TidemillError

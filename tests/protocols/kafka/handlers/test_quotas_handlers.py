@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 
 from tests.protocols.kafka.broker import Broker, each_version
+from tests.protocols.kafka.keys import API_VERSIONS, CREATE_TOPICS, FETCH, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.trees import (
-    API_VERSIONS,
-    CREATE_TOPICS,
-    FETCH,
-    METADATA,
-    PRODUCE,
     Tree,
     create_topics,
     fetch,
