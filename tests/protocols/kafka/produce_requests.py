@@ -17,16 +17,8 @@ from tidemill.clock import ManualClock
 from tidemill.engine.api import NewTopic
 from tidemill.engine.engine import Engine
 from tidemill.engine.records.records import Records
-from tidemill.errors import ProtocolError, TidemillError
-from tidemill.kafka_codec.headers import parse_header as parse_request_header
-from tidemill.kafka_codec.headers import peek_header
-from tidemill.kafka_codec.hot import BatchFacts
-from tidemill.kafka_codec.messages import decode_request
-from tidemill.log.config.topic import LogConfig
-from tidemill.log.format.batch import parse_header
+from tidemill.kafka_codec.messages import decode_response
 from tidemill.log.format.records import NewRecord, encode_batch
-from tidemill.log.format.validate import check_client_batch
-from tidemill.log.steps import run_steps
 from tidemill.protocols.kafka.server import KafkaServer
 
 NOW_MS = 1_700_000_000_000
@@ -121,45 +113,6 @@ async def connected() -> AsyncIterator[tuple[Engine, Connection, FaultyFileSyste
         connection.close()
 
 
-def by_python(
-    frame: bytes,
-) -> tuple[int, int, int, list[tuple[str | bytes, list[tuple[int, bytes]]]]] | None:
-    """Return version, acks, correlation id and topics of a request for the native decoder.
-
-    A topic has a name or an id, and the index and the batch of each partition.
-    """
-    try:
-        key, version, number = peek_header(frame)
-        if key != 0 or not 5 <= version <= 13:
-            return None
-        client, position = parse_request_header(frame, key, version)
-        asked = decode_request(key, version, frame, position)
-        if asked.acks not in (1, -1) or asked.transactional_id is not None or not client.isascii():
-            return None
-        topics: list[tuple[str | bytes, list[tuple[int, bytes]]]] = []
-        for topic in asked.topic_data:
-            batches = [(each.index, bytes(each.records or b"")) for each in topic.partition_data]
-            known = (topic.topic_id or UUID(int=0)).bytes if version >= 13 else topic.name
-            topics.append((known, batches))
-            for _, data in batches:
-                checked = run_steps(check_client_batch(data, LogConfig(), NOW_MS))
-                header = parse_header(data)
-                is_same = not header.attributes and bytes(checked.data) == data
-                if not is_same or header.base_timestamp < 0:
-                    return None
-    except (TidemillError, ProtocolError, ValueError, IndexError):
-        return None
-    return version, asked.acks, number, topics
-
-
-def check_facts(facts: BatchFacts, data: bytes) -> None:
-    """Compare what the native decoder says about a batch with its header."""
-    header = parse_header(data)
-    assert facts[0] == header.record_count
-    assert facts[1:3] == (header.max_timestamp, NOW_MS)
-    assert facts[4] == header.producer_id
-
-
 def answers(sent: bytes) -> list[tuple[int, bytes]]:
     """Return correlation id and rest of each response."""
     found, position = [], 0
@@ -170,9 +123,16 @@ def answers(sent: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def error_codes(sent: bytes) -> list[int]:
-    """Return the error codes of responses of version 9 for a topic with a name of one letter."""
-    return [struct.unpack_from(">h", rest, 9)[0] for _, rest in answers(sent)]
+def error_codes(sent: bytes, version: int = 9) -> list[int]:
+    """Return the error codes of all partitions in responses of one version."""
+    start = 1 if version >= 9 else 0
+    decoded = [decode_response(0, version, rest, start) for _, rest in answers(sent)]
+    return [
+        part.error_code
+        for answer in decoded
+        for topic in answer.responses
+        for part in topic.partition_responses
+    ]
 
 
 Outcome = tuple[list[tuple[int, bytes]], dict[str, bytes]]

@@ -1,11 +1,12 @@
-"""Runs of short Produce requests give what the same requests give one by one."""
+"""Runs of short Produce requests give what the same requests give one by one.
+
+A request to many partitions, or with a large batch, is a run by itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import struct
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +17,10 @@ from tests.protocols.kafka.in_memory import Connection
 from tests.protocols.kafka.produce_requests import (
     ALL,
     LEADER,
-    NONE,
     NOW_MS,
     answers,
     batch,
-    by_python,
     check_equal_outcomes,
-    check_facts,
     connected,
     error_codes,
     request,
@@ -33,86 +31,14 @@ from tests.protocols.link import MemoryLink
 from tidemill.engine.api import AlterOp, ConfigChange, NewTopic
 from tidemill.engine.journaling import Journaling
 from tidemill.errors import TidemillError
-from tidemill.kafka_codec.hot import read_run
-from tidemill.log.config.topic import LogConfig
-from tidemill.log.format.batch import parse_header, stamp_max_timestamp
-from tidemill.log.format.validate import check_client_batch
-from tidemill.log.steps import run_steps
+from tidemill.log.format.batch import stamp_max_timestamp
+from tidemill.log.names import TopicPartition
 
 
 @pytest.fixture
 def one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all that arrives together start in the same turn, however busy the machine is."""
     monkeypatch.setattr("tidemill.net.turns.TURN_SECONDS", 300.0)
-
-
-# --- the native decoder, and what Python says ----------------------------------------------------
-
-
-RUN_BYTES = 224 << 10
-
-
-def requests_with_mistakes() -> Iterator[bytes]:
-    rng = random.Random(7)
-    for version in range(3, 14):
-        topic: str | UUID = UUID(int=9) if version >= 13 else "topic"
-        for acks in (ALL, LEADER, NONE, 5):
-            yield request(batch(), version=version, acks=acks, topic=topic, number=-acks)
-        yield request(batch(records=9), version=version, topic=topic, client=None)
-        yield request(batch(), version=version, topic=topic, client="é".encode())
-        yield request(batch(), version=version, topic=topic, transactional=b"x")
-        yield request(batch(), version=version, topic=topic, transactional=b"")
-        yield request(batch(codec=1), version=version, topic=topic)
-        yield request(batch(), version=version, topic=topic, tags=b"\1\0\0")
-        yield request(b"", version=version, topic=topic)
-        for size in (33_000, 220_000, RUN_BYTES):
-            yield request(batch(b"x" * size), version=version, topic=topic)
-        whole = request(batch(records=3), version=version, topic=topic)
-        for _ in range(150):
-            changed = bytearray(whole)
-            changed[rng.randrange(4, len(changed))] ^= 1 << rng.randrange(8)
-            yield bytes(changed)
-            yield whole[: rng.randrange(4, len(whole))]
-        yield whole + b"\0"
-
-
-def test_the_native_decoder_takes_what_python_accepts() -> None:
-    taken = 0
-    for whole in requests_with_mistakes():
-        frame = whole[4:]
-        version, acks, found = read_run([memoryview(bytearray(frame))])
-        expected = by_python(frame)
-        if expected is None:
-            assert found == []
-        elif found:
-            taken += 1
-            ((number, ((name, topic_id, ((index, start, end, facts),)),)),) = found
-            ((known, ((_, data),)),) = expected[3]
-            assert (version, acks, number, frame[start:end]) == (*expected[:3], data)
-            assert (topic_id or name, [index]) == (known, [each[0] for each in expected[3][0][1]])
-            walked = check_client_batch(data, LogConfig(), NOW_MS)
-            assert run_steps(walked).headers == [parse_header(data)]
-            check_facts(facts, data)
-    assert taken > 20
-
-
-def test_a_run_has_one_version_and_the_same_acks() -> None:
-    def views(*frames: bytes) -> list[memoryview]:
-        return [memoryview(bytearray(frame[4:])) for frame in frames]
-
-    frames = views(request(batch()), request(batch(), acks=LEADER))
-    assert len(read_run(frames)[2]) == 1
-    frames = views(request(batch()), request(batch(), version=8))
-    assert len(read_run(frames)[2]) == 1
-    frames = views(*[request(batch(), number=n) for n in range(5)])
-    assert [number for number, _ in read_run(frames)[2]] == [0, 1, 2, 3, 4]
-    long = views(*[request(batch(b"x" * 50_000))] * 9)
-    assert len(read_run(long)[2]) == 4
-    large = views(request(batch(b"x" * 500_000)), request(batch()))
-    assert len(read_run(large)[2]) == 1
-    wide = views(*[request_to([("t", [(n, batch()) for n in range(50)])])] * 3)
-    assert len(read_run(wide)[2]) == 2
-    assert read_run([]) == (0, 0, [])
 
 
 # --- two brokers ---------------------------------------------------------------------------------
@@ -168,6 +94,68 @@ async def test_a_stream_gets_the_same_answers_and_leaves_the_same_logs(
     assert sum(taken) > 100
 
 
+def wide_stream(rng: random.Random, count: int) -> list[bytes]:
+    """Requests of one client: many are ordinary for all of their partitions, some are not."""
+    frames = []
+    sequence = 0
+    for number in range(count):
+        topics: list[tuple[str | UUID, list[tuple[int, bytes | None]]]] = []
+        for name in rng.sample(["t", "u", "small"], rng.randrange(1, 4)):
+            few = [rng.randrange(4) if name == "t" else 0 for _ in range(rng.randrange(1, 6))]
+            topics.append((name, [(i, batch(b"x" * rng.randrange(9_000), 2, b"k")) for i in few]))
+        match rng.randrange(24):
+            case 0:
+                other = rng.choice(["compacted", "stamped", "zipped", "short", "none"])
+                topics.append((other, [(0, batch(b"x" * 50))]))
+            case 1:
+                topics[0][1].append((9, batch()))
+            case 2:
+                broken = bytearray(batch(records=3))
+                broken[rng.randrange(len(broken))] ^= 8
+                topics[-1][1].append((0, bytes(broken)))
+            case 3 | 4:
+                skipped = rng.choice([0, 0, -1, 1])
+                data = batch(producer_id=5, producer_epoch=0, base_sequence=sequence + skipped)
+                sequence += skipped == 0
+                topics.append(("t", [(3, data)]))
+            case 5:
+                late = bytearray(batch())
+                stamp_max_timestamp(late, 0, NOW_MS + 5)
+                topics.append(("t", [(1, bytes(late))]))
+            case 6:
+                topics[0][1].append((0, None))
+            case 7:
+                topics = [("t", [(1, batch())]), ("u", [])]
+            case 8 | 9:
+                topics = [("t", [(2, batch(b"x" * rng.choice([60_000, 600_000])))])]
+        version = rng.choice([5, 7, 8, 12]) if rng.randrange(8) == 0 else 9
+        acks = LEADER if rng.randrange(8) == 0 else ALL
+        frames.append(request_to(topics, acks=acks, version=version, number=number))
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_stream_to_many_partitions_gets_the_same_answers_and_leaves_the_same_logs(
+    seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = wide_stream(random.Random(seed), 250)
+    await check_equal_outcomes(frames, seed, taken, monkeypatch)
+    assert max(taken) > 5
+    assert sum(map(bool, taken)) > 100
+    assert 0 in taken
+
+
+async def test_a_topic_id_names_the_topic_and_an_unknown_one_is_refused(taken: list[int]) -> None:
+    async with connected() as (engine, connection, _):
+        known = engine.topics.get("t").topic_id
+        for topic in (known, known, UUID(int=77)):
+            frame = request_to([(topic, [(0, batch()), (1, batch())])], version=13)
+            await connection.deliver(frame)
+            codes = error_codes(await connection.answered(), 13)
+            assert codes == [0 if topic == known else 100] * 2
+        assert taken == [2, 2]
+
+
 async def test_topics_that_do_not_exist_are_not_remembered() -> None:
     """Their names can be long, and there is no end of them."""
     async with connected() as (_, connection, _):
@@ -213,22 +201,12 @@ async def test_a_run_does_not_write_to_a_deleted_topic(version: int, taken: list
         assert len(answers(await connection.answered())) == 3
         assert await engine.topics.delete(["t"]) == [None]
         await connection.deliver(frame)
-        refused = answers(await connection.answered())[0][1]
-        at = 1 + 1 + (16 if version == 13 else 2) + 1 + 4
-        assert struct.unpack_from(">h", refused, at)[0] == (100 if version == 13 else 3)
+        refused = error_codes(await connection.answered(), version)
+        assert refused == [100 if version == 13 else 3]
         await engine.topics.create([NewTopic("t", 1)])
         await connection.deliver(frame)
-        answer = answers(await connection.answered())[0][1]
-        assert struct.unpack_from(">h", answer, at)[0] == (100 if version == 13 else 0)
-
-
-async def test_requests_to_a_topic_that_is_deleted_meanwhile_fail_alone(one_turn: None) -> None:
-    async with connected() as (engine, connection, _):
-        frames = [request(batch(), topic=topic) for topic in "tutu"]
-        await connection.deliver(b"".join(frames))
-        log = next(log for tp, log in engine._store.partitions.items() if tp.topic == "u")
-        engine._flusher.forget(log)
-        assert error_codes(await connection.answered()) == [0, 56, 0, 56]
+        codes = error_codes(await connection.answered(), version)
+        assert codes == [100 if version == 13 else 0]
 
 
 # --- waiting for the disk ------------------------------------------------------------------------
@@ -261,42 +239,13 @@ async def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind() ->
         assert not engine.failed.done()
 
 
-# --- a disk that fails ---------------------------------------------------------------------------
-
-
-async def test_what_fits_on_a_full_disk_is_appended() -> None:
-    async with connected() as (engine, connection, fs):
-        one = batch(b"x" * 100)
-        await connection.deliver(request(one) * 2)
-        assert error_codes(await connection.answered()) == [0, 0]
-        fs.capacity = fs.used() + 2 * len(one) + len(one) // 2
-        await connection.deliver(request(one, acks=LEADER) * 4)
-        assert error_codes(await connection.answered()) == [0, 0, 56, 56]
-        fs.capacity = None
-        await connection.deliver(request(one) * 2)
-        assert error_codes(await connection.answered()) == [0, 0]
-        log = next(log for tp, log in engine._store.partitions.items() if tp == ("t", 0))
-        assert log.log_end_offset == log.high_watermark == 6
-
-
-async def test_all_requests_of_a_run_fail_with_a_failed_sync() -> None:
-    async with connected() as (engine, connection, fs):
-        fs.fail("sync", times=-1)
-        frames = [request(batch(), partition=n % 4, number=n) for n in range(8)]
-        await connection.deliver(b"".join(frames))
-        sent = await connection.answered()
-        assert [number for number, _ in answers(sent)] == list(range(8))
-        assert error_codes(sent) == [56] * 8
-        assert isinstance(await engine.failed, TidemillError)
-
-
 async def test_a_group_of_batches_does_not_outgrow_its_segment() -> None:
     async with connected() as (engine, connection, _):
         frame = request(batch(b"x" * 15_000), topic="small")
         for _ in range(40):
             await connection.deliver(frame * 4)
             await connection.answered()
-        log = next(log for tp, log in engine._store.partitions.items() if tp.topic == "small")
+        log = engine._store.get(TopicPartition("small", 0))
         assert len(log.segments) == 3
         assert all(segment.size <= 1_048_576 for segment in log.segments)
 
@@ -328,3 +277,59 @@ async def test_a_lone_answer_is_sent_when_the_disk_reports_and_others_together(
         await connection.deliver(request(batch()) * 20)  # more than one run
         await connection.answered()
         assert events == ["reported", "sent"]
+
+
+# --- what fails ----------------------------------------------------------------------------------
+
+whole_or_not = pytest.mark.parametrize(
+    "whole", [False, True], ids=["four requests", "four partitions of a request"]
+)
+
+
+def four(data: bytes, whole: bool, **fields: int) -> bytes:
+    """Write to four partitions, with one request or with one for each."""
+    if whole:
+        return request_to([("t", [(n, data) for n in range(4)])], **fields)
+    return b"".join(request(data, partition=n, number=n, **fields) for n in range(4))
+
+
+@whole_or_not
+async def test_writes_to_a_partition_that_is_deleted_meanwhile_fail_alone(
+    whole: bool, one_turn: None, taken: list[int]
+) -> None:
+    async with connected() as (engine, connection, _):
+        await connection.deliver(four(batch(), whole))
+        engine._flusher.forget(engine._store.get(TopicPartition("t", 1)))
+        assert error_codes(await connection.answered()) == [0, 56, 0, 0]
+        assert sum(taken) == 4
+
+
+@whole_or_not
+async def test_what_fits_on_a_full_disk_is_appended(
+    whole: bool, one_turn: None, taken: list[int]
+) -> None:
+    async with connected() as (engine, connection, fs):
+        one = batch(b"x" * 100)
+        await connection.deliver(four(one, whole))
+        assert error_codes(await connection.answered()) == [0] * 4
+        fs.capacity = fs.used() + 2 * len(one) + len(one) // 2
+        await connection.deliver(four(one, whole, acks=LEADER))
+        assert error_codes(await connection.answered()) == [0, 0, 56, 56]
+        fs.capacity = None
+        await connection.deliver(four(one, whole))
+        assert error_codes(await connection.answered()) == [0] * 4
+        logs = [engine._store.get(TopicPartition("t", n)) for n in range(4)]
+        assert [log.log_end_offset for log in logs] == [3, 3, 2, 2]
+        assert [log.high_watermark for log in logs] == [3, 3, 2, 2]
+        assert sum(taken) == 12
+
+
+@whole_or_not
+async def test_all_writes_of_a_run_fail_with_a_failed_sync(whole: bool) -> None:
+    async with connected() as (engine, connection, fs):
+        fs.fail("sync", times=-1)
+        await connection.deliver(four(batch(), whole))
+        sent = await connection.answered()
+        assert [number for number, _ in answers(sent)] == ([0] if whole else [0, 1, 2, 3])
+        assert error_codes(sent) == [56] * 4
+        assert isinstance(await engine.failed, TidemillError)
