@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-import uvloop
 
 from tests.net.outgoing.files import FileRange, content
 from tests.protocols.kafka.wire import eventually
@@ -25,33 +23,23 @@ from tidemill.parts import Part
 pytestmark = [
     pytest.mark.disk,
     pytest.mark.skipif(not system.can_send_files(), reason="sendfile or cachestat is missing"),
+    pytest.mark.usefixtures("loop_factory"),
 ]
-
-
-def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(tmp_path: Path) -> None:
-        for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
-            with asyncio.Runner(loop_factory=factory) as runner:
-                runner.run(test(tmp_path))
-
-    return run
 
 
 class Sender(asyncio.Protocol):
     """The server's half of one connection."""
 
+    transport: asyncio.Transport
+
     def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
+        self.outbox: Outbox | None = None
         self.drained = 0
         self.errors: list[OSError] = []
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-
-    def outbox(self) -> Outbox:
-        assert self.transport is not None
-        return Outbox(self.transport, self._drain, self.errors.append)
+        self.outbox = Outbox(transport, self._drain, self.errors.append)
 
     def _drain(self) -> None:
         self.drained += 1
@@ -59,17 +47,16 @@ class Sender(asyncio.Protocol):
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[Sender, Outbox, socket.socket]]:
-    """Connect a client; yield the server's half, an outbox for it and the client's socket."""
+    """Connect a client; yield the server's half, its outbox and the client's socket."""
     sender = Sender()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: sender, "127.0.0.1", 0)
     with closing(server), socket.create_connection(server.sockets[0].getsockname()) as client:
         client.setblocking(False)
-        await eventually(lambda: sender.transport is not None)
-        with closing(sender.outbox()) as outbox:
-            yield sender, outbox, client
-        assert sender.transport is not None
-        sender.transport.close()
+        await eventually(lambda: sender.outbox)
+        assert sender.outbox is not None
+        with closing(sender.outbox), closing(sender.transport):
+            yield sender, sender.outbox, client
 
 
 async def received(client: socket.socket, size: int) -> bytes:
@@ -82,12 +69,10 @@ async def received(client: socket.socket, size: int) -> bytes:
     return bytes(got)
 
 
-@on_both_loops
 async def test_parts_are_sent_in_order_behind_what_the_transport_has(tmp_path: Path) -> None:
     size = 6 << 20  # more than the socket takes without a reader
     data = content(tmp_path / "file", size)
     async with connected() as (sender, outbox, client):
-        assert sender.transport is not None
         first = bytes(8 << 20)
         sender.transport.write(first)
         parts: list[Part] = [b"head", FileRange(tmp_path / "file", 0, size), b"middle"]
@@ -101,7 +86,6 @@ async def test_parts_are_sent_in_order_behind_what_the_transport_has(tmp_path: P
         assert await received(client, 5) == b"later"
 
 
-@on_both_loops
 async def test_bytes_that_are_not_cached_are_read_by_a_thread(tmp_path: Path) -> None:
     size = 4 * FILE_PIECE_BYTES
     data = content(tmp_path / "file", size)
@@ -118,7 +102,6 @@ async def test_bytes_that_are_not_cached_are_read_by_a_thread(tmp_path: Path) ->
         assert read.call_count > 0
 
 
-@on_both_loops
 async def test_a_file_that_has_become_shorter_is_an_error(tmp_path: Path) -> None:
     content(tmp_path / "file", 1 << 20)
     part = FileRange(tmp_path / "file", 0, 1 << 20)
@@ -129,7 +112,6 @@ async def test_a_file_that_has_become_shorter_is_an_error(tmp_path: Path) -> Non
         assert "shorter" in str(sender.errors[0])
 
 
-@on_both_loops
 async def test_files_are_released_when_the_client_is_gone(tmp_path: Path) -> None:
     content(tmp_path / "file", 16 << 20)
     async with connected() as (sender, outbox, client):
@@ -144,23 +126,3 @@ async def test_files_are_released_when_the_client_is_gone(tmp_path: Path) -> Non
         outbox.close()
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(fd)
-
-
-def test_a_range_is_cached_only_if_all_of_its_pages_are(tmp_path: Path) -> None:
-    content(tmp_path / "file", 1 << 20)
-    fd = os.open(tmp_path / "file", os.O_RDWR)
-    try:
-        assert system.is_cached(fd, 1, (1 << 20) - 1)
-        assert system.is_cached(fd, 5000, 10)
-        assert not system.is_cached(fd, (1 << 20) - 10, 8192)  # beyond the end
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if system.is_cached(fd, 0, 1 << 20):
-            pytest.skip("the file system keeps all pages")
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        os.pread(fd, 10, 8192)
-        assert system.is_cached(fd, 8192, 4096)
-        assert not system.is_cached(fd, 0, 1 << 20)
-    finally:
-        os.close(fd)
-    assert not system.is_cached(fd, 0, 10)

@@ -30,10 +30,11 @@ pytestmark = [
 ]
 
 MUCH = 1 << 40
+Pair = tuple[socket.socket, socket.socket]
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair() -> Iterator[Pair]:
     """Both ends of a TCP connection that don't block."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
@@ -65,9 +66,7 @@ def nothing_waits(client: socket.socket) -> bool:
         return True
 
 
-def test_buffers_and_files_are_sent_in_order(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_buffers_and_files_are_sent_in_order(tmp_path: Path, pair: Pair) -> None:
     data = content(tmp_path / "file", 100_000)
     parts: list[Part] = [
         b"head",
@@ -82,9 +81,7 @@ def test_buffers_and_files_are_sent_in_order(
     assert taken(pair[1], len(expected)) == expected
 
 
-def test_a_part_continues_where_it_ended(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_part_continues_where_it_ended(tmp_path: Path, pair: Pair) -> None:
     data = content(tmp_path / "file", 8192)
     assert send_parts(pair[0], [b"0123456789", b"!"], 7, MUCH, Known.NONE) == (4, Ended.MORE)
     part = FileRange(tmp_path / "file", 5, 8000)
@@ -92,9 +89,7 @@ def test_a_part_continues_where_it_ended(
     assert taken(pair[1], 1005) == b"789!" + data[7005:8005] + b"!"
 
 
-def test_a_full_socket_ends_the_call_and_nothing_is_lost(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_full_socket_ends_the_call_and_nothing_is_lost(tmp_path: Path, pair: Pair) -> None:
     data = content(tmp_path / "file", 16 << 20)
     parts: list[Part] = [b"head", FileRange(tmp_path / "file", 0, len(data)), b"end"]
     expected = b"head" + data + b"end"
@@ -111,9 +106,7 @@ def test_a_full_socket_ends_the_call_and_nothing_is_lost(
     assert got == expected[first:]
 
 
-def test_the_space_ends_the_call_but_not_before_a_short_buffer(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_the_space_ends_the_call_but_not_before_a_short_buffer(tmp_path: Path, pair: Pair) -> None:
     content(tmp_path / "file", 65_536)
     part = FileRange(tmp_path / "file", 0, 65_536)
     parts: list[Part] = [part, b"end", part]
@@ -124,14 +117,34 @@ def test_the_space_ends_the_call_but_not_before_a_short_buffer(
     assert send_parts(pair[0], [part], 0, 0, Known.ALL) == (0, Ended.MORE)
 
 
-def test_a_call_sends_a_limited_number_of_parts(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_call_sends_a_limited_number_of_parts(pair: Pair) -> None:
     parts: list[Part] = [b"x"] * (MOST_PARTS + 10)
     assert send_parts(pair[0], parts, 0, MUCH, Known.NONE) == (MOST_PARTS, Ended.MORE)
     assert send_parts(pair[0], [], 0, MUCH, Known.NONE) == (0, Ended.MORE)
 
 
+def test_a_range_is_cached_only_if_all_of_its_pages_are(tmp_path: Path) -> None:
+    content(tmp_path / "file", 1 << 20)
+    fd = os.open(tmp_path / "file", os.O_RDWR)
+    try:
+        assert system.is_cached(fd, 1, (1 << 20) - 1)
+        assert system.is_cached(fd, 5000, 10)
+        assert not system.is_cached(fd, (1 << 20) - 10, 8192)  # beyond the end
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if system.is_cached(fd, 0, 1 << 20):
+            pytest.skip("the file system keeps all pages")
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(fd, 10, 8192)
+        assert system.is_cached(fd, 8192, 4096)
+        assert not system.is_cached(fd, 0, 1 << 20)
+    finally:
+        os.close(fd)
+    assert not system.is_cached(fd, 0, 10)
+
+
 def test_what_is_not_cached_is_not_sent_unless_it_is_known_to_be(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
+    tmp_path: Path, pair: Pair
 ) -> None:
     data = content(tmp_path / "file", 3 * FILE_PIECE_BYTES)
     part = FileRange(tmp_path / "file", 0, len(data))
@@ -151,9 +164,7 @@ def test_what_is_not_cached_is_not_sent_unless_it_is_known_to_be(
     assert taken(pair[1], more) == data[sent : sent + more]
 
 
-def test_a_file_that_was_cut_is_reported(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_file_that_was_cut_is_reported(tmp_path: Path, pair: Pair) -> None:
     data = content(tmp_path / "file", 65_536)
     part = FileRange(tmp_path / "file", 0, 65_536)
     os.ftruncate(part.fd, 8192)
@@ -163,9 +174,7 @@ def test_a_file_that_was_cut_is_reported(
     assert nothing_waits(pair[1])
 
 
-def test_a_closed_connection_or_file_is_an_error(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_a_closed_connection_or_file_is_an_error(tmp_path: Path, pair: Pair) -> None:
     content(tmp_path / "file", 65_536)
     part = FileRange(tmp_path / "file", 0, 65_536)
     unused = FileRange(tmp_path / "file", 0, 65_536)
@@ -182,9 +191,7 @@ def test_a_closed_connection_or_file_is_an_error(
         send_parts(pair[0], [b"head"], 0, MUCH, Known.ALL)
 
 
-def test_any_cut_of_the_same_parts_gives_the_same_bytes(
-    tmp_path: Path, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_any_cut_of_the_same_parts_gives_the_same_bytes(tmp_path: Path, pair: Pair) -> None:
     data = content(tmp_path / "file", 1 << 20)
     random_ = random.Random(5)
     for _ in range(20):
@@ -210,9 +217,7 @@ def test_any_cut_of_the_same_parts_gives_the_same_bytes(
         assert got == expected
 
 
-def test_the_extension_refuses_invalid_arguments(
-    pair: tuple[socket.socket, socket.socket],
-) -> None:
+def test_the_extension_refuses_invalid_arguments(pair: Pair) -> None:
     fd = pair[0].fileno()
     invalid = type("Invalid", (), {"fd": -1, "position": 0, "__len__": lambda _: 5})()
     negative = type("Negative", (), {"fd": fd, "position": -1, "__len__": lambda _: 5})()

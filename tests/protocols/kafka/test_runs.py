@@ -286,11 +286,11 @@ whole_or_not = pytest.mark.parametrize(
 )
 
 
-def four(data: bytes, whole: bool, **fields: int) -> bytes:
+def four(data: bytes, whole: bool, acks: int = ALL) -> bytes:
     """Write to four partitions, with one request or with one for each."""
     if whole:
-        return request_to([("t", [(n, data) for n in range(4)])], **fields)
-    return b"".join(request(data, partition=n, number=n, **fields) for n in range(4))
+        return request_to([("t", [(n, data) for n in range(4)])], acks=acks)
+    return b"".join(request(data, partition=n, number=n, acks=acks) for n in range(4))
 
 
 @whole_or_not

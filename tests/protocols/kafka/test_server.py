@@ -229,14 +229,12 @@ async def test_unsent_part_of_a_large_request_takes_no_memory() -> None:
 async def test_connections_over_the_limit_are_closed() -> None:
     async with serving(connections=2) as s:
         first, second = await s.client(), await s.client()
-        await first.call(METADATA, 9, ALL_TOPICS)
-        await second.call(METADATA, 9, ALL_TOPICS)
-        third = await s.client()
-        assert await third.is_closed()
+        for served in (first, second):
+            await served.call(METADATA, 9, ALL_TOPICS)
+        assert await (await s.client()).is_closed()
         first.close()
         await eventually(lambda: s.server.listener.connections == 1)
-        fourth = await s.client()
-        await fourth.call(METADATA, 9, ALL_TOPICS)
+        await (await s.client()).call(METADATA, 9, ALL_TOPICS)
 
 
 async def test_unanswered_bytes_stop_the_reading_until_they_are_answered() -> None:
@@ -272,10 +270,8 @@ async def test_client_that_does_not_read_is_not_read() -> None:
 
 
 async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
-    async with serving(total_inflight_bytes=8_000_000) as s:
+    async with talking(total_inflight_bytes=8_000_000) as (s, writer):
         memory = s.server.listener.responses
-        await s.make_topic("t")
-        writer = await s.client()
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
         clients = [await s.client(limit=1) for _ in range(4)]
         for client in clients:
@@ -291,10 +287,8 @@ async def test_responses_over_the_bound_wait_until_others_are_read() -> None:
 
 
 async def test_client_that_leaves_while_it_waits_for_its_turn_takes_no_memory() -> None:
-    async with serving(total_inflight_bytes=8_000_000) as s:
+    async with talking(total_inflight_bytes=8_000_000) as (s, writer):
         memory = s.server.listener.responses
-        await s.make_topic("t")
-        writer = await s.client()
         await writer.call(PRODUCE, 9, produce("t", one_batch(b"x" * 20_000_000)))
         slow, leaving, patient = [await s.client(limit=1) for _ in range(3)]
         for number, client in enumerate((slow, leaving, patient)):
@@ -323,8 +317,7 @@ async def test_client_that_does_not_read_while_others_wait_is_closed() -> None:
 
 
 async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time() -> None:
-    async with serving(total_inflight_bytes=300_000) as s:
-        await s.make_topic("t")
+    async with talking(total_inflight_bytes=300_000) as (s, _):
         clients = [await s.client() for _ in range(6)]
         message = request(PRODUCE, 9, produce("t", one_batch(b"x" * 400_000)))
         for client in clients:  # all begin: together far more than the bound
@@ -412,11 +405,9 @@ async def test_fault_in_a_handler_closes_one_connection() -> None:
     def fail(*_: object) -> Any:
         raise ZeroDivisionError
 
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, other):
         s.engine._services.records.reader.read_now = fail  # type: ignore[assignment, method-assign]
         s.engine._topic_admin.listed = fail  # type: ignore[method-assign]
-        other = await s.client()
         for key, version, tree in ((METADATA, 9, ALL_TOPICS), (FETCH, 11, fetch("t"))):
             client = await s.client()
             client.send(key, version, tree)
@@ -436,10 +427,9 @@ async def test_client_that_leaves_during_a_long_poll_frees_it() -> None:
 
 
 async def test_stop_answers_long_polls_and_open_produces_then_closes() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
+    async with talking() as (s, idle):
         s.disk.hold()
-        poller, producer, idle = await s.client(), await s.client(), await s.client()
+        poller, producer = await s.client(), await s.client()
         producer.send(PRODUCE, 9, produce("t", one_batch(), acks=-1))
         await eventually(lambda: s.appended == 1)
         poller.send(FETCH, 11, fetch("t", max_wait=60_000))
