@@ -54,20 +54,16 @@ def _full(spec: Field, size: int) -> Any:
 def _full_item(spec: Field, size: int, index: int) -> Any:
     if spec.structure is not None:
         return _full_tree(spec.structure, size)
-    kind = spec.kafka_type
-    if kind == "string":
-        return f"{spec.name}-ä-{index}"
-    if kind in ("bytes", "records"):
-        return bytes([index]) * 5
-    if kind == "uuid":
-        return UUID(int=0x1234 + index)
-    if kind == "bool":
-        return True
-    if kind == "float64":
-        return 1.5
-    if kind == "error_code":
-        return 3
-    return A_DAY_IN_2026 if kind == "datetime_i64" else 11 + index
+    samples = {
+        "string": f"{spec.name}-ä-{index}",
+        **dict.fromkeys(("bytes", "records"), bytes([index]) * 5),
+        "uuid": UUID(int=0x1234 + index),
+        "bool": True,
+        "float64": 1.5,
+        "error_code": 3,
+        "datetime_i64": A_DAY_IN_2026,
+    }
+    return samples.get(spec.kafka_type, 11 + index)
 
 
 def null_tree(entity: type[Any]) -> dict[str, Any]:
@@ -95,29 +91,26 @@ def _trees(structure: Structure) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({spec.name: _any(spec) for spec in structure.fields})
 
 
+def _integers(code: str) -> st.SearchStrategy[int]:
+    top = 2 ** BITS[code]
+    return st.integers(0 if code.isupper() else -top, top - 1)
+
+
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    **{kind: _integers(code) for kind, code in FIXED_FORMATS.items() if code in BITS},
+    "string": st.text(st.characters(codec="utf-8"), max_size=20),
+    **dict.fromkeys(("bytes", "records"), st.binary(max_size=200)),
+    "uuid": st.uuids(),
+    "bool": st.booleans(),
+    "float64": st.floats(allow_nan=False),
+    "error_code": st.sampled_from([0, 3, 35, -1, 100]),
+    "datetime_i64": st.integers(0, 4_000_000_000_000),
+    "timedelta_i64": st.integers(-(2**40), 2**40),
+}
+
+
 def _any(spec: Field) -> st.SearchStrategy[Any]:
-    if spec.structure is not None:
-        item: st.SearchStrategy[Any] = _trees(spec.structure)
-    elif spec.kafka_type == "string":
-        item = st.text(st.characters(codec="utf-8"), max_size=20)
-    elif spec.kafka_type in ("bytes", "records"):
-        item = st.binary(max_size=200)
-    elif spec.kafka_type == "uuid":
-        item = st.uuids()
-    elif spec.kafka_type == "bool":
-        item = st.booleans()
-    elif spec.kafka_type == "float64":
-        item = st.floats(allow_nan=False)
-    elif spec.kafka_type == "error_code":
-        item = st.sampled_from([0, 3, 35, -1, 100])
-    elif spec.kafka_type == "datetime_i64":
-        item = st.integers(0, 4_000_000_000_000)
-    elif spec.kafka_type == "timedelta_i64":
-        item = st.integers(-(2**40), 2**40)
-    else:
-        code = FIXED_FORMATS[spec.kafka_type]
-        top = 2 ** BITS[code]
-        item = st.integers(0 if code.isupper() else -top, top - 1)
+    item = _VALUES[spec.kafka_type] if spec.structure is None else _trees(spec.structure)
     if spec.is_array:
         item = st.lists(item, max_size=3)
     if spec.nullable and spec.tag is None and spec.kafka_type not in ("uuid", "datetime_i64"):

@@ -28,9 +28,8 @@ def test_fetch_without_a_session_stays_without() -> None:
 def test_session_remembers_partitions_and_takes_changes() -> None:
     sessions = FetchSessions()
     made = begun(sessions, part(0), part(1), part(2))
-    again, incremental, read = sessions.begin(
-        made.session_id, 1, [part(1, 50), part(3)], [("t", 0)]
-    )
+    changed = [part(1, 50), part(3)]
+    again, incremental, read = sessions.begin(made.session_id, 1, changed, [("t", 0)])
     assert again is made
     assert incremental
     assert [(p.partition, p.offset) for p in read] == [(1, 50), (2, 0), (3, 0)]
@@ -83,22 +82,16 @@ def test_session_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_response_names_only_partitions_with_news() -> None:
     quiet = part(0)
 
-    def news(
-        error_code: int = 0, records: int = 0, high_watermark: int = 5, start: int = 0
-    ) -> bool:
-        return quiet.update_sent(
-            error_code=error_code,
-            record_bytes=records,
-            high_watermark=high_watermark,
-            log_start=start,
-        )
+    def news(**changed: int) -> bool:
+        state = {"error_code": 0, "record_bytes": 0, "high_watermark": 5, "log_start": 0}
+        return quiet.update_sent(**state | changed)
 
     assert news()  # the first time
     assert not news()
-    assert news(records=10)
+    assert news(record_bytes=10)
     assert news(high_watermark=6)
     assert not news(high_watermark=6)
-    assert news(high_watermark=6, start=2)
+    assert news(high_watermark=6, log_start=2)
     assert news(error_code=3)
     assert news()  # the error is gone
     assert not news()

@@ -22,7 +22,6 @@ from tests.protocols.kafka.messages import full_tree, null_tree, one_batch
 from tests.protocols.kafka.trees import produce
 from tests.protocols.kafka.wire import request
 from tests.protocols.link import MemoryLink
-from tests.protocols.mutation import mutated
 from tests.support.effort import examples
 from tests.support.faultyfs import FaultyFileSystem
 from tidemill.engine.api import NewTopic
@@ -102,14 +101,6 @@ def test_random_bodies_behind_valid_headers(
     for start in (header, header + b"\0"):
         stream = struct.pack(">i", len(start) + len(body)) + start + body
         served.deliver(stream)
-
-
-@given(sample=st.sampled_from(SAMPLES), data=st.data())
-@settings(max_examples=examples(150), deadline=None)
-def test_mutated_requests(served: Served, sample: bytes, data: st.DataObject) -> None:
-    stream = mutated(data, sample, start=4)
-    stream[:4] = struct.pack(">i", len(stream) - 4)
-    served.deliver(bytes(stream))
 
 
 def test_every_sample_with_every_byte_blown_up(served: Served) -> None:

@@ -30,6 +30,7 @@ from tidemill.engine.api import NewTopic
 from tidemill.kafka_codec.headers import parse_response_header
 from tidemill.kafka_codec.messages import decode_response
 from tidemill.kafka_codec.reader import Message
+from tidemill.protocols.kafka.connection import FIRST_BYTES, GROWTH
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.settings import Groups, Limits
 
@@ -82,6 +83,8 @@ async def fuzz(server: KafkaServer, requests: Requests, count: int, logs: list[A
         frame = requests.frame()
         connection = Connection(server)
         await connection.deliver(frame)
+        allowed = max(FIRST_BYTES, 2 * GROWTH * len(frame))
+        assert connection.session._reader.partial_bytes <= allowed
         await connection.settle(TURNS)
         try:
             check_answer(frame, bytes(connection.link.sent))

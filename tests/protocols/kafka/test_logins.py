@@ -72,6 +72,11 @@ async def greeted(s: Serving, mechanism: str = "PLAIN", version: int = 1) -> Cli
     return client
 
 
+async def check_refused(client: Client, message: bytes) -> None:
+    assert (await authenticate(client, message))["error_code"] == 58
+    assert await client.is_closed()
+
+
 async def check_served(client: Client) -> None:
     assert (await client.call(METADATA, 5, TOPICS))["brokers"]
     client.close()
@@ -200,26 +205,21 @@ async def test_a_name_that_fails_too_often_at_an_address_is_not_checked_there_an
     users: Path, mechanism: str
 ) -> None:
     async with guarded(users) as s:
-        logins = s.server.entrance.logins
+        failures = s.server.entrance.logins.by_user
         for _ in range(MOST_OF_USER):
-            logins.by_user.failed(pair("127.0.0.1", "alice"))
-        client = await greeted(s, mechanism)
-        answer = await authenticate(client, PLAIN if mechanism == "PLAIN" else b"n,,n=alice,r=a")
-        assert answer["error_code"] == 58
-        assert await client.is_closed()
+            failures.failed(pair("127.0.0.1", "alice"))
+        first = PLAIN if mechanism == "PLAIN" else b"n,,n=alice,r=a"
+        await check_refused(await greeted(s, mechanism), first)
         (await logged_in(s, b"\0bob\0builder")).close()
-        logins.by_user._buckets.clear()
+        failures._buckets.clear()
         (await logged_in(s)).close()
 
 
 async def test_an_address_that_fails_too_often_is_not_checked_any_more(users: Path) -> None:
     async with guarded(users) as s:
-        logins = s.server.entrance.logins
         for _ in range(MOST_OF_ADDRESS):
-            logins.by_address.failed("127.0.0.1")
-        client = await greeted(s)
-        assert (await authenticate(client, PLAIN))["error_code"] == 58
-        assert await client.is_closed()
+            s.server.entrance.logins.by_address.failed("127.0.0.1")
+        await check_refused(await greeted(s), PLAIN)
 
 
 def test_failures_are_forgotten_with_time_and_bounded() -> None:
@@ -403,9 +403,7 @@ async def test_a_user_who_is_deleted_during_the_login_does_not_get_in(users: Pat
         scram = Scram("sha256", "carol", "pw")
         first = await authenticate(client, scram.first())
         await alter(s, "carol", None)
-        answer = await authenticate(client, scram.final(first["auth_bytes"]))
-        assert answer["error_code"] == 58
-        assert await client.is_closed()
+        await check_refused(client, scram.final(first["auth_bytes"]))
 
 
 async def test_many_connections_of_a_deleted_user_end_in_turns(users: Path) -> None:

@@ -29,10 +29,9 @@ def request_bytes(
     key: int, version: int, body: bytes, correlation_id: int = 1, client_id: str | None = "test"
 ) -> bytes:
     """A framed request around an encoded body."""
-    name = (
-        b"\xff\xff" if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
-    )
-    header = struct.pack(">hhi", key, version, correlation_id) + name
+    name = None if client_id is None else client_id.encode()
+    header = struct.pack(">hhi", key, version, correlation_id)
+    header += b"\xff\xff" if name is None else struct.pack(">h", len(name)) + name
     if is_flexible(key, version):
         header += b"\0"
     return struct.pack(">i", len(header) + len(body)) + header + body

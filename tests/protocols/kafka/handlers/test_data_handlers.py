@@ -339,10 +339,10 @@ async def test_topic_partitions_come_in_pages() -> None:
             asked = {"response_partition_limit": 2, "cursor": cursor}
             answer = await client.call(DESCRIBE_TOPIC_PARTITIONS, 0, asked)
             for topic in answer["topics"]:
-                for part in topic["partitions"]:
-                    seen.append((topic["name"], part["partition_index"]))
-                    assert part["eligible_leader_replicas"] == []
-                    assert part["last_known_elr"] == []
+                names = ("partition_index", "eligible_leader_replicas", "last_known_elr")
+                for index, *replicas in picked(topic["partitions"], *names):
+                    seen.append((topic["name"], index))
+                    assert replicas == [[], []]
             cursor = answer["next_cursor"]
             if cursor is None:
                 break
@@ -476,14 +476,13 @@ async def test_describe_producers() -> None:
         asked = {"topics": [{"name": "t", "partition_indexes": [0, 9]}]}
         answer = await client.call(DESCRIBE_PRODUCERS, 0, asked)
         found, unknown = answer["topics"][0]["partitions"]
-        assert found["active_producers"] == [
-            {
-                "producer_id": producer.identity.producer_id,
-                "producer_epoch": producer.identity.epoch,
-                "last_sequence": 1,
-                "last_timestamp": known.last_timestamp_ms,
-                "coordinator_epoch": 0,
-                "current_txn_start_offset": 2,
-            }
-        ]
+        (active,) = found["active_producers"]
+        assert active == {
+            "producer_id": producer.identity.producer_id,
+            "producer_epoch": producer.identity.epoch,
+            "last_sequence": 1,
+            "last_timestamp": known.last_timestamp_ms,
+            "coordinator_epoch": 0,
+            "current_txn_start_offset": 2,
+        }
         assert unknown["error_code"] == 3
