@@ -25,7 +25,7 @@ REQUEST_BOUND = 100 << 20
 """A trickle holds one request, which may be as large as limits.request_bytes."""
 MARGIN = 48 << 20
 """For the neighbour's requests, the page cache of their log, and what malloc keeps."""
-ROUNDS, REQUESTS = int(effort.bound(10, normal=4)), 20
+ROUNDS, REQUESTS = int(effort.bound(10, normal=2)), 20
 MORE_MS = effort.bound(100, normal=5000)
 TRIES = 3
 """A broker that is delayed is delayed every time. A machine is busy now and then."""

@@ -99,27 +99,18 @@ def _value(field: Any, rest: Path_, known: bool, index: int) -> Any:
     return SPECIAL.get(field.name, 1 if kind in ("int8", "uint8") else 0)
 
 
-TOPIC_NAMES = {"name", "topic", "topic_name"}
 SPECIAL: dict[str, int] = {
+    **dict.fromkeys(("generation_id_or_member_epoch", "generation_id", "timestamp"), -1),
+    **dict.fromkeys(("session_epoch", "epoch", "current_leader_epoch"), -1),
+    **dict.fromkeys(("num_partitions", "replication_factor"), -1),
+    **dict.fromkeys(("session_timeout", "rebalance_timeout"), 10_000),
+    **dict.fromkeys(("max_bytes", "partition_max_bytes"), 1_000_000),
+    **dict.fromkeys(("producer_id", "acks"), 1),
     "resource_type": 2,
-    "generation_id_or_member_epoch": -1,
-    "generation_id": -1,
-    "timestamp": -1,
-    "session_timeout": 10_000,
-    "rebalance_timeout": 10_000,
-    "session_epoch": -1,
-    "epoch": -1,
     "count": 501,
-    "num_partitions": -1,
-    "replication_factor": -1,
-    "current_leader_epoch": -1,
-    "producer_id": 1,
-    "coordinator_epoch": 0,
     "response_partition_limit": 2000,
-    "max_bytes": 1_000_000,
-    "partition_max_bytes": 1_000_000,
-    "acks": 1,
 }
+"""Field -> a value with which a request is more than refused."""
 
 
 def cases() -> Iterator[tuple[str, int, Path_, bool]]:

@@ -80,21 +80,21 @@ def test_the_rest_of_a_frame_arrives_with_the_frames_behind_it() -> None:
     assert len(target.get_buffer()) == 2 * 20_004 - 30_000
 
 
-@pytest.mark.parametrize("size", [-1, -(2**31)])
-def test_negative_length_is_refused(size: int) -> None:
-    with pytest.raises(ProtocolError, match="length"):
-        feed(reader(), struct.pack(">i", size), [4])
-
-
-def test_length_over_the_limit_is_refused_before_the_bytes_arrive() -> None:
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        (struct.pack(">i", -1), "length"),
+        (struct.pack(">i", -(2**31)), "length"),
+        (struct.pack(">i", 1001), "1001"),
+        (struct.pack(">i1si", 1, b"x", -5), "length"),
+    ],
+    ids=["negative", "the smallest number", "over the limit", "behind a frame, which is lost"],
+)
+def test_a_wrong_length_is_refused_before_the_bytes_arrive(start: bytes, why: str) -> None:
     assert feed(reader(1000), struct.pack(">i", 1000) + bytes(1000), [4096]) == [bytes(1000)]
-    with pytest.raises(RequestTooLargeError, match="1001"):
-        feed(reader(1000), struct.pack(">i", 1001), [4])
-
-
-def test_frames_before_a_bad_one_are_lost_with_the_connection() -> None:
-    with pytest.raises(ProtocolError):
-        feed(reader(), struct.pack(">i1si", 1, b"x", -5), [4096])
+    error = RequestTooLargeError if why == "1001" else ProtocolError
+    with pytest.raises(error, match=why):
+        feed(reader(1000), start, [4096])
 
 
 def test_announced_size_is_not_allocated() -> None:
