@@ -1,9 +1,13 @@
-"""A Kafka client on a blocking socket, and the memory of the broker that it talks to."""
+"""A Kafka client on a blocking socket, an attacker, and the memory of the broker between them."""
 
 from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -65,3 +69,17 @@ def _memory(broker: BrokerProcess, field: str) -> int:
         if line.startswith(field):
             return int(line.split()[1]) << 10
     raise AssertionError(field)
+
+
+@contextmanager
+def attacking(module: str, *arguments: str) -> Iterator[None]:
+    """Run a program of the tests that attacks until it is killed, and says when it has begun."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"attacking\n"
+            yield
+            assert process.poll() is None, "the attack ended early"
+        finally:
+            process.kill()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.net import attack
-from tests.net.raw_client import begin_peak, call, connect, needs_peak, peak
+from tests.net.raw_client import attacking, begin_peak, call, connect, needs_peak, peak
 from tests.protocols.kafka.keys import CREATE_TOPICS, PRODUCE
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.trees import create_topics, produce, written
@@ -42,19 +40,6 @@ LINES = 100
 pytestmark = needs_peak
 
 
-@contextmanager
-def attacked(broker: BrokerProcess, kind: str) -> Iterator[None]:
-    ports = (str(broker.port), str(broker.amqp_port))
-    command = [sys.executable, "-m", "tests.net.attack", kind, *ports]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == b"attacking\n"
-            yield
-        finally:
-            process.kill()
-
-
 def p99(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.99) - 1]
 
@@ -63,6 +48,7 @@ def measure(broker: BrokerProcess, kind: str) -> tuple[float, float]:
     """Return the p99 in ms of a neighbour's requests without and with the attack, interleaved."""
     calm: list[float] = []
     under: list[float] = []
+    ports = (str(broker.port), str(broker.amqp_port))
     with closing(connect(broker)) as neighbour:
 
         def produce(took: list[float]) -> None:
@@ -74,7 +60,7 @@ def measure(broker: BrokerProcess, kind: str) -> tuple[float, float]:
 
         for _ in range(ROUNDS):
             produce(calm)
-            with attacked(broker, kind):
+            with attacking("tests.net.attack", kind, *ports):
                 produce(under)
     return p99(calm), p99(under)
 

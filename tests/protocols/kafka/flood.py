@@ -56,7 +56,7 @@ def main(port: int, kind: str) -> None:
     ]
     for thread in threads:
         thread.start()
-    print("flooding", flush=True)
+    print("attacking", flush=True)
     sys.stdin.read()
 
 

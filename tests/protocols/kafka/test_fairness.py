@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.conftest import BrokerFactory
+from tests.net.raw_client import attacking
 from tests.protocols.kafka.keys import API_VERSIONS, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
 from tests.protocols.kafka.trees import SOFTWARE, Tree, produce
@@ -19,6 +16,7 @@ from tests.protocols.kafka.wire import Client
 from tests.support import effort
 
 HEARTBEAT = 12
+FLOOD = "tests.protocols.kafka.flood"
 REQUESTS = int(effort.bound(100, normal=25))
 """Of each kind, in each measurement."""
 P99_MS = effort.bound(50, normal=10_000)
@@ -49,20 +47,6 @@ async def p99_ms(port: int) -> dict[str, float]:
     return {kind: sorted(times)[int(len(times) * 0.99) - 1] for kind, times in took.items()}
 
 
-@contextmanager
-def flooding(port: int, kind: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.protocols.kafka.flood", str(port), kind]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        try:
-            assert process.stdout.readline() == b"flooding\n"
-            yield
-            assert process.poll() is None, "the flood ended early"
-        finally:
-            process.kill()
-
-
 @pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.parametrize("kind", ["records", "names", "urgent"])
@@ -72,9 +56,9 @@ def test_a_flood_delays_others_by_less_than_50_ms(start_broker: BrokerFactory, k
     for _ in range(TRIES):
         # The flood of another broker takes as much of the processors and of the disk. What it adds
         # to the time of an answer is not the broker's fault.
-        with flooding(other.port, kind):
+        with attacking(FLOOD, str(other.port), kind):
             before = asyncio.run(p99_ms(broker.port))
-        with flooding(broker.port, kind):
+        with attacking(FLOOD, str(broker.port), kind):
             flooded = asyncio.run(p99_ms(broker.port))
         slow = {
             name: f"{flooded[name]:.1f} ms, and {before[name]:.1f} ms if another is flooded"

@@ -136,9 +136,6 @@ class Serving:
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         return self.engine._store.get(TopicPartition(topic, partition))
 
-    def has_topic(self, name: str) -> bool:
-        return any(topic.name == name for topic in self.engine.topics.all())
-
     def topic_id(self, name: str) -> UUID:
         return self.engine.topics.get(name).topic_id
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -12,8 +13,7 @@ from tests.protocols.kafka.broker import Broker
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     """A broker with topic ``orders`` of three partitions and topic ``users`` of one."""
-    broker = Broker()
-    broker.create("orders", 3)
-    broker.create("users")
-    yield broker
-    broker.close()
+    with closing(Broker()) as broker:
+        broker.create("orders", 3)
+        broker.create("users")
+        yield broker

@@ -15,8 +15,8 @@ from tidemill.state.security.types import Operation, ResourceKind
 
 DESCRIBE, CREATE, DELETE = 29, 30, 31
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
-TOPIC, GROUP, CLUSTER = 2, 3, 4
-ALL, READ, WRITE, ALTER, DESCRIBE_OP = 2, 3, 4, 7, 8
+TOPIC, CLUSTER = 2, 4
+ALL, READ, WRITE, DESCRIBE_OP = 2, 3, 4, 8
 DENY, ALLOW = 2, 3
 
 ROOT, ALICE = Principal("root"), Principal("alice")

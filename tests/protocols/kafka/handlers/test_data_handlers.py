@@ -1,4 +1,4 @@
-"""Handlers of the data APIs over the wire, in every advertised version."""
+"""Handlers of the data APIs in every advertised version; produce and fetch over the wire."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from uuid import UUID
 import pytest
 
 from tests.engine.transactions.support import Producer
-from tests.protocols.kafka.broker import NOW_MS, each_version, versions
+from tests.protocols.kafka.broker import MISSING_ID, NOW_MS, Broker, each_version, versions
 from tests.protocols.kafka.keys import FETCH, METADATA, PRODUCE
 from tests.protocols.kafka.messages import one_batch
-from tests.protocols.kafka.trees import ALL_TOPICS, Tree, fetch, fetched, picked, produce, written
+from tests.protocols.kafka.trees import Tree, fetch, fetched, picked, produce, written
 from tests.protocols.kafka.wire import Serving, eventually, talking
-from tidemill.engine.api import CommitRequest, OffsetToCommit, PartitionWrite
+from tests.support.logs import append_records
+from tidemill.engine.api import CommitRequest, OffsetToCommit
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError, StorageError
+from tidemill.log.format.records import NewRecord
 from tidemill.net.pause import LOOK_SECONDS
 from tidemill.protocols.kafka.handlers.metadata import TOGETHER
 from tidemill.protocols.kafka.handlers.offsets import TOGETHER as LOOKED_UP_TOGETHER
+from tidemill.protocols.kafka.node import cluster_id_text
 from tidemill.protocols.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from tidemill.state.errors import (
     ConcurrentTransactionsError,
@@ -33,14 +36,6 @@ from tidemill.state.errors import (
 LIST_OFFSETS, FIND_COORDINATOR = 2, 10
 DELETE_RECORDS, INIT_PRODUCER_ID, OFFSET_FOR_EPOCH = 21, 22, 23
 DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPIC_PARTITIONS = 60, 61, 75
-
-
-async def append(s: Serving, partition: int = 0, records: int = 1, timestamp: int = NOW_MS) -> None:
-    """Append a batch, not through the server."""
-    batch = memoryview(bytearray(one_batch(records=records, timestamp=timestamp)))
-    answer = s.engine.records.append([PartitionWrite("t", partition, batch)])
-    (result,) = answer if isinstance(answer, list) else await answer
-    assert isinstance(result, tuple)
 
 
 # --- produce and fetch ---------------------------------------------------------------------------
@@ -193,7 +188,7 @@ async def test_fetch_waits_for_records_and_is_bounded() -> None:
         await eventually(lambda: s.reads)
         assert s.reads[0].max_bytes == s.engine.settings.limits.fetch_bytes
         assert s.reads[0].max_wait_ms == 30_000
-        await append(s)
+        await append_records(s.engine, "t", 0, [NewRecord(None, b"later")])
         correlation, answer = await client.response(FETCH, 12)
         assert correlation == sent
         assert fetched(answer)
@@ -219,7 +214,7 @@ async def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
 
         answer = await follow(1)
         assert (answer["session_id"], answer["responses"]) == (session, [])
-        await append(s, 1)
+        await append_records(s.engine, "t", 1, [NewRecord(None, b"later")])
         answer = await follow(2)
         assert [p["partition_index"] for p in answer["responses"][0]["partitions"]] == [1]
         answer = await follow(3, topics=[part(1, offset=1)])
@@ -235,254 +230,242 @@ async def test_a_fetch_session_answers_with_changes_only(version: int) -> None:
 # --- metadata ------------------------------------------------------------------------------------
 
 
-@each_version(METADATA)
-async def test_metadata_of_all_topics(version: int) -> None:
-    async with talking() as (s, client):
-        await s.make_topic("u")
-        answer = await client.call(METADATA, version, {"topics": [] if version == 0 else None})
-        assert [b["host"] for b in answer["brokers"]] == ["127.0.0.1"]
-        assert [b["port"] for b in answer["brokers"]] == [s.address[1]]
-        assert [t["name"] for t in answer["topics"]] == ["t", "u"]
-        assert [p["partition_index"] for p in answer["topics"][0]["partitions"]] == [0, 1]
-        for part in answer["topics"][0]["partitions"]:
-            assert (part["leader_id"], part["isr_nodes"], part["replica_nodes"]) == (1, [1], [1])
-        if version >= 10:
-            assert answer["topics"][0]["topic_id"] == s.topic_id("t")
-        if version >= 1:
-            assert answer["controller_id"] == 1
-            empty = await client.call(METADATA, version, {"topics": []})
-            assert empty["topics"] == []
+def listed(broker: Broker, version: int) -> Tree:
+    """Return the metadata of all topics."""
+    return broker.call(METADATA, version, {"topics": [] if version == 0 else None})
 
 
 @each_version(METADATA)
-async def test_metadata_has_partitions_that_were_added_and_topics_that_were_created_again(
-    version: int,
+def test_metadata_of_all_topics(broker: Broker, version: int) -> None:
+    answer = listed(broker, version)
+    assert picked(answer["brokers"], "host", "port") == [("broker.example", 9092)]
+    orders, users = answer["topics"]
+    assert (orders["name"], users["name"]) == ("orders", "users")
+    found = picked(
+        orders["partitions"], "partition_index", "leader_id", "isr_nodes", "replica_nodes"
+    )
+    assert found == [(index, 1, [1], [1]) for index in range(3)]
+    if version >= 10:
+        assert orders["topic_id"] == broker.topic_id("orders")
+    if version >= 1:
+        assert answer["controller_id"] == 1
+        assert broker.call(METADATA, version, {"topics": []})["topics"] == []
+
+
+@each_version(METADATA)
+def test_metadata_has_partitions_that_were_added_and_topics_that_were_created_again(
+    broker: Broker, version: int
 ) -> None:
-    async with talking() as (s, client):
+    def counts() -> dict[str, int]:
+        topics = listed(broker, version)["topics"]
+        for topic in topics:
+            parts = topic["partitions"]
+            assert [each["partition_index"] for each in parts] == list(range(len(parts)))
+            assert {(each["leader_id"], *each["isr_nodes"]) for each in parts} == {(1, 1)}
+        found = {each["name"]: len(each["partitions"]) for each in topics}
+        return {name: found[name] for name in found if not name.startswith("__")}
 
-        async def ask() -> dict[str, int]:
-            answer = await client.call(METADATA, version, {"topics": [] if version == 0 else None})
-            for topic in answer["topics"]:
-                parts = topic["partitions"]
-                assert [each["partition_index"] for each in parts] == list(range(len(parts)))
-                assert {(each["leader_id"], *each["isr_nodes"]) for each in parts} == {(1, 1)}
-            found = {each["name"]: len(each["partitions"]) for each in answer["topics"]}
-            return {name: count for name, count in found.items() if not name.startswith("__")}
-
-        topics = s.engine.inner_door().topics
-        await s.make_topic("u", TOGETHER)
-        assert await ask() == {"t": 2, "u": TOGETHER}
-        await topics.add_partitions("u", 2 * TOGETHER + 1)
-        assert await ask() == {"t": 2, "u": 2 * TOGETHER + 1}
-        await topics.delete(["u"])
-        assert await ask() == {"t": 2}
-        await s.make_topic("u", 3)
-        assert await ask() == {"t": 2, "u": 3}
+    both = counts()
+    topics = broker.engine.inner_door().topics
+    broker.create("u", TOGETHER)
+    assert counts() == both | {"u": TOGETHER}
+    broker.run(topics.add_partitions("u", 2 * TOGETHER + 1))
+    assert counts() == both | {"u": 2 * TOGETHER + 1}
+    broker.run(topics.delete(["u"]))
+    assert counts() == both == {"orders": 3, "users": 1}
+    broker.create("u", 3)
+    assert counts() == both | {"u": 3}
 
 
 @each_version(METADATA)
-async def test_metadata_creates_a_missing_topic_unless_forbidden(version: int) -> None:
-    async with talking() as (s, client):
-        asked = {"topics": [{"name": "new"}]}
-        if version >= 4:
-            forbidden = asked | {"allow_auto_topic_creation": False}
-            answer = await client.call(METADATA, version, forbidden)
-            assert picked(answer["topics"], "name", "error_code") == [("new", 3)]
-            assert not s.has_topic("new")
-        answer = await client.call(METADATA, version, asked | {"allow_auto_topic_creation": True})
-        assert picked(answer["topics"], "name", "error_code") == [("new", 0)]
-        assert s.has_topic("new")
+def test_metadata_creates_a_missing_topic_unless_forbidden(broker: Broker, version: int) -> None:
+    asked = {"topics": [{"name": "new"}]}
+    if version >= 4:
+        forbidden = asked | {"allow_auto_topic_creation": False}
+        answer = broker.call(METADATA, version, forbidden)
+        assert picked(answer["topics"], "name", "error_code") == [("new", 3)]
+        assert "new" not in broker.topics()
+    answer = broker.call(METADATA, version, asked | {"allow_auto_topic_creation": True})
+    assert picked(answer["topics"], "name", "error_code") == [("new", 0)]
+    assert "new" in broker.topics()
 
 
 @each_version(METADATA, since=10)
-async def test_metadata_by_topic_id(version: int) -> None:
-    async with talking() as (s, client):
-        known, unknown = s.topic_id("t"), UUID(int=99)
-        asked = [{"name": None, "topic_id": known}, {"name": None, "topic_id": unknown}]
-        answer = await client.call(METADATA, version, {"topics": asked})
-        codes = [topic["error_code"] for topic in answer["topics"]]
-        assert codes == ([0, 100] if version >= 12 else [42, 42])
-        if version >= 12:
-            assert [t["name"] for t in answer["topics"]] == ["t", None]
-            assert answer["topics"][1]["topic_id"] == unknown
+def test_metadata_by_topic_id(broker: Broker, version: int) -> None:
+    known = broker.topic_id("orders")
+    asked = [{"name": None, "topic_id": each} for each in (known, MISSING_ID)]
+    topics = broker.call(METADATA, version, {"topics": asked})["topics"]
+    if version < 12:
+        assert picked(topics, "error_code") == [(42,), (42,)]
+    else:
+        found = picked(topics, "name", "topic_id", "error_code")
+        assert found == [("orders", known, 0), (None, MISSING_ID, 100)]
 
 
-async def test_allowed_operations_are_included_on_request() -> None:
-    async with talking() as (_, client):
-        kinds = ("topic", "cluster")
-        flags = {f"include_{kind}_authorized_operations": True for kind in kinds}
-        answer = await client.call(METADATA, 9, ALL_TOPICS | flags)
-        assert answer["topics"][0]["topic_authorized_operations"] == TOPIC_OPERATIONS
-        assert answer["cluster_authorized_operations"] == CLUSTER_OPERATIONS
-        answer = await client.call(METADATA, 9, ALL_TOPICS)
-        assert answer["topics"][0]["topic_authorized_operations"] == -(2**31)
+def test_allowed_operations_are_included_on_request(broker: Broker) -> None:
+    flags = {f"include_{kind}_authorized_operations": True for kind in ("topic", "cluster")}
+    answer = broker.call(METADATA, 9, {"topics": None, **flags})
+    assert answer["topics"][0]["topic_authorized_operations"] == TOPIC_OPERATIONS
+    assert answer["cluster_authorized_operations"] == CLUSTER_OPERATIONS
+    assert listed(broker, 9)["topics"][0]["topic_authorized_operations"] == -(2**31)
 
 
 @each_version(DESCRIBE_CLUSTER)
-async def test_describe_cluster(version: int) -> None:
-    async with talking() as (s, client):
-        answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 1})
-        assert (answer["error_code"], answer["cluster_id"]) == (0, s.cluster_id)
-        assert [(b["broker_id"], b["port"]) for b in answer["brokers"]] == [(1, s.address[1])]
-        if version >= 1:
-            answer = await client.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 2})
-            assert (answer["error_code"], answer["brokers"]) == (114, [])
+def test_describe_cluster(broker: Broker, version: int) -> None:
+    answer = broker.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 1})
+    cluster_id = cluster_id_text(broker.engine.storage.cluster_id)
+    assert (answer["error_code"], answer["cluster_id"]) == (0, cluster_id)
+    assert picked(answer["brokers"], "broker_id", "port") == [(1, 9092)]
+    if version >= 1:
+        answer = broker.call(DESCRIBE_CLUSTER, version, {"endpoint_type": 2})
+        assert (answer["error_code"], answer["brokers"]) == (114, [])
 
 
-async def test_topic_partitions_come_in_pages() -> None:
-    async with talking() as (s, client):
-        await s.make_topic("a", 3)
-        await s.make_topic("z", 1)
-        seen: list[tuple[str, int]] = []
-        cursor = None
-        for _ in range(10):
-            asked = {"response_partition_limit": 2, "cursor": cursor}
-            answer = await client.call(DESCRIBE_TOPIC_PARTITIONS, 0, asked)
-            for topic in answer["topics"]:
-                names = ("partition_index", "eligible_leader_replicas", "last_known_elr")
-                for index, *replicas in picked(topic["partitions"], *names):
-                    seen.append((topic["name"], index))
-                    assert replicas == [[], []]
-            cursor = answer["next_cursor"]
-            if cursor is None:
-                break
-        assert seen == [("a", 0), ("a", 1), ("a", 2), ("t", 0), ("t", 1), ("z", 0)]
-        answer = await client.call(DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": [{"name": "no"}]})
-        assert answer["topics"][0]["error_code"] == 3
+def test_topic_partitions_come_in_pages(broker: Broker) -> None:
+    broker.create("a", 3)
+    seen: list[tuple[Any, ...]] = []
+    cursor = None
+    for _ in range(10):
+        asked = {"response_partition_limit": 2, "cursor": cursor}
+        answer = broker.call(DESCRIBE_TOPIC_PARTITIONS, 0, asked)
+        for topic in answer["topics"]:
+            fields = ("partition_index", "eligible_leader_replicas", "last_known_elr")
+            seen += [(topic["name"], *found) for found in picked(topic["partitions"], *fields)]
+        cursor = answer["next_cursor"]
+        if cursor is None:
+            break
+    everything = [*(("a", n) for n in range(3)), *(("orders", n) for n in range(3)), ("users", 0)]
+    assert seen == [(name, index, [], []) for name, index in everything]
+    answer = broker.call(DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": [{"name": "no"}]})
+    assert answer["topics"][0]["error_code"] == 3
 
 
 @each_version(FIND_COORDINATOR)
-async def test_coordinator_is_this_broker(version: int) -> None:
-    async with talking() as (s, client):
+def test_coordinator_is_this_broker(broker: Broker, version: int) -> None:
+    def ask(**kind: int) -> list[tuple[Any, ...]]:
+        asked = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+        answer = broker.call(FIND_COORDINATOR, version, asked | kind)
+        found = answer["coordinators"] if version >= 4 else [answer]
+        return picked(found, "error_code", "node_id", "host", "port")
 
-        async def ask(**kind: int) -> list[tuple[Any, ...]]:
-            asked = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
-            answer = await client.call(FIND_COORDINATOR, version, asked | kind)
-            found = answer["coordinators"] if version >= 4 else [answer]
-            return picked(found, "error_code", "node_id", "host", "port")
-
-        here = [(0, 1, "127.0.0.1", s.address[1])] * (2 if version >= 4 else 1)
-        assert await ask() == here
-        if version >= 1:
-            assert await ask(key_type=1) == here
-            assert (await ask(key_type=9))[0][0] == 35
+    here = [(0, 1, "broker.example", 9092)] * (2 if version >= 4 else 1)
+    assert ask() == here
+    if version >= 1:
+        assert ask(key_type=1) == here
+        assert ask(key_type=9)[0][0] == 35
 
 
 # --- positions -----------------------------------------------------------------------------------
 
 
-@each_version(LIST_OFFSETS)
-async def test_list_offsets(version: int) -> None:
-    async with talking() as (s, client):
-        for when in (1000, 2000):
-            await append(s, timestamp=when)
+def append(broker: Broker, partition: int, count: int = 1) -> None:
+    records = [NewRecord(None, b"value")] * count
+    broker.run(append_records(broker.engine, "orders", partition, records))
 
-        async def ask(timestamp: int, topic: str = "t") -> tuple[int, int]:
-            part = {"partition_index": 0, "timestamp": timestamp}
-            tree = {"topics": [{"name": topic, "partitions": [part]}]}
-            answer = await client.call(LIST_OFFSETS, version, tree)
-            found = answer["topics"][0]["partitions"][0]
-            return found["error_code"], found["offset"]
 
-        assert await ask(-1) == (0, 2)
-        assert await ask(-2) == (0, 0)
-        assert await ask(1500) == (0, 1)
-        assert await ask(9999) == (0, -1)
-        assert await ask(-1, "missing") == (3, -1)
-        assert (await ask(-3))[0] == (0 if version >= 7 else 35)
-        assert (await ask(-5))[0] == (0 if version >= 9 else 35)
-        assert (await ask(-77))[0] == 35
+def list_offsets(broker: Broker, version: int, *partitions: Tree) -> list[tuple[Any, ...]]:
+    """Return error code and offset of partitions of ``orders``."""
+    tree = {"topics": [{"name": "orders", "partitions": list(partitions)}]}
+    (topic,) = broker.call(LIST_OFFSETS, version, tree)["topics"]
+    return picked(topic["partitions"], "error_code", "offset")
 
 
 @each_version(LIST_OFFSETS)
-async def test_list_offsets_answers_each_partition_of_many(version: int) -> None:
+def test_list_offsets(broker: Broker, version: int) -> None:
+    append(broker, 0)
+    broker.clock.advance(1000)
+    append(broker, 0)
+    expected = {
+        -1: (0, 2),
+        -2: (0, 0),
+        NOW_MS + 500: (0, 1),
+        NOW_MS + 1500: (0, -1),
+        -3: (0, 1) if version >= 7 else (35, -1),
+        -5: (0, -1) if version >= 9 else (35, -1),
+        -77: (35, -1),
+    }
+    for timestamp, answer in expected.items():
+        part = {"partition_index": 0, "timestamp": timestamp}
+        assert list_offsets(broker, version, part) == [answer], timestamp
+
+
+@each_version(LIST_OFFSETS)
+def test_list_offsets_answers_each_partition_of_many(broker: Broker, version: int) -> None:
     """Those that are known are answered with those that take a search, and with errors."""
-    count = 2 * LOOKED_UP_TOGETHER + 1
-    async with talking() as (s, client):
-        await append(s, 0, records=3, timestamp=1000)
-        await append(s, 1, records=2)
-        numbers = [*range(count - 2), 1, 0]
-        parts = [{"partition_index": each, "timestamp": -1} for each in numbers]
-        parts[-1]["timestamp"] = 500
-        one = [{"partition_index": 1, "timestamp": -2}, {"partition_index": 0, "timestamp": -1}]
-        topics = [{"name": "t", "partitions": each} for each in (parts, one, [])]
-        answer = await client.call(LIST_OFFSETS, version, {"topics": topics})
-        many, few, none = (each["partitions"] for each in answer["topics"])
-        assert [each["partition_index"] for each in many] == numbers
-        unknown = [(3, -1)] * (count - 4)
-        found = picked(many, "error_code", "offset")
-        assert found == [(0, 3), (0, 2), *unknown, (0, 2), (0, 0)]
-        assert many[-1]["timestamp"] == 1000
-        assert picked(few, "error_code", "offset") == [(0, 0), (0, 3)]
-        assert none == []
+    append(broker, 0, 3)
+    append(broker, 1, 2)
+    numbers = [*range(2 * LOOKED_UP_TOGETHER - 1), 1, 0]
+    parts = [{"partition_index": each, "timestamp": -1} for each in numbers]
+    parts[-1]["timestamp"] = 500
+    few = [{"partition_index": 1, "timestamp": -2}, {"partition_index": 0, "timestamp": -1}]
+    asked = (("orders", parts), ("orders", few), ("orders", few[:0]), ("missing", few[:1]))
+    tree = {"topics": [{"name": name, "partitions": each} for name, each in asked]}
+    answer = broker.call(LIST_OFFSETS, version, tree)
+    fields = ("partition_index", "error_code", "offset")
+    first, *others = (picked(each["partitions"], *fields) for each in answer["topics"])
+    ends = {0: (0, 0, 3), 1: (1, 0, 2), 2: (2, 0, 0)}
+    known = [ends.get(number, (number, 3, -1)) for number in numbers[:-1]]
+    assert first == [*known, (0, 0, 0)]
+    assert answer["topics"][0]["partitions"][-1]["timestamp"] == NOW_MS
+    assert others == [[(1, 0, 0), (0, 0, 3)], [], [(1, 3, -1)]]
 
 
 @each_version(LIST_OFFSETS, since=4)
-async def test_list_offsets_compares_the_leader_epoch_of_each_partition(version: int) -> None:
-    async with talking() as (s, client):
-        await append(s, records=3)
-        for epoch, expected in ((-1, (0, 3)), (0, (0, 3)), (5, (75, -1))):
-            part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": epoch}
-            other = {"partition_index": 1, "timestamp": -2, "current_leader_epoch": 0}
-            tree = {"topics": [{"name": "t", "partitions": [part, other]}]}
-            answer = await client.call(LIST_OFFSETS, version, tree)
-            found = picked(answer["topics"][0]["partitions"], "error_code", "offset")
-            assert found == [expected, (0, 0)]
+def test_list_offsets_compares_the_leader_epoch_of_each_partition(
+    broker: Broker, version: int
+) -> None:
+    append(broker, 0, 3)
+    other = {"partition_index": 1, "timestamp": -2, "current_leader_epoch": 0}
+    for epoch, expected in ((-1, (0, 3)), (0, (0, 3)), (5, (75, -1))):
+        part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": epoch}
+        assert list_offsets(broker, version, part, other) == [expected, (0, 0)]
 
 
 @each_version(OFFSET_FOR_EPOCH)
-async def test_offset_for_leader_epoch(version: int) -> None:
-    async with talking() as (s, client):
-        await append(s, 1, records=4)
-        parts = [{"partition": 1, "leader_epoch": 0}, {"partition": 9, "leader_epoch": 0}]
-        tree = {"topics": [{"topic": "t", "partitions": parts}]}
-        answer = await client.call(OFFSET_FOR_EPOCH, version, tree)
-        found = answer["topics"][0]["partitions"]
-        assert picked(found, "error_code", "end_offset") == [(0, 4), (3, -1)]
+def test_offset_for_leader_epoch(broker: Broker, version: int) -> None:
+    append(broker, 1, 4)
+    parts = [{"partition": each, "leader_epoch": 0} for each in (1, 9)]
+    tree = {"topics": [{"topic": "orders", "partitions": parts}]}
+    (topic,) = broker.call(OFFSET_FOR_EPOCH, version, tree)["topics"]
+    assert picked(topic["partitions"], "error_code", "end_offset") == [(0, 4), (3, -1)]
 
 
 @each_version(DELETE_RECORDS)
-async def test_delete_records(version: int) -> None:
-    async with talking() as (s, client):
-        await append(s, records=4)
-        parts = [{"partition_index": 0, "offset": 3}, {"partition_index": 1, "offset": 3}]
-        tree = {"topics": [{"name": "t", "partitions": parts}]}
-        answer = await client.call(DELETE_RECORDS, version, tree)
-        found = answer["topics"][0]["partitions"]
-        assert picked(found, "error_code", "low_watermark") == [(0, 3), (1, -1)]
+def test_delete_records(broker: Broker, version: int) -> None:
+    append(broker, 0, 4)
+    parts = [{"partition_index": each, "offset": 3} for each in (0, 1)]
+    tree = {"topics": [{"name": "orders", "partitions": parts}]}
+    (topic,) = broker.call(DELETE_RECORDS, version, tree)["topics"]
+    assert picked(topic["partitions"], "error_code", "low_watermark") == [(0, 3), (1, -1)]
 
 
 # --- producers -----------------------------------------------------------------------------------
 
 
 @each_version(INIT_PRODUCER_ID)
-async def test_init_producer_id(version: int) -> None:
-    async with talking() as (_, client):
-        first = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})
-        second = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": None})
-        assert first["error_code"] == second["error_code"] == 0
-        assert first["producer_id"] != second["producer_id"]
-        refused = await client.call(INIT_PRODUCER_ID, version, {"transactional_id": ""})
-        assert (refused["error_code"], refused["producer_id"]) == (42, -1)
+def test_each_producer_without_a_name_gets_an_id(broker: Broker, version: int) -> None:
+    asked: Tree = {"transactional_id": None}
+    first, second = (broker.call(INIT_PRODUCER_ID, version, asked) for _ in range(2))
+    assert first["error_code"] == second["error_code"] == 0
+    assert first["producer_id"] != second["producer_id"]
 
 
-async def test_describe_producers() -> None:
-    async with talking() as (s, client):
-        producer = await Producer(s.engine, "payments").init()
-        await producer.send("t", b"first")
-        await producer.commit()
-        await producer.send("t", b"second", b"third")
-        (known,) = s.engine.records.producers("t", 0)
-        asked = {"topics": [{"name": "t", "partition_indexes": [0, 9]}]}
-        answer = await client.call(DESCRIBE_PRODUCERS, 0, asked)
-        found, unknown = answer["topics"][0]["partitions"]
-        (active,) = found["active_producers"]
-        assert active == {
-            "producer_id": producer.identity.producer_id,
-            "producer_epoch": producer.identity.epoch,
-            "last_sequence": 1,
-            "last_timestamp": known.last_timestamp_ms,
-            "coordinator_epoch": 0,
-            "current_txn_start_offset": 2,
-        }
-        assert unknown["error_code"] == 3
+def test_describe_producers(broker: Broker) -> None:
+    producer = broker.run(Producer(broker.engine, "payments").init())
+    broker.run(producer.send("orders", b"first"))
+    broker.run(producer.commit())
+    broker.run(producer.send("orders", b"second", b"third"))
+    (known,) = broker.engine.records.producers("orders", 0)
+    asked = {"topics": [{"name": "orders", "partition_indexes": [0, 9]}]}
+    (topic,) = broker.call(DESCRIBE_PRODUCERS, 0, asked)["topics"]
+    found, unknown = topic["partitions"]
+    (active,) = found["active_producers"]
+    assert active == {
+        "producer_id": producer.identity.producer_id,
+        "producer_epoch": producer.identity.epoch,
+        "last_sequence": 1,
+        "last_timestamp": known.last_timestamp_ms,
+        "coordinator_epoch": 0,
+        "current_txn_start_offset": 2,
+    }
+    assert unknown["error_code"] == 3
