@@ -138,15 +138,13 @@ async def test_a_long_poll_behind_many_produce_requests_ends() -> None:
 
 
 async def test_many_pipelined_requests_are_answered_in_order() -> None:
-    async with serving() as s:
-        client = await s.client()
+    async with talking() as (_, client):
         sent = [client.send(METADATA, 9, ALL_TOPICS) for _ in range(500)]
         assert [(await client.response(METADATA, 9))[0] for _ in sent] == sent
 
 
 async def test_bytes_may_arrive_one_at_a_time() -> None:
-    async with serving() as s:
-        client = await s.client()
+    async with talking() as (s, client):
         for byte in request(METADATA, 9, ALL_TOPICS) * 2:
             client.writer.write(bytes([byte]))
             await client.writer.drain()
@@ -171,8 +169,7 @@ async def test_acks_0_gets_no_answer_and_an_error_closes() -> None:
 
 
 async def test_unknown_version_of_api_versions_gets_the_supported_range() -> None:
-    async with serving() as s:
-        client = await s.client()
+    async with talking() as (_, client):
         client.writer.write(struct.pack(">ihhi", 12, API_VERSIONS, 77, 5) + b"\xff\xff\0\0")
         correlation, answer = await client.response(API_VERSIONS, 0)
         ranges = {a["api_key"]: (a["min_version"], a["max_version"]) for a in answer["api_keys"]}
@@ -330,8 +327,7 @@ async def test_total_bound_holds_over_connections_and_gives_way_to_one_at_a_time
 
 
 async def test_idle_connection_is_closed() -> None:
-    async with serving(idle_seconds=1) as s:
-        client = await s.client()
+    async with talking(idle_seconds=1) as (_, client):
         await client.call(METADATA, 9, ALL_TOPICS)
         assert await client.is_closed()
 
@@ -358,8 +354,7 @@ async def test_malformed_requests_close_their_connection_and_leave_the_others() 
 
 
 async def test_one_log_line_says_who_and_why() -> None:
-    async with serving() as s:
-        client = await s.client()
+    async with talking() as (_, client):
         port = client.writer.get_extra_info("sockname")[1]
         await client.call(API_VERSIONS, 3, SOFTWARE)
         with capture_logs() as lines:

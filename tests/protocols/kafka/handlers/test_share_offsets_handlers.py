@@ -11,7 +11,7 @@ import pytest
 
 from tests.protocols.kafka.share_group import NONE, Group
 from tests.protocols.kafka.trees import Tree, picked
-from tests.protocols.kafka.wire import Client, serving
+from tests.protocols.kafka.wire import Client, talking
 from tests.support.logs import append_records
 from tidemill.log.format.records import NewRecord
 from tidemill.settings import Groups
@@ -48,9 +48,7 @@ async def test_altering_the_offsets_of_a_group_creates_it_and_its_first_member_s
 ) -> None:
     """Whatever fetch.max.bytes is, a member gets a first batch whole. Apache Kafka gives it nothing
     with 0, for ever and without a wait."""
-    async with serving() as s:
-        topic = await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (s, client):
         for n in range(5):
             await append_records(s.engine, "t", 0, [NewRecord(None, b"%d" % n)])
         assert await alter(client, "new", ("t", 0, 3)) == (NONE, [NONE])
@@ -58,7 +56,7 @@ async def test_altering_the_offsets_of_a_group_creates_it_and_its_first_member_s
         (found,) = (await client.call(DESCRIBE, 1, {"group_ids": ["new"]}))["groups"]
         assert (found["group_state"], found["group_epoch"]) == ("Empty", 1)
         assert await starts_of(client, "new") == [3]
-        group = Group(client, topic.topic_id, "new")
+        group = Group(client, s.topic_id("t"), "new")
         await group.join("member")
         acquired = await group.acquired("member", max_bytes=max_bytes)
         assert (acquired[0][0], acquired[-1][1]) == (3, 4 if max_bytes > 1 else 3)
@@ -77,17 +75,13 @@ async def test_altering_the_offsets_of_a_group_creates_it_and_its_first_member_s
 async def test_offsets_that_can_not_be_set_create_no_group(
     group: str, starts: list[tuple[str, int, int]], answer: tuple[int, list[int]]
 ) -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (_, client):
         assert await alter(client, group, *starts) == answer
         assert await groups(client) == set()
 
 
 async def test_a_group_of_another_kind_keeps_its_name() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (_, client):
         commit = {"partition_index": 0, "committed_offset": 0, "committed_metadata": None}
         member = {"generation_id_or_member_epoch": -1, "member_id": ""}
         topics = [{"name": "t", "partitions": [commit]}]
@@ -97,9 +91,7 @@ async def test_a_group_of_another_kind_keeps_its_name() -> None:
 
 
 async def test_a_group_that_does_not_exist_has_no_offsets() -> None:
-    async with serving() as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking() as (_, client):
         assert await starts_of(client, "absent") == []
         asked = [{"topic_name": "t", "partitions": [0]}]
         assert await starts_of(client, "absent", asked) == [-1]
@@ -109,9 +101,7 @@ async def test_a_group_that_does_not_exist_has_no_offsets() -> None:
 
 async def test_groups_without_members_are_limited() -> None:
     limits = Groups(max_total_bytes=20_000, max_member_bytes=1024, max_group_bytes=4096)
-    async with serving(groups=limits) as s:
-        await s.make_topic("t")
-        client = await s.client()
+    async with talking(groups=limits) as (_, client):
         answers = [(await alter(client, f"g{n}", ("t", 0, 0)))[0] for n in range(20)]
         assert answers[0] == NONE
         assert answers[-1] == 81  # GROUP_MAX_SIZE_REACHED
