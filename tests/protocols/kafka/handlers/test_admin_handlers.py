@@ -100,13 +100,13 @@ def test_delete_topics_by_name(broker: Broker, version: int) -> None:
 
 
 def test_delete_topics_by_name_or_id(broker: Broker) -> None:
-    orders, users, plain = (broker.create(n).topic_id for n in ("first", "second", "plain"))
+    first, second, plain = (broker.create(n).topic_id for n in ("first", "second", "plain"))
     asked_and_answered = [
-        ((None, orders), ("first", orders, 0)),
+        ((None, first), ("first", first, 0)),
         (("plain", None), ("plain", plain, 0)),
-        (("second", None), ("second", users, 0)),
+        (("second", None), ("second", second, 0)),
         ((None, MISSING_ID), (None, MISSING_ID, 100)),
-        (("second", users), ("second", users, 42)),
+        (("second", second), ("second", second, 42)),
         ((None, None), (None, NO_ID, 42)),
         (("first", None), ("first", NO_ID, 42)),
     ]
