@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from tests.log.format.test_records import new_records
 from tests.log.format.test_validate import batch, with_deltas
 from tests.protocols.kafka.keys import CREATE_TOPICS, PRODUCE
-from tests.protocols.kafka.trees import Tree, create_topics, produce, written
+from tests.protocols.kafka.trees import Tree, create_topics, picked, produce, written
 from tests.protocols.kafka.wire import Client, request
 from tests.support import effort
 from tests.support.broker_process import BrokerProcess
@@ -77,6 +78,16 @@ async def new_topic(client: Client, partitions: int = 1, **configs: str) -> str:
     return name
 
 
+@asynccontextmanager
+async def writing(
+    broker: BrokerProcess, partitions: int = 1, **configs: str
+) -> AsyncIterator[tuple[Client, str]]:
+    """Connect a client, and create a topic for it."""
+    client = await connect(broker)
+    yield client, await new_topic(client, partitions, **configs)
+    client.close()
+
+
 async def send(
     client: Client, topic: str, *batches: bytes | bytearray, acks: int = -1, version: int = 9
 ) -> list[Tree]:
@@ -132,16 +143,14 @@ def test_an_invalid_batch_is_refused_and_readers_are_not_affected(
     broker: BrokerProcess, data: bytearray
 ) -> None:
     async def attack() -> str:
-        client = await connect(broker)
-        topic = await new_topic(client)
-        assert (await send(client, topic, GOOD))[0]["error_code"] == 0
-        for acks in (1, -1):
-            (refused,) = await send(client, topic, data, acks=acks)
-            assert refused["error_code"] == INVALID_RECORD
-            assert refused["error_message"]
-            assert await end_offset(client, topic) == 2
-        assert (await send(client, topic, GOOD))[0]["base_offset"] == 2
-        client.close()
+        async with writing(broker) as (client, topic):
+            assert (await send(client, topic, GOOD))[0]["error_code"] == 0
+            for acks in (1, -1):
+                (refused,) = await send(client, topic, data, acks=acks)
+                assert refused["error_code"] == INVALID_RECORD
+                assert refused["error_message"]
+                assert await end_offset(client, topic) == 2
+            assert (await send(client, topic, GOOD))[0]["base_offset"] == 2
         return topic
 
     topic = asyncio.run(attack())
@@ -150,56 +159,49 @@ def test_an_invalid_batch_is_refused_and_readers_are_not_affected(
 
 async def test_acks_0_closes_the_connection_after_an_invalid_batch(broker: BrokerProcess) -> None:
     for data in (HOSTILE["three records at one offset"], bomb(Codec.ZSTD, 100 * MIB)):
-        client = await connect(broker)
-        topic = await new_topic(client)
-        client.send(PRODUCE, 9, produce(topic, data, acks=0))
-        assert await client.is_closed()
-        client.close()
+        async with writing(broker) as (client, topic):
+            client.send(PRODUCE, 9, produce(topic, data, acks=0))
+            assert await client.is_closed()
 
 
 async def test_every_bad_record_is_named_by_its_index(broker: BrokerProcess) -> None:
     bad = [3, 4, 50, 99]
     records = [NewRecord(None if index in bad else b"k", b"v") for index in range(100)]
-    client = await connect(broker)
-    topic = await new_topic(client, cleanup_policy="compact")
-    for codec, version in itertools.product(Codec, (7, 8, 9, 12)):
-        data = encode_batch(records, timestamp_ms=0, codec=codec)
-        (refused,) = await send(client, topic, data, version=version)
-        assert refused["error_code"] == INVALID_RECORD
-        if version >= 8:
-            assert [each["batch_index"] for each in refused["record_errors"]] == bad
-            assert {each["batch_index_error_message"] for each in refused["record_errors"]} == {
-                "it has no key: a compacted topic needs one"
-            }
-            assert refused["error_message"].startswith("4 of 100 records are invalid")
-    assert await end_offset(client, topic) == 0
-    client.close()
+    async with writing(broker, cleanup_policy="compact") as (client, topic):
+        for codec, version in itertools.product(Codec, (7, 8, 9, 12)):
+            data = encode_batch(records, timestamp_ms=0, codec=codec)
+            (refused,) = await send(client, topic, data, version=version)
+            assert refused["error_code"] == INVALID_RECORD
+            if version >= 8:
+                why = "it has no key: a compacted topic needs one"
+                errors = picked(
+                    refused["record_errors"], "batch_index", "batch_index_error_message"
+                )
+                assert errors == [(index, why) for index in bad]
+                assert refused["error_message"].startswith("4 of 100 records are invalid")
+        assert await end_offset(client, topic) == 0
 
 
 async def test_a_response_names_at_most_ten_thousand_records(broker: BrokerProcess) -> None:
     data = encode_batch([NewRecord(None, b"")] * 4000, timestamp_ms=0, codec=Codec.ZSTD)
-    client = await connect(broker)
-    topic = await new_topic(client, partitions=4, cleanup_policy="compact")
-    parts = await send(client, topic, data, data, data, data)
+    async with writing(broker, 4, cleanup_policy="compact") as (client, topic):
+        parts = await send(client, topic, data, data, data, data)
     assert [len(part["record_errors"]) for part in parts] == [4000, 4000, 2000, 0]
     assert {part["error_code"] for part in parts} == {INVALID_RECORD}
-    client.close()
 
 
 async def test_long_batches_and_short_ones_of_one_connection_are_appended_in_order(
     broker: BrokerProcess,
 ) -> None:
     counts = [60_000, 1, 2, 30_000, 3, 100_000, 1]
-    client = await connect(broker)
-    topic = await new_topic(client)
-    for index, count in enumerate(counts):
-        codec = Codec.ZSTD if index % 3 == 0 else Codec.NONE
-        data = batch(compress(codec, tiny_records(count)), count, codec)
-        client.send(PRODUCE, 9, produce(topic, data))
-    for index in range(len(counts)):
-        _, answer = await client.response(PRODUCE, 9)
-        assert written(answer) == [(0, sum(counts[:index]))]
-    client.close()
+    async with writing(broker) as (client, topic):
+        for index, count in enumerate(counts):
+            codec = Codec.ZSTD if index % 3 == 0 else Codec.NONE
+            data = batch(compress(codec, tiny_records(count)), count, codec)
+            client.send(PRODUCE, 9, produce(topic, data))
+        for index in range(len(counts)):
+            _, answer = await client.response(PRODUCE, 9)
+            assert written(answer) == [(0, sum(counts[:index]))]
 
 
 DELAY_S = effort.bound(0.05, normal=10)
@@ -287,23 +289,21 @@ def test_other_clients_stay_fast_and_memory_stays_bounded_during_an_attack(
 )
 def test_what_is_accepted_can_be_read_by_librdkafka(broker: BrokerProcess, samples: Any) -> None:
     async def attack() -> tuple[str, list[tuple[Any, ...]]]:
-        client = await connect(broker)
-        topic = await new_topic(client, message_timestamp_after_max_ms=str(2**62))
         accepted: list[tuple[Any, ...]] = []
-        for records, codec, random in samples:
-            data = encode_batch(records, timestamp_ms=0, codec=codec)
-            if random.random() < 0.8:
-                data[random.randrange(HEADER_SIZE, len(data))] = random.randrange(256)
-                data[random.randrange(21, len(data))] ^= 1 << random.randrange(8)
-            struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
-            (part,) = await send(client, topic, data)
-            assert part["error_code"] != -1
-            if part["error_code"] == 0:
-                accepted += [
-                    (part["base_offset"] + each.offset, each.key, each.value)
-                    for each in decode_records(data)
-                ]
-        client.close()
+        async with writing(broker, message_timestamp_after_max_ms=str(2**62)) as (client, topic):
+            for records, codec, random in samples:
+                data = encode_batch(records, timestamp_ms=0, codec=codec)
+                if random.random() < 0.8:
+                    data[random.randrange(HEADER_SIZE, len(data))] = random.randrange(256)
+                    data[random.randrange(21, len(data))] ^= 1 << random.randrange(8)
+                struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+                (part,) = await send(client, topic, data)
+                assert part["error_code"] != -1
+                if part["error_code"] == 0:
+                    accepted += [
+                        (part["base_offset"] + each.offset, each.key, each.value)
+                        for each in decode_records(data)
+                    ]
         return topic, accepted
 
     topic, accepted = asyncio.run(attack())

@@ -8,7 +8,9 @@ import shutil
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -158,21 +160,19 @@ async def test_many_clients_send_their_first_bytes_with_the_end_of_the_handshake
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             tls = trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
             client = await s.client()
-            while True:
-                try:
-                    tls.do_handshake()
-                    break
-                except ssl.SSLWantReadError:
-                    client.writer.write(outgoing.read())
-                    incoming.write(await client.reader.read(65536))
+
+            async def drive(step: Callable[[], Any]) -> Any:
+                while True:
+                    try:
+                        return step()
+                    except ssl.SSLWantReadError:
+                        client.writer.write(outgoing.read())
+                        incoming.write(await client.reader.read(65536))
+
+            await drive(tls.do_handshake)
             tls.write(request(METADATA, 9, ALL_TOPICS))
             client.writer.write(outgoing.read())  # the end of the handshake and a request
-            while True:
-                try:
-                    assert len(tls.read(65536)) > 4
-                    break
-                except ssl.SSLWantReadError:
-                    incoming.write(await client.reader.read(65536))
+            assert len(await drive(lambda: tls.read(65536))) > 4
             client.close()
 
         async with asyncio.timeout(300):
