@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -35,7 +36,8 @@ EVERYTHING = Permission(".*", ".*", ".*")
 async def prepared(**security: object) -> AsyncIterator[Engine]:
     """Run a broker with queue ``q``, exchanges ``x`` and ``other`` and the binding of both."""
     given = {"super_users": "User:root", **security}
-    async with running(fs=FaultyFileSystem(), security=given) as engine:
+    # A folder that exists: publishing looks at the space of its disk.
+    async with running(Path("/tmp"), fs=FaultyFileSystem(), security=given) as engine:
         queues = engine.inner_door().queues
         await queues.declare_queue("q", QueueSpec(), OWNER)
         for name in ("x", "other"):
