@@ -84,6 +84,15 @@ def test_the_first_error_of_stdin_ends_it(line: CommandLine) -> None:
     assert done.stdout == ""
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, whatever commands of this process have made of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_a_statement_amid_its_query(bootstrap: str) -> None:
     cursor = sql.connect(bootstrap, threads=1).cursor()
 
