@@ -17,13 +17,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Message
 from confluent_kafka.admin import NewPartitions
 
 from tests.gateway.conftest import producer_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.gateway_process import GatewayProcess
 from tests.support.processes import poll_until
+from tests.support.topics import remove_before
 from tidemill.confluent.clients import Kafka
 from tidemill.gateway import following, reading, streaming
 from tidemill.gateway.errors import HttpError
@@ -188,9 +189,7 @@ def test_records_that_retention_has_deleted_are_reported_as_lost(
     source = Source(http, f"/topics/{topic}?from=beginning")
     with source.events() as events:
         assert numbers(take(events, 2)) == [0, 1]
-    admin = kafka.admin("tests")
-    (future,) = admin.delete_records([TopicPartition(topic, 0, 6)]).values()
-    future.result(30)
+    remove_before(kafka.servers, topic, 6)
     with source.events() as events:
         reset, *rest = take(events, 5)
     assert (reset.kind, reset.json) == (

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("duckdb", minversion="1.5", reason="the extra tidemill[sql] needs it")
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ from tests.interop.common import wait_for
 from tests.sql.conftest import Topics
 from tests.support.effort import examples
 from tests.support.hidden_packages import python_without
+from tests.support.topics import remove_before
 from tidemill import extras, sql
 from tidemill.errors import DataLossError, NotAllowedError, TidemillError, UnreachableError
 from tidemill.sql.errors import (
@@ -440,9 +441,7 @@ def test_records_that_are_removed_meanwhile_are_reported(
 ) -> None:
     topic = topics.fill([("k", {"n": n}) for n in range(10)])
     cursor = connection.execute(f"SELECT n FROM {topic}")
-    admin = topics.kafka.admin("test")
-    (done,) = admin.delete_records([TopicPartition(topic, 0, 5)]).values()
-    done.result(60)
+    remove_before(topics.servers, topic, 5)
     with pytest.raises(DataLossError) as raised:
         cursor.fetchall()
     assert "again" in raised.value.hint

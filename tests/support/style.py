@@ -41,7 +41,7 @@ _PHRASE = {
 }
 _NAME = re.compile(r"COMES_AGAIN|LAST_BREATH|\bdoom\w*|\bunborn\w*", re.IGNORECASE)
 _OPENING = re.compile(r"(?:Of|What|Who|Whoever|Whose|Where|How|That|Which|When)\b")
-_OPENING_QUOTED = re.compile(rf"[\"']\s*{_OPENING.pattern}")
+_OPENING_QUOTED = re.compile(rf"[\"']\\?\s*{_OPENING.pattern}")
 
 
 class Finding(NamedTuple):

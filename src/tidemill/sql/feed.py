@@ -38,7 +38,7 @@ class Tail:
     Args:
         columns: those that are made of its records.
         positions: by partition, the offset to continue with.
-        identity: the id that the topic must keep; None for the one that it has now.
+        identity: the id that the topic must keep.
         cancelled: set when reading is to end.
 
     Attributes:
@@ -56,7 +56,7 @@ class Tail:
     ) -> None:
         self.topic, self.columns, self.positions = topic, columns, positions
         self._topics, self._cancelled = topics, cancelled
-        self._id = identity or topics.asking.identity(topic)
+        self._id = identity
         self._cut = -1
         """The partition whose records were cut off at the limit of bytes."""
 

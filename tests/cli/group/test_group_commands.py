@@ -8,11 +8,10 @@ import subprocess
 import time
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from tests.cli.conftest import CommandLine
 from tests.support.processes import poll_until
+from tests.support.topics import remove_before
 
 
 @pytest.fixture
@@ -55,17 +54,10 @@ def test_describe_shows_the_lag_in_records_and_in_time(
     assert (described["lag"], described["lag_ms"]) == (0, 0)
 
 
-def delete_records_before(offset: int, tidemill: CommandLine, topic: str) -> None:
-    servers = tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"]
-    admin = AdminClient({"bootstrap.servers": servers})
-    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
-        future.result(60)
-
-
 def test_a_group_whose_committed_offset_was_deleted_reads_the_remaining_records(
     tidemill: CommandLine, group: str, topic: str
 ) -> None:
-    delete_records_before(8, tidemill, topic)
+    remove_before(tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"], topic, 8)
     values = [r["value"] for r in tidemill.records(topic, "-g", group, "--until-end")]
     assert values == ["8", "9"]
 
@@ -83,7 +75,7 @@ def test_a_new_group_starts_at_the_end_by_default(
 def test_describe_shows_unread_records_that_were_deleted(
     tidemill: CommandLine, group: str, topic: str
 ) -> None:
-    delete_records_before(8, tidemill, topic)
+    remove_before(tidemill.env["TIDEMILL_BOOTSTRAP_SERVERS"], topic, 8)
     (partition,) = tidemill.json("group", "describe", group)["partitions"]
     assert (partition["start"], partition["lag"], partition["lost"]) == (8, 2, 2)
 

@@ -24,6 +24,7 @@ from tests.support.invalid_headers import send_with_invalid_name
 from tests.support.ports import reserve_port
 from tests.support.processes import poll_until
 from tests.support.spans import recorded
+from tests.support.topics import remove_before
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.direct.identity import Identity
@@ -176,11 +177,7 @@ def test_a_receiver_in_c_gets_the_log_although_it_drops_packets(stream: Stream, 
 
 def test_below_the_start_of_the_log_the_loss_is_reported(stream: Stream) -> None:
     stream.send(*(b"%d" % number for number in range(100)))
-    admin = AdminClient({"bootstrap.servers": stream.running.kafka.servers})
-    from confluent_kafka import TopicPartition
-
-    place_ = TopicPartition(stream.running.topic, 0, 60)
-    admin.delete_records([place_])[place_].result(30)
+    remove_before(stream.running.kafka.servers, stream.running.topic, 60)
     stream.define()
     stream.running.start()
     stream.running.wait_for_phase("running")

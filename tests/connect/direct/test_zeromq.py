@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import zmq
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.connect.direct.conftest import Direct, Running
@@ -29,6 +29,7 @@ from tests.support.invalid_headers import send_with_invalid_name
 from tests.support.ports import reserve_port
 from tests.support.processes import ServerProcess, poll_until
 from tests.support.spans import recorded
+from tests.support.topics import remove_before
 from tests.support.worker_process import WorkerProcess
 from tidemill.confluent.clients import Kafka
 from tidemill.confluent.reading import ExtractReader
@@ -253,8 +254,7 @@ def test_a_slow_subscriber_misses_blocks_and_gets_them_from_the_log(log: Log) ->
 
 def test_below_the_start_of_the_log_the_loss_is_reported_once(log: Log) -> None:
     log.send(*(b"%d" % number for number in range(100)))
-    cut = TopicPartition(log.topic, 0, 60)
-    log.admin.delete_records([cut])[cut].result(30)
+    remove_before(log.kafka.servers, log.topic, 60)
     log.start()
     with log.subscriber() as subscriber:  # from the beginning: nothing was promised below
         found = records(subscriber, lambda found: len(found) == 40)
