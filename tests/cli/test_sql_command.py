@@ -106,7 +106,8 @@ def test_ctrl_c_ends_a_statement_amid_its_query(bootstrap: str) -> None:
     threading.Thread(target=press).start()
     with cursor, pytest.raises(KeyboardInterrupt):
         commands._until_interrupted(run, cursor.cancel)
-    assert "statement" not in [each.name for each in threading.enumerate()]
+    threads = threading.enumerate
+    wait_for(lambda: "statement" not in [each.name for each in threads()], "its thread ends")
 
 
 def test_ctrl_c_in_the_shell_ends_the_statement_and_not_the_shell(

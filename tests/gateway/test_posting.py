@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
@@ -379,11 +380,30 @@ async def test_a_line_that_waits_to_be_stored_holds_no_memory_that_it_waits_for(
 
     request = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
     with budget.taken() as take:
-        lines = posting._lines(request, 10_000, take)
+        lines = posting._lines(request, 10_000, take, 30)
         assert len(await anext(lines)) == 8000
         assert budget.used == 2  # the beginning of the next one
         assert await anext(lines) == b"abc"
     assert budget.used == 0
+
+
+async def test_the_beginning_of_a_line_waits_for_memory() -> None:
+    budget = Budget(100)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"1\n" + b"x" * 50, "more_body": True}
+
+    request = Request({"type": "http", "method": "POST", "path": "/", "headers": []}, receive)
+    budget.take(80)  # records that are not acknowledged yet
+    with budget.taken() as take:
+        lines = posting._lines(request, 10_000, take, 30)
+        assert await anext(lines) == b"1"
+        asyncio.get_running_loop().call_later(0.05, budget.give, 80)
+        assert await anext(lines) == b"x" * 50 + b"1"
+    budget.take(80)
+    with budget.taken() as take, pytest.raises(HttpError, match="too many requests"):
+        async for _ in posting._lines(request, 10_000, take, 0.05):
+            pass
 
 
 async def test_a_record_that_never_fits_into_memory_is_refused_for_good() -> None:

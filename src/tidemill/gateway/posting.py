@@ -6,6 +6,7 @@ A request is answered when its records are stored. Must not know: how they are w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,8 @@ PENDING = 2_000
 """The most lines of a stream whose records are under way."""
 IDLE_S = 300.0
 """The longest pause of a stream of lines."""
+_MEMORY_S = 0.01
+"""The pause of a stream of lines while other requests, or its own records, have the memory."""
 _LINES = 256
 """The most lines of an answer that are sent together."""
 JSON, LINES = "application/json", "application/x-ndjson"
@@ -269,7 +272,8 @@ class _Stream(StreamingResponse):
         number = 0
         try:
             with self._writing.parts.budget.taken() as take:
-                async for line in _lines(self._request, self._settings.body_bytes, take):
+                most, wait_s = self._settings.body_bytes, self._settings.slow_client_seconds
+                async for line in _lines(self._request, most, take, wait_s):
                     number += 1
                     await self._outcomes.put((number, await self._start(number, line)))
         except Exception as failure:  # without a line for it, the client would miss it
@@ -290,7 +294,7 @@ class _Stream(StreamingResponse):
             except HttpError as error:
                 if error.status != 503:
                     return error
-            await asyncio.sleep(0.01)  # other requests have the memory
+            await asyncio.sleep(_MEMORY_S)
 
     async def _answers(self) -> AsyncIterator[bytes]:
         """Yield lines of the answer, several together if they are there."""
@@ -321,11 +325,18 @@ class _Stream(StreamingResponse):
         return [] if self._only_errors else [orjson.dumps(place(found)) + b"\n"]
 
 
-async def _lines(request: Request, most: int, take: Callable[[int], None]) -> AsyncIterator[bytes]:
+async def _lines(
+    request: Request, most: int, take: Callable[[int], None], wait_s: float
+) -> AsyncIterator[bytes]:
     """Yield the lines of a body. Empty ones are left out.
 
+    Args:
+        most: The most bytes of a line.
+        take: Takes memory from a budget, for a line that is not complete.
+        wait_s: How long it waits for memory. Streams that hold all of it wait for each other.
+
     Raises:
-        HttpError: a line is too long (413), or the client is too slow (408).
+        HttpError: a line is too long (413), the client is too slow (408), or memory is short (503).
     """
     rest = bytearray()
     taken = 0
@@ -346,9 +357,15 @@ async def _lines(request: Request, most: int, take: Callable[[int], None]) -> As
                         yield bytes(line)
             if len(rest) > most:
                 raise guard.too_large(most)
-            if len(rest) > taken:
-                take(len(rest) - taken)
-                taken = len(rest)
+            deadline = time.monotonic() + wait_s
+            while len(rest) > taken:
+                try:
+                    take(len(rest) - taken)
+                    taken = len(rest)
+                except HttpError:
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(_MEMORY_S)
     except ClientDisconnect:
         return
     if rest.strip():

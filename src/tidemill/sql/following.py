@@ -19,6 +19,7 @@ from tidemill.sql.database import ask, quoted, reader, translated
 from tidemill.sql.errors import QueryEndedError, StatementRefusedError
 from tidemill.sql.feed import Feed
 from tidemill.sql.incremental import END, Plan, merge
+from tidemill.sql.running import Calls
 from tidemill.sql.statement import LATEST
 
 _POLL_S = 0.2
@@ -55,6 +56,7 @@ class Follower:
         self._parameters = list(parameters)
         self._delay, self._ends = watermark, ends
         self._misfits, self._cancelled = misfits, cancelled
+        self._calls = Calls(database, cancelled)
         self._highest: dict[int, datetime] = {}
         self._watermark: datetime | None = None
         self._left = plan.limit
@@ -75,8 +77,9 @@ class Follower:
         """
         while not self._cancelled.is_set() and self._left != 0:
             try:
-                found = self._feed.read()
-                rows = self._step() if found else None
+                with self._calls.call():
+                    found = self._feed.read()
+                    rows = self._step() if found else None
             except QueryEndedError:
                 return
             except (duckdb.Error, pa.ArrowException) as error:
@@ -106,13 +109,11 @@ class Follower:
 
     def cancel(self) -> None:
         """End it, from another thread."""
-        self._cancelled.set()
-        self._database.interrupt()
+        self._calls.cancel()
 
     def close(self) -> None:
         """Free everything."""
-        self._cancelled.set()
-        self._database.close()
+        self._calls.close()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for batch in self.batches():

@@ -6,8 +6,10 @@ Must not know: how a statement is planned.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import duckdb
@@ -23,6 +25,58 @@ BATCH_ROWS = 10_000
 """Rows of a record batch of a result."""
 _ENDED = "the statement was cancelled, or took longer than its time limit"
 _ENDED_HINT = "Read less, or raise the limit."
+_INTERRUPT_S = 0.01
+_CLOSE_S = 5.0
+
+
+class Calls:
+    """The calls of a database, which other threads can end.
+
+    DuckDB forgets an interrupt that comes before it executes, so it is repeated until the call has
+    ended; and it refuses to close a database amid a call.
+
+    Args:
+        cancelled: set when no more calls are to be made.
+    """
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, cancelled: threading.Event) -> None:
+        self._database, self._cancelled = database, cancelled
+        self._under_way = threading.RLock()
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """Make calls, from one thread at a time.
+
+        Raises:
+            QueryEndedError: they were cancelled before.
+        """
+        with self._under_way:
+            if self._cancelled.is_set():
+                raise QueryEndedError(_ENDED, hint=_ENDED_HINT)
+            yield
+
+    def cancel(self) -> None:
+        """End what is called, and refuse more calls; it does not wait for the end."""
+        self._cancelled.set()
+        threading.Thread(target=self._end, args=(lambda: None,), name="cancel", daemon=True).start()
+
+    def close(self) -> None:
+        """End what other threads call, and close the database."""
+        self._cancelled.set()
+        self._end(self._database.close, _CLOSE_S)
+
+    def _end(self, then: Callable[[], None], seconds: float = math.inf) -> None:
+        """Interrupt the calls of other threads until they have ended; do something then."""
+        deadline = time.monotonic() + seconds
+        while not self._under_way.acquire(timeout=_INTERRUPT_S):
+            if time.monotonic() > deadline:
+                return  # the database is freed when its call ends
+            with contextlib.suppress(duckdb.ConnectionException):  # it has just been closed
+                self._database.interrupt()
+        try:
+            then()
+        finally:
+            self._under_way.release()
 
 
 class Running:
@@ -48,6 +102,7 @@ class Running:
         self._parameters: list[Any] = []
         self._relation: Any = None
         self._has_begun = False
+        self._calls = Calls(database, self.cancelled)
         self._timer: threading.Timer | None = None
         if timeout_s is not None:
             self._timer = threading.Timer(timeout_s, self.cancel)
@@ -79,22 +134,20 @@ class Running:
 
     def cancel(self) -> None:
         """End the statement. What fetches its rows raises ``QueryEndedError``."""
-        self.cancelled.set()
-        self.database.interrupt()
+        self._calls.cancel()
 
     def close(self) -> None:
         """Free everything."""
         if self._timer is not None:
             self._timer.cancel()
-        self.database.close()
+        self._calls.close()
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Translate errors of fetching rows."""
-        if self.cancelled.is_set():
-            raise QueryEndedError(_ENDED, hint=_ENDED_HINT)
+        """Call DuckDB, and translate the errors."""
         try:
-            yield
+            with self._calls.call():
+                yield
         except BaseException as error:
             found = self.translated(error)
             if found is error:

@@ -505,7 +505,12 @@ class Cursor:
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Yield all rows as record batches of Arrow."""
         with (result := self._result()).guarded():
-            yield from result.reader(rows)
+            reader = result.reader(rows)
+        while True:
+            with result.guarded():  # not while the caller has the batch
+                if (batch := next(reader, None)) is None:
+                    return
+            yield batch
 
     def df(self) -> Any:
         """Return all rows as a data frame of pandas.
