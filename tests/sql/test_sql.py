@@ -572,6 +572,8 @@ def test_records_are_written_with_all_that_they_have(
         ("INSERT INTO {t} SELECT error('stop') AS n FROM {t}", "stop"),
         ("INSERT INTO {t} SELECT 1 AS n; SELECT 2", "2 statements"),
         ("INSERT INTO {t} SELECT 'x' AS _headers, 1 AS n", "_headers is not"),
+        ("INSERT INTO {t} SELECT TIMESTAMP '1970-01-01' AS _timestamp, 1 AS n", "after 1970"),
+        ("INSERT INTO {t} SELECT TIMESTAMP '1969-01-01' AS _timestamp, 1 AS n", "after 1970"),
     ],
 )
 def test_an_insert_that_fails_writes_nothing(

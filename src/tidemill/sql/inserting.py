@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemill.confluent.clients import Kafka
 from tidemill.connect.base.producer import open_producer
+from tidemill.record_json import check_timestamp
 from tidemill.sql.database import quoted
 from tidemill.sql.errors import SqlError, StatementRefusedError
 
@@ -84,7 +85,7 @@ def insert(kafka: Kafka, topic: str, batches: Iterable[pa.RecordBatch]) -> int:
             for first in range(0, batch.num_rows, _ROWS):
                 part = batch.slice(first, _ROWS)
                 for key, value, at, headers in zip(*_lists(part), strict=True):
-                    producer.send(topic, key, value, at or 0, _pairs(headers))
+                    producer.send(topic, key, value, _time_ms(at), _pairs(headers))
                 producer.post()
             count += batch.num_rows
         producer.commit()
@@ -120,6 +121,17 @@ def _not_json(constant: str) -> NoReturn:
 
 def _lists(batch: pa.RecordBatch) -> list[list[Any]]:
     return [batch.column(name).to_pylist() for name in ("key", "value", "at", "headers")]
+
+
+def _time_ms(at: int | None) -> int:
+    """Return the time of a record; 0 for the present."""
+    if at is None:
+        return 0
+    try:
+        check_timestamp(at)
+    except ValueError as error:
+        raise SqlError(f"_timestamp: {error}", hint="NULL is the present time.") from error
+    return at
 
 
 def _pairs(headers: Any) -> list[tuple[str, bytes | None]]:
