@@ -330,8 +330,8 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted(engine: Engine
     await until(lambda: state(engine) is TransactionState.COMPLETE_ABORT)
     assert await error_of(slow.send("a", b"late")) is InvalidProducerEpochError
     assert await committed(engine, "a") == [b"other"]
-    await slow.init()
-    await slow.transact("a", b"again")
+    again = await Producer(engine).init()
+    await again.transact("a", b"again")
     assert await committed(engine, "a") == [b"other", b"again"]
 
 
