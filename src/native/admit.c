@@ -22,22 +22,15 @@ static int is_current(const tm_target *target, PyObject *logs, PyObject *hidden)
     return inside < 0 ? -1 : !inside;
 }
 
-static int read_item(PyObject *tuple, Py_ssize_t index, int64_t *to)
-{
-    PyObject *item = PyTuple_GetItem(tuple, index);
-    *to = item ? PyLong_AsLongLong(item) : -1;
-    return *to == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
 /* Return whether a batch is within the limits of its topic; -1 with an error. */
 static int is_ordinary(PyObject *limits, PyObject *facts, Py_ssize_t size, int64_t now_ms)
 {
     int64_t latest, earliest, without_key, most, ahead, behind, needs_keys;
     if (tm_is_none(limits)) return 0;
-    if (read_item(facts, 1, &latest) < 0 || read_item(facts, 2, &earliest) < 0 ||
-        read_item(facts, 3, &without_key) < 0 || read_item(limits, MOST_BYTES, &most) < 0 ||
-        read_item(limits, AHEAD_MS, &ahead) < 0 || read_item(limits, BEHIND_MS, &behind) < 0 ||
-        read_item(limits, NEEDS_KEYS, &needs_keys) < 0)
+    if (tm_item(facts, 1, &latest) < 0 || tm_item(facts, 2, &earliest) < 0 ||
+        tm_item(facts, 3, &without_key) < 0 || tm_item(limits, MOST_BYTES, &most) < 0 ||
+        tm_item(limits, AHEAD_MS, &ahead) < 0 || tm_item(limits, BEHIND_MS, &behind) < 0 ||
+        tm_item(limits, NEEDS_KEYS, &needs_keys) < 0)
         return -1;
     /* The times of a batch in a run are between 0 and 2^60, so nothing overflows. */
     return size <= most && latest - now_ms <= ahead && now_ms - earliest <= behind &&

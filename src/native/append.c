@@ -12,7 +12,6 @@
 #define _GNU_SOURCE
 #include "head.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #define WRITE_BYTES (256 << 10)
@@ -223,18 +222,25 @@ static int record(const Append *on, const struct iovec *parts)
     return tm_keep(head, parts, on->views, on->total);
 }
 
-/* Let the partition go offline with the present error, and its file end where it did before: of what is
- * written, perhaps only a part is recorded. */
-static void lose(const Append *on)
+/* Take the error that is set, if there is one. */
+static PyObject *take_error(void)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL;
     PyErr_Fetch(&type, &error, &trace);
     if (type) PyErr_NormalizeException(&type, &error, &trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return error;
+}
+
+/* Let the partition go offline with the present error, and its file end where it did before: of what is
+ * written, perhaps only a part is recorded. */
+static void lose(const Append *on)
+{
+    PyObject *error = take_error();
     on->head->is_offline = 1; /* also if there is no memory for the call */
     Py_XDECREF(PyObject_CallMethod(on->appender, "lose", "(O)", error ? error : Py_None));
-    Py_XDECREF(type);
     Py_XDECREF(error);
-    Py_XDECREF(trace);
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "batches could not be recorded");
 }
 
@@ -379,9 +385,7 @@ static int read_series(Append *on, PyObject *run, PyObject *places, Py_ssize_t a
  * error. */
 static int set_results(const Append *on, PyObject *places, Py_ssize_t at, PyObject *results)
 {
-    PyObject *type = NULL, *error = NULL, *trace = NULL;
-    PyErr_Fetch(&type, &error, &trace);
-    if (type) PyErr_NormalizeException(&type, &error, &trace);
+    PyObject *error = take_error();
     int64_t offset = on->head->end_offset;
     for (Py_ssize_t i = 0; !error && i < on->count; i++) offset -= on->batches[i].records;
     int failed = 0;
@@ -393,9 +397,7 @@ static int set_results(const Append *on, PyObject *places, Py_ssize_t at, PyObje
         failed = !result || PyList_SetItem(results, place, result) < 0;
         offset += on->batches[i].records;
     }
-    Py_XDECREF(type);
     Py_XDECREF(error);
-    Py_XDECREF(trace);
     return failed ? -1 : 0;
 }
 

@@ -57,10 +57,8 @@ static int block_getbuffer(PyObject *self, Py_buffer *view, int flags)
 
 static void block_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     free(((Block *)self)->data);
-    PyObject_Free(self);
-    Py_DECREF(type);
+    tm_free_object(self);
 }
 
 static PyType_Slot block_slots[] = {
@@ -76,9 +74,4 @@ static PyType_Spec block_spec = {
     .slots = block_slots,
 };
 
-int tm_add_block(PyObject *module)
-{
-    block_type = (PyTypeObject *)PyType_FromSpec(&block_spec);
-    if (block_type == NULL) return -1;
-    return PyModule_AddType(module, block_type);
-}
+int tm_add_block(PyObject *module) { return tm_add_type(module, &block_spec, &block_type); }

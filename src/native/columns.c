@@ -6,23 +6,9 @@
 #include "columns.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-static int append_i32(tm_bytes *to, int32_t number)
-{
-    if (tm_reserve(to, 4) < 0) return -1;
-    memcpy(to->data + to->size, &number, 4);
-    to->size += 4;
-    return 0;
-}
-
-static int append_i64(tm_bytes *to, int64_t number)
-{
-    if (tm_reserve(to, 8) < 0) return -1;
-    memcpy(to->data + to->size, &number, 8);
-    to->size += 8;
-    return 0;
-}
+static int append_i32(tm_bytes *to, int32_t number) { return tm_put(to, &number, 4); }
+static int append_i64(tm_bytes *to, int64_t number) { return tm_put(to, &number, 8); }
 
 /* Append a value; null if the length is negative. */
 int tm_binary_append(tm_binary *to, const uint8_t *data, int64_t length)
@@ -30,9 +16,7 @@ int tm_binary_append(tm_binary *to, const uint8_t *data, int64_t length)
     if (to->rows == 0 && append_i32(&to->ends, 0) < 0) return -1;
     if (tm_set_bit(&to->bits, to->rows, length >= 0) < 0) return -1;
     if (length > 0) {
-        if (tm_reserve(&to->data, (size_t)length) < 0) return -1;
-        memcpy(to->data.data + to->data.size, data, (size_t)length);
-        to->data.size += (size_t)length;
+        if (tm_put(&to->data, data, (size_t)length) < 0) return -1;
     } else if (length < 0) {
         to->nulls++;
     }
@@ -111,9 +95,7 @@ static Py_ssize_t put(PyObject *tuple, Py_ssize_t at, tm_bytes *bytes)
 static Py_ssize_t put_bits(PyObject *tuple, Py_ssize_t at, tm_bytes *bits, size_t nulls)
 {
     if (at < 0 || nulls) return put(tuple, at, bits);
-    Py_INCREF(Py_None);
-    if (PyTuple_SetItem(tuple, at, Py_None) < 0) return -1;
-    return at + 1;
+    return PyTuple_SetItem(tuple, at, Py_NewRef(Py_None)) < 0 ? -1 : at + 1;
 }
 
 static Py_ssize_t put_binary(PyObject *tuple, Py_ssize_t at, tm_binary *column)
@@ -141,9 +123,6 @@ PyObject *tm_columns_take(tm_columns *columns)
         at = put_binary(tuple, at, &columns->header_value);
     }
     tm_columns_free(columns);
-    if (at < 0) {
-        Py_DECREF(tuple);
-        return NULL;
-    }
+    if (at < 0) Py_CLEAR(tuple);
     return tuple;
 }

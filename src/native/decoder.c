@@ -8,8 +8,6 @@
  */
 #include "columns.h"
 
-#include <string.h>
-
 enum { BATCH_HEADER = 61, BEFORE_LENGTH = 12, LEAST_RECORD = 7, OLD_HEADER = 17 };
 enum { CODEC_MASK = 0x07, APPEND_TIME = 0x08, TRANSACTIONAL = 0x10, CONTROL = 0x20 };
 
@@ -489,8 +487,7 @@ static PyObject *decoder_feed(PyObject *self, PyObject *args)
         }
         d->aborted_producers = PySet_New(NULL);
         if (d->aborted_producers == NULL) return NULL;
-        Py_INCREF(aborted);
-        d->aborted = aborted;
+        d->aborted = Py_NewRef(aborted);
         d->aborted_at = 0;
     }
     if (PyObject_GetBuffer(buffer, &d->set, PyBUF_SIMPLE) < 0) return NULL;
@@ -505,26 +502,21 @@ static PyObject *decoder_new(PyTypeObject *type, PyObject *args, PyObject *unuse
     int with_headers, check_crcs;
     PyObject *decompress;
     if (!PyArg_ParseTuple(args, "ppO", &with_headers, &check_crcs, &decompress)) return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Decoder *d = (Decoder *)alloc(type, 0);
+    Decoder *d = (Decoder *)PyType_GenericNew(type, NULL, NULL);
     if (d == NULL) return NULL;
     d->columns.with_headers = with_headers;
     d->check_crcs = check_crcs;
-    Py_INCREF(decompress);
-    d->decompress = decompress;
+    d->decompress = Py_NewRef(decompress);
     return (PyObject *)d;
 }
 
 static void decoder_dealloc(PyObject *self)
 {
     Decoder *d = (Decoder *)self;
-    PyTypeObject *type = Py_TYPE(self);
     Py_XDECREF(decoder_release(self, NULL));
     tm_columns_free(&d->columns);
     Py_XDECREF(d->decompress);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF(type);
+    tm_free_object(self);
 }
 
 static PyMethodDef decoder_methods[] = {
@@ -547,11 +539,4 @@ static PyType_Spec decoder_spec = {
     .slots = decoder_slots,
 };
 
-int tm_add_decoder(PyObject *module)
-{
-    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&decoder_spec);
-    if (type == NULL) return -1;
-    int result = PyModule_AddType(module, type);
-    Py_DECREF(type);
-    return result;
-}
+int tm_add_decoder(PyObject *module) { return tm_add_type(module, &decoder_spec, NULL); }

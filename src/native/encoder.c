@@ -11,7 +11,6 @@
 #include "native.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* What ended a call of add(). */
 enum { ALL_READ = 0, FULL = 1, TOO_LARGE = 2, UNKNOWN_PARTITION = 3, NULL_HEADER_KEY = 4 };
@@ -473,12 +472,8 @@ static PyObject *encoder_take(PyObject *self, PyObject *unused)
 {
     Encoder *e = (Encoder *)self;
     PyObject *list = encoder_closed(self, NULL);
-    if (list == NULL) return NULL;
     for (int32_t partition = 0; partition < e->partitions; partition++)
-        if (e->open[partition].count && close_body(e, partition, list) < 0) {
-            Py_DECREF(list);
-            return NULL;
-        }
+        if (list && e->open[partition].count && close_body(e, partition, list) < 0) Py_CLEAR(list);
     return list;
 }
 
@@ -530,8 +525,7 @@ static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *unuse
         PyErr_SetString(PyExc_ValueError, "a limit or the partitioner is invalid");
         return NULL;
     }
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Encoder *e = (Encoder *)alloc(type, 0);
+    Encoder *e = (Encoder *)PyType_GenericNew(type, NULL, NULL);
     if (e == NULL) return NULL;
     if (set_partitions(e, partitions) < 0) {
         Py_DECREF(e);
@@ -549,13 +543,10 @@ static PyObject *encoder_new(PyTypeObject *type, PyObject *args, PyObject *unuse
 static void encoder_dealloc(PyObject *self)
 {
     Encoder *e = (Encoder *)self;
-    PyTypeObject *type = Py_TYPE(self);
     for (int32_t i = 0; i < e->partitions; i++) free(e->open[i].body.data);
     free(e->open);
     Py_XDECREF(e->closed);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF(type);
+    tm_free_object(self);
 }
 
 static PyMethodDef encoder_methods[] = {
@@ -584,7 +575,5 @@ static PyType_Spec encoder_spec = {
 
 int tm_add_record_encoder(PyObject *module)
 {
-    encoder_type = (PyTypeObject *)PyType_FromSpec(&encoder_spec);
-    if (encoder_type == NULL) return -1;
-    return PyModule_AddType(module, encoder_type);
+    return tm_add_type(module, &encoder_spec, &encoder_type);
 }

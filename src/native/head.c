@@ -5,7 +5,6 @@
 #include "head.h"
 
 #include <stddef.h>
-#include <string.h>
 #include <structmember.h>
 
 PyTypeObject *tm_copies_type, *tm_file_type, *tm_segment_type, *tm_producer_type, *tm_head_type,
@@ -177,8 +176,7 @@ static int add_type(PyObject *module, PyTypeObject **to, const char *name, size_
                     unsigned int flags, PyType_Slot *slots)
 {
     PyType_Spec spec = {name, (int)size, 0, flags, slots};
-    *to = (PyTypeObject *)PyType_FromSpec(&spec);
-    return *to ? PyModule_AddType(module, *to) : -1;
+    return tm_add_type(module, &spec, to);
 }
 
 int tm_add_heads(PyObject *module)

@@ -132,12 +132,9 @@ int tm_producer_add(tm_producer *entry, int64_t first_sequence, int64_t last_off
     }                                                                                            \
     static void kind##_dealloc(PyObject *self)                                                   \
     {                                                                                            \
-        PyTypeObject *type = Py_TYPE(self);                                                      \
         if (PyObject_GC_IsTracked(self)) PyObject_GC_UnTrack(self);                              \
         kind##_clear(self);                                                                      \
-        freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);                           \
-        release(self);                                                                           \
-        Py_DECREF(type);                                                                         \
+        tm_free_object(self);                                                                    \
     }
 
 #endif

@@ -6,7 +6,6 @@
 #include "head.h"
 
 #include <stddef.h>
-#include <string.h>
 #include <structmember.h>
 
 #define RECENT 1024 /* batches that an index remembers, so that readers at the tail need no scan */
@@ -210,14 +209,11 @@ static PyObject *index_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
 
 static void index_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     tm_index *on = (tm_index *)self;
     Py_XDECREF(on->offsets);
     Py_XDECREF(on->times);
     PyMem_Free(on->recent);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF(type);
+    tm_free_object(self);
 }
 
 #define MEMBER(type, name, flags) {#name, type, offsetof(tm_index, name), flags, NULL}
@@ -247,8 +243,4 @@ static PyType_Spec spec = {
     .slots = slots,
 };
 
-int tm_add_index(PyObject *module)
-{
-    tm_index_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    return tm_index_type ? PyModule_AddType(module, tm_index_type) : -1;
-}
+int tm_add_index(PyObject *module) { return tm_add_type(module, &spec, &tm_index_type); }

@@ -8,13 +8,11 @@
  * (O_DIRECT): an entry is written once and is never read while the broker runs.
  */
 #define _GNU_SOURCE
-#include "native.h"
 #include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define CRC_START 8
@@ -33,11 +31,6 @@ typedef struct {
     uint8_t *copy;
     size_t capacity;
 } Entry;
-
-typedef struct {
-    PyObject_HEAD
-    Entry *entry;
-} EntryThread;
 
 /* --- on the thread ---------------------------------------------------------------------------- */
 
@@ -103,9 +96,9 @@ static int write_all(int fd, const uint8_t *from, size_t size, off_t position)
     return 0;
 }
 
-static void write_entry(void *given)
+static void write_entry(tm_thread *given)
 {
-    Entry *on = given;
+    Entry *on = (Entry *)given;
     on->unsynced = 0;
     on->failed = copy_entry(on);
     if (!on->failed) on->failed = write_all(on->fd, on->copy, on->size, on->position);
@@ -151,7 +144,7 @@ static int take_buffers(Entry *on, PyObject *header, PyObject *buffers)
 
 static PyObject *thread_start(PyObject *self, PyObject *args)
 {
-    Entry *on = ((EntryThread *)self)->entry;
+    Entry *on = TM_JOB(Entry, self);
     int fd;
     PyObject *header, *buffers;
     long long position;
@@ -169,7 +162,7 @@ static PyObject *thread_start(PyObject *self, PyObject *args)
 
 static PyObject *thread_result(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    Entry *on = ((EntryThread *)self)->entry;
+    Entry *on = TM_JOB(Entry, self);
     if (!tm_thread_take(&on->thread)) Py_RETURN_NONE;
     release(on);
     return Py_BuildValue("ii", on->failed, on->unsynced);
@@ -178,52 +171,29 @@ static PyObject *thread_result(PyObject *self, PyObject *Py_UNUSED(ignored))
 /* Return whether an entry was written and synced, and its result was not taken yet. */
 static PyObject *thread_has_written(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    Entry *on = ((EntryThread *)self)->entry;
+    Entry *on = TM_JOB(Entry, self);
     return PyBool_FromLong(tm_thread_is_done(&on->thread) && !on->failed && !on->unsynced);
-}
-
-static PyObject *thread_close(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    tm_thread_end(&((EntryThread *)self)->entry->thread);
-    Py_RETURN_NONE;
 }
 
 static PyObject *thread_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    int signal_fd;
-    if (!PyArg_ParseTuple(args, "i:EntryThread", &signal_fd)) return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    EntryThread *self = (EntryThread *)alloc(type, 0);
-    if (!self) return NULL;
-    Entry *on = self->entry = calloc(1, sizeof *on);
-    if (!on) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    tm_thread_prepare(&on->thread, signal_fd, write_entry, on);
-    return (PyObject *)self;
+    return tm_thread_new(type, args, sizeof(Entry), write_entry);
 }
 
-static void thread_dealloc(PyObject *self)
+static void free_entry(tm_thread *job)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    Entry *on = ((EntryThread *)self)->entry;
-    if (on && tm_thread_dispose(&on->thread)) {
-        release(on);
-        free(on->copy);
-        free(on);
-    }
-    freefunc release_self = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release_self(self);
-    Py_DECREF(type);
+    release((Entry *)job);
+    free(((Entry *)job)->copy);
 }
+
+static void thread_dealloc(PyObject *self) { tm_thread_dealloc(self, free_entry); }
 
 static PyMethodDef thread_methods[] = {
     {"start", thread_start, METH_VARARGS, "Write and sync an entry on the thread."},
     {"result", thread_result, METH_NOARGS, "Return the errnos of the write and of the sync."},
     {"has_written", thread_has_written, METH_NOARGS,
      "Return whether an entry is on disk and its result was not taken yet."},
-    {"close", thread_close, METH_NOARGS, "Finish the entry, and end the thread."},
+    {"close", tm_thread_close, METH_NOARGS, "Finish the entry, and end the thread."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot thread_slots[] = {
@@ -235,16 +205,9 @@ static PyType_Slot thread_slots[] = {
 };
 static PyType_Spec thread_spec = {
     .name = "tidemill._native.EntryThread",
-    .basicsize = sizeof(EntryThread),
+    .basicsize = sizeof(tm_thread_object),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = thread_slots,
 };
 
-int tm_add_entry_thread(PyObject *module)
-{
-    PyObject *type = PyType_FromSpec(&thread_spec);
-    if (type == NULL) return -1;
-    int added = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return added;
-}
+int tm_add_entry_thread(PyObject *module) { return tm_add_type(module, &thread_spec, NULL); }

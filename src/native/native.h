@@ -7,6 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <string.h>
 
 /* The headers of Python 3.12 and 3.13 don't count this reference, because None is immortal there. What
  * they compile can be used by 3.11, where it is not. */
@@ -27,6 +28,14 @@ static inline void tm_put_big_endian(uint8_t *at, uint64_t value, int bytes)
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
 }
 
+/* Read a number of a tuple. Return 0, or -1 with an error. */
+static inline int tm_item(PyObject *tuple, Py_ssize_t index, int64_t *to)
+{
+    PyObject *item = PyTuple_GetItem(tuple, index);
+    *to = item ? PyLong_AsLongLong(item) : -1;
+    return *to == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
 /* Return a new object of a named tuple's type without a call of its Python code.
  *
  * Args: `given` is a tuple that has the tuple of the fields; the reference is taken over. NULL: an
@@ -44,6 +53,12 @@ static inline PyObject *tm_new_tuple(PyTypeObject *type, PyObject *given)
     Py_DECREF(given);
     return result;
 }
+
+/* module.c */
+/* Create a type and add it to the module; `to` gets it, unless it is NULL. Return 0, or -1. */
+int tm_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **to);
+/* Free an object of such a type; the last step of its deallocation. */
+void tm_free_object(PyObject *self);
 
 /* walk.c */
 typedef struct {
@@ -110,6 +125,13 @@ int tm_reserve_more(tm_bytes *to, size_t extra);
 static inline int tm_reserve(tm_bytes *to, size_t extra)
 {
     return to->capacity - to->size >= extra ? 0 : tm_reserve_more(to, extra);
+}
+static inline int tm_put(tm_bytes *to, const void *data, size_t size)
+{
+    if (tm_reserve(to, size) < 0) return -1;
+    memcpy(to->data + to->size, data, size);
+    to->size += size;
+    return 0;
 }
 PyObject *tm_block(tm_bytes *from);
 int tm_add_block(PyObject *module);

@@ -7,7 +7,6 @@
 #include "native.h"
 
 #include <stdarg.h>
-#include <string.h>
 
 #define MOST_ELEMENTS 5000 /* topics, partitions and tagged fields of a request */
 #define HEADER_SIZE 61

@@ -6,7 +6,6 @@
 #include "native.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define APPENDED_FIELDS 3 /* base offset, LogAppendTime, start of the log */
 #define REFUSED_FIELDS 5  /* error code, base offset, start of the log, message, refused records */
@@ -17,19 +16,11 @@ typedef struct {
     int version, compact;
 } Writer;
 
-static int put(Writer *to, const void *from, size_t size)
-{
-    if (tm_reserve(&to->out, size) < 0) return -1;
-    memcpy(to->out.data + to->out.size, from, size);
-    to->out.size += size;
-    return 0;
-}
-
 static int put_number(Writer *to, int64_t value, int bytes)
 {
     uint8_t raw[8];
     tm_put_big_endian(raw, (uint64_t)value, bytes);
-    return put(to, raw, (size_t)bytes);
+    return tm_put(&to->out, raw, (size_t)bytes);
 }
 
 /* Put the length of an array or of a string; `bytes` is for old versions. -1 is null. */
@@ -41,7 +32,7 @@ static int put_length(Writer *to, Py_ssize_t length, int bytes)
     uint64_t left = (uint64_t)(length + 1);
     for (; left >= 128; left >>= 7) raw[size++] = (uint8_t)(left | 128);
     raw[size++] = (uint8_t)left;
-    return put(to, raw, size);
+    return tm_put(&to->out, raw, size);
 }
 
 static int put_text(Writer *to, PyObject *text)
@@ -54,18 +45,11 @@ static int put_text(Writer *to, PyObject *text)
         PyErr_SetString(PyExc_ValueError, "a text is too long for the version");
         return -1;
     }
-    return put_length(to, size, 2) < 0 ? -1 : put(to, data, (size_t)size);
+    return put_length(to, size, 2) < 0 ? -1 : tm_put(&to->out, data, (size_t)size);
 }
 
 /* No tagged fields follow. */
 static int put_no_tags(Writer *to) { return to->compact ? put_number(to, 0, 1) : 0; }
-
-static int read_number(PyObject *tuple, Py_ssize_t index, int64_t *to)
-{
-    PyObject *item = PyTuple_GetItem(tuple, index);
-    *to = item ? PyLong_AsLongLong(item) : -1;
-    return *to == -1 && PyErr_Occurred() ? -1 : 0;
-}
 
 /* Put the records for which a batch was refused (KIP-467): (index, reason) of each. */
 static int put_refused_records(Writer *to, PyObject *records)
@@ -76,7 +60,7 @@ static int put_refused_records(Writer *to, PyObject *records)
         PyObject *one = PySequence_GetItem(records, i);
         int64_t index;
         if (one && !PyTuple_Check(one)) PyErr_SetString(PyExc_TypeError, "not a refused record");
-        int failed = PyErr_Occurred() || !one || read_number(one, 0, &index) < 0 ||
+        int failed = PyErr_Occurred() || !one || tm_item(one, 0, &index) < 0 ||
                      put_number(to, index, 4) < 0 || put_text(to, PyTuple_GetItem(one, 1)) < 0 ||
                      put_no_tags(to) < 0;
         Py_XDECREF(one);
@@ -95,9 +79,9 @@ static int put_partition(Writer *to, PyObject *partition, PyObject *result)
         return -1;
     }
     int is_refused = fields == REFUSED_FIELDS;
-    if (read_number(partition, 0, &index) < 0 || (is_refused && read_number(result, 0, &code) < 0) ||
-        read_number(result, is_refused, &base) < 0 ||
-        (!is_refused && read_number(result, 1, &time) < 0) || read_number(result, 2, &start) < 0)
+    if (tm_item(partition, 0, &index) < 0 || (is_refused && tm_item(result, 0, &code) < 0) ||
+        tm_item(result, is_refused, &base) < 0 ||
+        (!is_refused && tm_item(result, 1, &time) < 0) || tm_item(result, 2, &start) < 0)
         return -1;
     uint8_t raw[FIELDS_BYTES];
     tm_put_big_endian(raw, (uint64_t)index, 4);
@@ -105,7 +89,7 @@ static int put_partition(Writer *to, PyObject *partition, PyObject *result)
     tm_put_big_endian(raw + 6, (uint64_t)base, 8);
     tm_put_big_endian(raw + 14, (uint64_t)time, 8);
     tm_put_big_endian(raw + 22, (uint64_t)start, 8);
-    if (put(to, raw, to->version >= 5 ? 30 : to->version >= 2 ? 22 : 14) < 0) return -1;
+    if (tm_put(&to->out, raw, to->version >= 5 ? 30 : to->version >= 2 ? 22 : 14) < 0) return -1;
     if (to->version < 8) return 0;
     if (is_refused ? put_refused_records(to, PyTuple_GetItem(result, 4)) < 0
                    : put_length(to, 0, 4) < 0)
@@ -121,8 +105,8 @@ static int put_name(Writer *to, PyObject *topic)
     if (to->version < 13) return put_text(to, PyTuple_GetItem(topic, 0));
     PyObject *id = PyTuple_GetItem(topic, 1);
     if (!id) return -1;
-    if (id == Py_None) return put(to, none, 16);
-    if (PyBytes_Check(id) && PyBytes_Size(id) == 16) return put(to, PyBytes_AsString(id), 16);
+    if (id == Py_None) return tm_put(&to->out, none, 16);
+    if (PyBytes_Check(id) && PyBytes_Size(id) == 16) return tm_put(&to->out, PyBytes_AsString(id), 16);
     PyErr_SetString(PyExc_ValueError, "a topic id has 16 bytes");
     return -1;
 }

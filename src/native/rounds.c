@@ -6,7 +6,6 @@
  */
 #include "head.h"
 
-#include <string.h>
 
 #define PIECE_FIELDS 8
 #define PIECE_BYTES 56

@@ -4,7 +4,6 @@
  * with the next requests. SyncTicket.run in tidemill.log.partition.sync does what needs more than this.
  */
 #define _GNU_SOURCE /* fallocate */
-#include "native.h"
 #include "thread.h"
 
 #include <fcntl.h>
@@ -25,11 +24,6 @@ typedef struct {
     int failed;        /* errno, or 0 */
 } Files;
 
-typedef struct {
-    PyObject_HEAD
-    Files *files;
-} SyncThread;
-
 /* Allocate blocks if that is possible. If not, the file can still be appended to and synced. */
 static void allocate(const File *file)
 {
@@ -40,9 +34,9 @@ static void allocate(const File *file)
 #endif
 }
 
-static void sync_files(void *given)
+static void sync_files(tm_thread *given)
 {
-    Files *on = given;
+    Files *on = (Files *)given;
     on->failed = 0;
     for (Py_ssize_t i = 0; i < on->count; i++) allocate(&on->files[i]);
     for (on->synced = 0; on->synced < on->count; on->synced++) {
@@ -64,14 +58,12 @@ static int take_files(Files *on, PyObject *list)
     for (Py_ssize_t i = 0; i < count; i++) {
         File *file = &files[i];
         PyObject *given = PyList_GetItem(list, i);
-        if (!PyTuple_Check(given)) PyErr_SetString(PyExc_TypeError, "a file needs a tuple");
-        if (PyErr_Occurred() || !PyArg_ParseTuple(given, "iLL:start", &file->fd, &file->position,
-                                                  &file->length)) {
-            free(files);
-            return -1;
-        }
-        if (file->fd < 0 || file->position < 0 || file->length < 0) {
+        if (!PyTuple_Check(given))
+            PyErr_SetString(PyExc_TypeError, "a file needs a tuple");
+        else if (PyArg_ParseTuple(given, "iLL:start", &file->fd, &file->position, &file->length) &&
+                 (file->fd < 0 || file->position < 0 || file->length < 0))
             PyErr_SetString(PyExc_ValueError, "a descriptor or a range is negative");
+        if (PyErr_Occurred()) {
             free(files);
             return -1;
         }
@@ -84,7 +76,7 @@ static int take_files(Files *on, PyObject *list)
 
 static PyObject *sync_start(PyObject *self, PyObject *list)
 {
-    Files *on = ((SyncThread *)self)->files;
+    Files *on = TM_JOB(Files, self);
     if (!PyList_Check(list)) {
         PyErr_SetString(PyExc_TypeError, "start() needs a list of descriptors and ranges");
         return NULL;
@@ -96,7 +88,7 @@ static PyObject *sync_start(PyObject *self, PyObject *list)
 
 static PyObject *sync_result(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    Files *on = ((SyncThread *)self)->files;
+    Files *on = TM_JOB(Files, self);
     if (!tm_thread_take(&on->thread)) Py_RETURN_NONE;
     return Py_BuildValue("ni", on->synced, on->failed);
 }
@@ -104,44 +96,18 @@ static PyObject *sync_result(PyObject *self, PyObject *Py_UNUSED(ignored))
 /* Return whether all files were synced, and the result was not taken yet. */
 static PyObject *sync_has_synced(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
-    Files *on = ((SyncThread *)self)->files;
+    Files *on = TM_JOB(Files, self);
     return PyBool_FromLong(tm_thread_is_done(&on->thread) && !on->failed);
-}
-
-static PyObject *sync_close(PyObject *self, PyObject *Py_UNUSED(ignored))
-{
-    tm_thread_end(&((SyncThread *)self)->files->thread);
-    Py_RETURN_NONE;
 }
 
 static PyObject *sync_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    int signal_fd;
-    if (!PyArg_ParseTuple(args, "i:SyncThread", &signal_fd)) return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    SyncThread *self = (SyncThread *)alloc(type, 0);
-    if (!self) return NULL;
-    Files *on = self->files = calloc(1, sizeof *on);
-    if (!on) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    tm_thread_prepare(&on->thread, signal_fd, sync_files, on);
-    return (PyObject *)self;
+    return tm_thread_new(type, args, sizeof(Files), sync_files);
 }
 
-static void sync_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    Files *on = ((SyncThread *)self)->files;
-    if (on && tm_thread_dispose(&on->thread)) {
-        free(on->files);
-        free(on);
-    }
-    freefunc release_self = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release_self(self);
-    Py_DECREF(type);
-}
+static void free_files(tm_thread *job) { free(((Files *)job)->files); }
+
+static void sync_dealloc(PyObject *self) { tm_thread_dealloc(self, free_files); }
 
 static PyMethodDef sync_methods[] = {
     {"start", sync_start, METH_O, "Sync files, whose descriptors stay open, on the thread."},
@@ -149,7 +115,7 @@ static PyMethodDef sync_methods[] = {
      "Return how many files were synced, and the errno of the next one."},
     {"has_synced", sync_has_synced, METH_NOARGS,
      "Return whether all files were synced and the result was not taken yet."},
-    {"close", sync_close, METH_NOARGS, "Finish the syncs, and end the thread."},
+    {"close", tm_thread_close, METH_NOARGS, "Finish the syncs, and end the thread."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot sync_slots[] = {
@@ -161,16 +127,9 @@ static PyType_Slot sync_slots[] = {
 };
 static PyType_Spec sync_spec = {
     .name = "tidemill._native.SyncThread",
-    .basicsize = sizeof(SyncThread),
+    .basicsize = sizeof(tm_thread_object),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = sync_slots,
 };
 
-int tm_add_sync_thread(PyObject *module)
-{
-    PyObject *type = PyType_FromSpec(&sync_spec);
-    if (type == NULL) return -1;
-    int added = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return added;
-}
+int tm_add_sync_thread(PyObject *module) { return tm_add_type(module, &sync_spec, NULL); }

@@ -8,17 +8,8 @@
 
 #include "native.h"
 
-#include <string.h>
-
 /* --- bytes --------------------------------------------------------------------------------- */
 
-static inline int tm_put(tm_bytes *to, const void *data, size_t size)
-{
-    if (tm_reserve(to, size) < 0) return -1;
-    memcpy(to->data + to->size, data, size);
-    to->size += size;
-    return 0;
-}
 #define PUT(to, text) tm_put(to, text, sizeof(text) - 1)
 
 static inline int tm_put_digits(tm_bytes *to, unsigned long long number, int is_negative)

@@ -1,10 +1,9 @@
 /* See thread.h. */
-#include "native.h"
 #include "thread.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <string.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* --- on the thread ---------------------------------------------------------------------------- */
@@ -33,7 +32,7 @@ static void *serve(void *given)
         while (on->state != TM_GIVEN && !on->ends) pthread_cond_wait(&on->changed, &on->lock);
         if (on->state != TM_GIVEN) break;
         pthread_mutex_unlock(&on->lock);
-        on->work(on->job);
+        on->work(on);
         pthread_mutex_lock(&on->lock);
         on->state = TM_DONE;
         pthread_mutex_unlock(&on->lock);
@@ -46,14 +45,22 @@ static void *serve(void *given)
 
 /* --- in Python -------------------------------------------------------------------------------- */
 
-void tm_thread_prepare(tm_thread *on, int signal_fd, void (*work)(void *job), void *job)
+PyObject *tm_thread_new(PyTypeObject *type, PyObject *args, size_t size, void (*work)(tm_thread *job))
 {
-    memset(on, 0, sizeof *on);
+    int signal_fd;
+    if (!PyArg_ParseTuple(args, "i", &signal_fd)) return NULL;
+    tm_thread_object *self = (tm_thread_object *)PyType_GenericNew(type, NULL, NULL);
+    if (!self) return NULL;
+    tm_thread *on = self->job = calloc(1, size);
+    if (!on) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     pthread_mutex_init(&on->lock, NULL);
     pthread_cond_init(&on->changed, NULL);
     on->signal_fd = signal_fd;
     on->work = work;
-    on->job = job;
+    return (PyObject *)self;
 }
 
 static int is_of_another_process(tm_thread *on) { return on->runs && on->owner != getpid(); }
@@ -112,7 +119,7 @@ int tm_thread_take(tm_thread *on)
     return done;
 }
 
-void tm_thread_end(tm_thread *on)
+static void end(tm_thread *on)
 {
     if (on->ends || is_of_another_process(on)) return;
     Py_BEGIN_ALLOW_THREADS
@@ -125,12 +132,22 @@ void tm_thread_end(tm_thread *on)
     on->runs = 0;
 }
 
-int tm_thread_dispose(tm_thread *on)
+PyObject *tm_thread_close(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
+    end(TM_JOB(tm_thread, self));
+    Py_RETURN_NONE;
+}
+
+void tm_thread_dealloc(PyObject *self, void (*release)(tm_thread *job))
+{
+    tm_thread *on = TM_JOB(tm_thread, self);
     /* After a fork, the state of lock and thread is that of another process: it is left alone. */
-    if (is_of_another_process(on)) return 0;
-    tm_thread_end(on);
-    pthread_cond_destroy(&on->changed);
-    pthread_mutex_destroy(&on->lock);
-    return 1;
+    if (on && !is_of_another_process(on)) {
+        end(on);
+        pthread_cond_destroy(&on->changed);
+        pthread_mutex_destroy(&on->lock);
+        release(on);
+        free(on);
+    }
+    tm_free_object(self);
 }

@@ -6,23 +6,37 @@
 #ifndef TIDEMILL_THREAD_H
 #define TIDEMILL_THREAD_H
 
+#include "native.h"
+
 #include <pthread.h>
 #include <sys/types.h>
 
 enum { TM_IDLE, TM_GIVEN, TM_DONE };
 
-typedef struct {
+typedef struct tm_thread tm_thread;
+struct tm_thread {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     pid_t owner; /* the process that has the thread: a fork has none */
     int runs, ends, state, signal_fd;
-    void (*work)(void *job);
-    void *job;
-} tm_thread;
+    void (*work)(tm_thread *job);
+};
+
+/* An object of Python with a job, a struct that begins with its thread. */
+typedef struct {
+    PyObject_HEAD
+    tm_thread *job;
+} tm_thread_object;
+#define TM_JOB(kind, self) ((kind *)((tm_thread_object *)(self))->job)
 
 /* All of these are called with Python's lock. */
-void tm_thread_prepare(tm_thread *on, int signal_fd, void (*work)(void *job), void *job);
+/* Return a new object with a job of so many bytes, which are zero; its argument is the descriptor. */
+PyObject *tm_thread_new(PyTypeObject *type, PyObject *args, size_t size, void (*work)(tm_thread *job));
+/* Release an object. `release` frees what the job has; not in a fork, where a thread may still use it. */
+void tm_thread_dealloc(PyObject *self, void (*release)(tm_thread *job));
+/* The method `close`: let the thread finish its job and end, and wait for that. */
+PyObject *tm_thread_close(PyObject *self, PyObject *ignored);
 /* Return whether a job can be started. If not, RuntimeError is set. */
 int tm_thread_is_free(tm_thread *on);
 /* Start the job; the thread is created for the first one. Return 0, or -1 with OSError. */
@@ -31,10 +45,6 @@ int tm_thread_start(tm_thread *on);
 int tm_thread_is_done(tm_thread *on);
 /* Take a job that is done; return whether there was one. */
 int tm_thread_take(tm_thread *on);
-/* Let the thread finish its job and end, and wait for that. */
-void tm_thread_end(tm_thread *on);
-/* Free what belongs to the thread. Return 0 in a fork, where the job can't be freed either. */
-int tm_thread_dispose(tm_thread *on);
 
 /* Make the written bytes of a file durable; return errno, or 0. Needs no lock. */
 int tm_sync_data(int fd);
