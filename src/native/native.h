@@ -62,11 +62,9 @@ void tm_free_object(PyObject *self);
 
 /* walk.c */
 typedef struct {
-    size_t end;          /* behind the last record that is right */
-    Py_ssize_t index;    /* of the record that comes next */
-    int is_ahead;        /* whether a timestamp delta is not negative */
-    uint64_t ahead;      /* the largest of those, in zigzag */
-    uint64_t least, most; /* the smallest and the largest negative one, in zigzag; 0: none */
+    size_t end;               /* behind the last record that is right */
+    Py_ssize_t index;         /* of the record that comes next */
+    int64_t earliest, latest; /* timestamp deltas: the smallest, or 0; the largest, or INT64_MIN */
     Py_ssize_t without_key;
 } tm_walked;
 /* Check the records from `first` to `last`, up to one that is refused or has many headers. */

@@ -14,7 +14,7 @@
 #define TRANSACTIONAL 0x10
 #define SMALLEST_RECORD 7
 #define MOST_RECORDS 8192
-#define LARGEST_DELTA ((uint64_t)1 << 48)
+#define LARGEST_DELTA ((int64_t)1 << 47)
 #define LARGEST_TIME ((int64_t)1 << 60)
 #define FIRST_VERSION 5 /* whose responses have the start of the log */
 #define LAST_VERSION 13
@@ -61,10 +61,9 @@ static int look_at(const uint8_t *data, size_t size, long long crc, Found *found
     int32_t count = found->records = read_i32(data + 57);
     tm_walked walked = tm_walk(data + HEADER_SIZE, size - HEADER_SIZE, 0, 0, count);
     if (walked.index != count || walked.end != size - HEADER_SIZE) return 0;
-    if (walked.ahead > LARGEST_DELTA || walked.most > LARGEST_DELTA) return 0;
-    found->earliest = -(int64_t)((walked.most + 1) >> 1);
-    found->latest = walked.is_ahead ? (int64_t)(walked.ahead >> 1)
-                                    : -(int64_t)((walked.least + 1) >> 1);
+    if (walked.latest > LARGEST_DELTA || walked.earliest < -LARGEST_DELTA) return 0;
+    found->earliest = walked.earliest;
+    found->latest = walked.latest;
     found->without_key = walked.without_key;
     return 1;
 }

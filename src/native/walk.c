@@ -72,20 +72,16 @@ tm_walked tm_walk(const uint8_t *data, size_t size, size_t position, Py_ssize_t 
                   Py_ssize_t last)
 {
     Cursor cursor = {data, size, position};
-    tm_walked seen = {.end = position, .index = first};
+    tm_walked seen = {.end = position, .index = first, .latest = INT64_MIN};
     for (; seen.index < last; seen.index++) {
-        uint64_t delta;
+        uint64_t zigzag;
         int has_no_key;
-        if (!check_record(&cursor, (uint64_t)seen.index, &delta, &has_no_key)) break;
+        if (!check_record(&cursor, (uint64_t)seen.index, &zigzag, &has_no_key)) break;
         seen.end = cursor.at;
         seen.without_key += has_no_key;
-        if (delta & 1) {
-            if (seen.least == 0 || delta < seen.least) seen.least = delta;
-            if (delta > seen.most) seen.most = delta;
-        } else {
-            seen.is_ahead = 1;
-            if (delta > seen.ahead) seen.ahead = delta;
-        }
+        int64_t delta = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+        if (delta < seen.earliest) seen.earliest = delta;
+        if (delta > seen.latest) seen.latest = delta;
     }
     return seen;
 }
@@ -101,8 +97,6 @@ PyObject *tm_py_walk_records(PyObject *module, PyObject *args) {
     }
     tm_walked seen = tm_walk(body.buf, (size_t)body.len, (size_t)position, first, last);
     PyBuffer_Release(&body);
-    return Py_BuildValue("nnLKKn", (Py_ssize_t)seen.end, seen.index,
-                         seen.is_ahead ? (long long)(seen.ahead >> 1) : -1LL,
-                         (unsigned long long)seen.least, (unsigned long long)seen.most,
-                         seen.without_key);
+    return Py_BuildValue("nnLLn", (Py_ssize_t)seen.end, seen.index, (long long)seen.earliest,
+                         (long long)seen.latest, seen.without_key);
 }

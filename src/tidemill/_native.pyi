@@ -374,9 +374,6 @@ class Head:
     is_offline: bool
     new_folder: bool
 
-    def keep(self, data: Buffer, /) -> None:
-        """Keep a copy of appended batches for the journal, if they are few enough for it."""
-
     def drop_copies(self, from_offset: int = -1, /) -> None:
         """Drop the copies for the journal. Those from an offset on can go there; -1 is none."""
 
@@ -511,7 +508,7 @@ def scan_batches(records: Buffer, /) -> tuple[int, int]:
 
 def walk_records(
     body: Buffer, position: int, first: int, last: int, /
-) -> tuple[int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Check the records ``first`` to ``last`` of a batch, up to one that needs a closer look.
 
     Args:
@@ -519,9 +516,8 @@ def walk_records(
         position: where record ``first`` begins.
 
     Returns:
-        The position and the index of the next record; the largest timestamp delta that is not
-        negative (-1: none); the smallest and the largest negative one, in zigzag (0: none); and the
-        number of records without a key.
+        The position and the index of the next record; the smallest timestamp delta, or 0; the
+        largest one, or -2**63 if there is none; and the number of records without a key.
     """
 
 class JsonParser:

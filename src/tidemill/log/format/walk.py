@@ -39,48 +39,6 @@ class Walked(NamedTuple):
     """Number of records whose key is null."""
 
 
-class _Seen:
-    """A summary of the records so far.
-
-    Attributes:
-        ahead: the largest positive timestamp delta in zigzag, or -1.
-        behind: the smallest and the largest negative one in zigzag, or None.
-        without_key: number of records without a key.
-    """
-
-    __slots__ = ("ahead", "behind", "without_key")
-
-    def __init__(self) -> None:
-        self.ahead = -1
-        self.behind: tuple[int, int] | None = None
-        self.without_key = 0
-
-    def add_behind(self, delta: int) -> None:
-        """Count a negative timestamp delta."""
-        least, most = self.behind or (delta, delta)
-        self.behind = min(least, delta), max(most, delta)
-
-    def add(self, ahead: int, least: int, most: int, without_key: int) -> None:
-        """Count records that were checked together.
-
-        Args:
-            ahead: the largest timestamp delta that is not negative; -1: none.
-            least: the smallest negative one in zigzag; 0: none.
-            most: the largest of those.
-            without_key: number of records without a key.
-        """
-        self.ahead = max(self.ahead, 2 * ahead)
-        if least:
-            self.add_behind(least)
-            self.add_behind(most)
-        self.without_key += without_key
-
-    def result(self) -> Walked:
-        least, most = self.behind or (-1, -1)
-        latest = self.ahead >> 1 if self.ahead >= 0 else -((least + 1) >> 1)
-        return Walked(-((most + 1) >> 1), latest, self.without_key)
-
-
 def walk_records(body: Buffer, count: int) -> Steps[Walked]:
     """Check ``count`` encoded records. Yield after each ``PAUSE_AFTER`` of them, for a pause.
 
@@ -94,18 +52,22 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
     """
     if count * SMALLEST_RECORD > len(body):
         raise InvalidRecordError(f"{count} records can't fit into {len(body)} bytes")
-    seen = _Seen()
+    earliest, latest, without_key = 0, -(1 << 63), 0
     position = index = 0
     try:
         while True:
             last = min(index + PAUSE_AFTER, count)
-            position, index, *summary = extension.walk_records(body, position, index, last)
-            seen.add(*summary)
+            position, index, least, most, missing = extension.walk_records(
+                body, position, index, last
+            )
             if index < last:
-                position = yield from _walk_one(body, position, index, seen)
+                position, delta, has_no_key = yield from _walk_one(body, position, index)
+                least, most, missing = min(least, delta), max(most, delta), missing + has_no_key
                 if position > len(body):
                     raise IndexError  # noqa: TRY301
                 index += 1
+            earliest, latest = min(earliest, least), max(latest, most)
+            without_key += missing
             if index == count:
                 break
             yield None
@@ -113,22 +75,23 @@ def walk_records(body: Buffer, count: int) -> Steps[Walked]:
         raise InvalidRecordError(f"a record exceeds the {len(body)} bytes of the batch") from None
     if position != len(body):
         raise InvalidRecordError(f"{len(body) - position} bytes follow the last of {count} records")
-    return seen.result()
+    return Walked(earliest, latest, without_key)
 
 
-def _walk_one(body: Buffer, position: int, index: int, seen: _Seen) -> Steps[int]:
-    """Check a record that the extension has left; return the position behind it."""
+def _walk_one(body: Buffer, position: int, index: int) -> Steps[tuple[int, int, bool]]:
+    """Check a record that the extension has left.
+
+    Returns:
+        The position behind it, its timestamp delta, and whether it has no key.
+    """
     size, start = _number(body, position)
     delta, position = _number(body, start + 1, 64)
-    if delta & 1:
-        seen.add_behind(delta)
-    else:
-        seen.ahead = max(seen.ahead, delta)
+    has_no_key = False
     offset, position = _number(body, position)
     for part in ("key", "value"):
         length, position = _number(body, position)
         if length == 1:
-            seen.without_key += part == "key"
+            has_no_key = has_no_key or part == "key"
         elif length & 1:
             raise _negative(index, part)
         else:
@@ -137,7 +100,7 @@ def _walk_one(body: Buffer, position: int, index: int, seen: _Seen) -> Steps[int
     position = yield from _walk_headers(body, position, headers)
     if offset != 2 * index or (position - start) << 1 != size:
         raise _mismatch(index, offset, size, position - start)
-    return position
+    return position, _plain(delta), has_no_key
 
 
 def _walk_headers(body: Buffer, position: int, number: int) -> Steps[int]:
