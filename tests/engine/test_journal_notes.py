@@ -101,7 +101,7 @@ async def test_a_partition_that_is_deleted_during_its_sync_leaves_no_note(
     synced = SyncTicket.run
 
     def held(ticket: SyncTicket) -> None:
-        if "new" in ticket.folder:
+        if "new" in ticket.chain.folder:
             assert gate.wait(60)
         synced(ticket)
 

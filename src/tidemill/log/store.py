@@ -322,8 +322,7 @@ class LogStore:
         Raises:
             SyncFailedError: the broker must stop.
         """
-        with self._env.pool.sync_errors(self.path):
-            self._env.fs.sync_dir(self.path)
+        self._env.pool.sync_folder(self.path)
 
     def mark_offline(self, tp: TopicPartition, error: StorageError) -> None:
         """Record that a partition that should exist can't be used, with its error."""

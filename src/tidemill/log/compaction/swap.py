@@ -138,7 +138,7 @@ class CleanedSegment:
             created_ms=last.created_ms,
             end_offset=last.end_offset,
         )
-        new.use_file(self._file)
+        new.log_file = self._file
         new.first_timestamp = self._first_timestamp
         new.trusted_from = 0  # this process has written the whole segment
         log.replace_segments(old, [new])

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tidemill import system
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import storage_error, storage_errors
+from tidemill.log.disk.files import storage_error, storage_errors, write_fully
 from tidemill.log.disk.index import Entries
 from tidemill.log.errors import StorageError
 from tidemill.log.format.crc import extend_crc32c
@@ -102,8 +102,7 @@ class AbortedIndex:
         with storage_errors("writing", path):
             raw = env.fs.open(path, create=True)
             try:
-                if raw.pwrite((data,), self.size) != ENTRY_SIZE:
-                    raise OSError(28, "No space left on device")
+                write_fully(raw, (data,), self.size)
             finally:
                 raw.close()
         env.maps.drop(path)

@@ -154,9 +154,32 @@ def storage_errors(doing: str, path: str) -> Iterator[None]:
         raise storage_error(error, doing, path) from error
 
 
-def sync_error(error: OSError, path: str) -> SyncFailedError:
-    """Return the SyncFailedError for an OSError."""
-    return SyncFailedError(f"syncing {path} failed: {error.strerror or error}")
+@contextmanager
+def unimportant() -> Iterator[None]:
+    """Ignore a StorageError within, but not the one after which the broker must stop."""
+    try:
+        yield
+    except SyncFailedError:
+        raise
+    except StorageError:
+        pass
+
+
+def write_fully(raw: RawFile, buffers: Sequence[Buffer], position: int) -> int:
+    """Write buffers one behind the other; return their bytes.
+
+    Raises:
+        OSError: the disk refuses, or is full. A part of them can be written.
+    """
+    size = sum(map(len, buffers))
+    written = raw.pwrite(buffers, position)
+    while written < size:  # the disk is nearly full, and the next call fails; or a signal
+        rest = memoryview(b"".join(buffers))[written:]
+        more = raw.pwrite((rest,), position + written)
+        if more == 0:
+            raise OSError(errno.EIO, "nothing was written")
+        written += more
+    return size
 
 
 # --- the operating system ------------------------------------------------------------------------

@@ -11,6 +11,7 @@ Knows no segments and no batches.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -25,7 +26,8 @@ from tidemill.log.disk.files import (
     RawFile,
     RealFile,
     storage_error,
-    sync_error,
+    storage_errors,
+    write_fully,
 )
 from tidemill.log.errors import StorageError, SyncFailedError
 from tidemill.native import extension
@@ -54,7 +56,8 @@ class HandlePool:
         """Held while the blocks behind one file are freed; see ``LogFile.begin_release``."""
         self.lent = 0
         """Ranges that are lent. A slow reader keeps their files open, so there is a limit."""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while a handle is opened or closed, and while a file's path changes."""
         self._open: OrderedDict[LogFile, RawFile] = OrderedDict()
 
     def __len__(self) -> int:
@@ -62,7 +65,7 @@ class HandlePool:
 
     def pin(self, file: LogFile) -> RawFile:
         """Return the file's handle; open it if necessary, and keep it open until ``unpin``."""
-        with self._lock:
+        with self.lock:
             raw = self._open.get(file)
             if raw is None:
                 if len(self._open) >= self.limit:
@@ -102,7 +105,7 @@ class HandlePool:
 
     def pin_open(self, file: LogFile) -> RawFile | None:
         """Return the file's handle as ``pin`` does; None if that would have to open it."""
-        with self._lock:
+        with self.lock:
             raw = self._open.get(file)
             if raw is not None:
                 file.pins += 1
@@ -110,43 +113,19 @@ class HandlePool:
 
     def unpin(self, file: LogFile) -> None:
         """Allow the pool to close the handle again."""
-        with self._lock:
+        with self.lock:
             file.pins -= 1
             if file.retired:
-                self._close_unused(file)
+                self.close_unused(file)
 
-    def retire(self, file: LogFile) -> None:
-        """Close the file's handle now, and after each later use."""
-        with self._lock:
-            file.retired = True
-            self._close_unused(file)
-
-    def close(self, file: LogFile) -> None:
-        """Close the file's handle without a sync."""
-        with self._lock:
-            self._close_unused(file)
-
-    def _close_unused(self, file: LogFile) -> None:
+    def close_unused(self, file: LogFile) -> None:
+        """Close the file's handle without a sync, unless it is in use; ``lock`` is held."""
         if not file.pins:
             self._close(file)
 
-    def rename(self, file: LogFile, path: str) -> None:
-        """Rename the file. Its handle stays valid."""
-        with self._lock:
-            try:
-                self.fs.rename(file.path, path)
-            except OSError as error:
-                raise storage_error(error, "renaming", file.path) from error
-            file.path = path
-
-    def moved(self, file: LogFile, path: str) -> None:
-        """Use a new path, because the file's folder was renamed."""
-        with self._lock:
-            file.path = path
-
     def close_all(self) -> None:
         """Close every handle."""
-        with self._lock:
+        with self.lock:
             for file in list(self._open):
                 self._close(file)
 
@@ -158,7 +137,7 @@ class HandlePool:
         """
         if system.is_too_many_open(error):
             return storage_error(error, "syncing", path)
-        failure = sync_error(error, path)
+        failure = SyncFailedError(f"syncing {path} failed: {error.strerror or error}")
         if self.sync_failure is None:
             self.sync_failure = failure
             if self.on_sync_failure is not None:
@@ -172,6 +151,15 @@ class HandlePool:
             yield
         except OSError as error:
             raise self.fail_sync(error, path) from error
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable; blocks.
+
+        Raises:
+            SyncFailedError, TooManyOpenFilesError: see ``fail_sync``.
+        """
+        with self.sync_errors(path):
+            self.fs.sync_dir(path)
 
     def _evict(self) -> None:
         # Prefer files without unsynced bytes. If all files are pinned, exceed the limit.
@@ -214,7 +202,7 @@ class HandlePool:
         Blocks. Can run in any thread while the files are used.
         """
         try:
-            with self._lock:
+            with self.lock:
                 self._pass_used()
                 files = list(self._open)
             for file in files:
@@ -225,7 +213,7 @@ class HandlePool:
             self._is_crowded = False
 
     def _sync_and_close(self, file: LogFile) -> None:
-        with self._lock:
+        with self.lock:
             raw = self._open.get(file)
             if raw is None or file.pins:
                 return
@@ -240,10 +228,10 @@ class HandlePool:
             file.dirty = True
             raise self.fail_sync(error, file.path) from error
         finally:
-            with self._lock:
+            with self.lock:
                 file.pins -= 1
                 if not file.dirty or file.retired:
-                    self._close_unused(file)
+                    self.close_unused(file)
 
 
 class LogFile(extension.FileFields):
@@ -272,13 +260,18 @@ class LogFile(extension.FileFields):
 
     def create(self) -> None:
         """Create an empty file. A crash can have left one with this name, which is emptied."""
-        raw = self._pool.pin(self)
-        try:
+        with self._pinned("emptying") as raw:
             if raw.size():
                 self.dirty = True
                 raw.truncate(0)
-        except OSError as error:
-            raise storage_error(error, "emptying", self.path) from error
+
+    @contextmanager
+    def _pinned(self, doing: str) -> Iterator[RawFile]:
+        """Yield the handle, and raise the StorageError for an OSError within."""
+        raw = self._pool.pin(self)
+        try:
+            with storage_errors(doing, self.path):
+                yield raw
         finally:
             self._pool.unpin(self)
 
@@ -296,15 +289,7 @@ class LogFile(extension.FileFields):
                 pass
         raw = self._pool.pin(self)
         try:
-            size = sum(map(len, buffers))
-            written = raw.pwrite(buffers, self.size)
-            while written < size:  # the disk is nearly full, and the next call fails
-                rest = memoryview(b"".join(buffers))[written:]
-                more = raw.pwrite((rest,), self.size + written)
-                if more == 0:
-                    raise OSError(5, "nothing was written")  # noqa: TRY301
-                written += more
-            self.size += size
+            self.size += write_fully(raw, buffers, self.size)
         except OSError as error:
             self._undo(raw, error)
             raise storage_error(error, "writing to", self.path) from error
@@ -342,16 +327,13 @@ class LogFile(extension.FileFields):
         """
         self.broken = True
         self.size = size
-        raw = self._pool.pin(self)
-        try:
-            if raw.size() > size:
-                self._blank(raw)
-                raw.truncate(size)
-        except OSError as error:
-            raise storage_error(error, "truncating", self.path) from error
-        finally:
-            self.dirty = True
-            self._pool.unpin(self)
+        with self._pinned("truncating") as raw:
+            try:
+                if raw.size() > size:
+                    self._blank(raw)
+                    raw.truncate(size)
+            finally:
+                self.dirty = True
 
     def pread(self, length: int, position: int) -> bytes:
         """Return ``length`` bytes, or fewer at the end of the file. Can run in any thread."""
@@ -405,15 +387,10 @@ class LogFile(extension.FileFields):
         self, call: Callable[[int, int, int], None], position: int, length: int, doing: str
     ) -> None:
         """Pass descriptor, position and length to a function of ``system``, if there is one."""
-        raw = self._pool.pin(self)
-        try:
+        with self._pinned(doing) as raw:
             fd = raw.fileno()
             if fd is not None:
                 call(fd, position, length)
-        except OSError as error:
-            raise storage_error(error, doing, self.path) from error
-        finally:
-            self._pool.unpin(self)
 
     def begin_release(self) -> Callable[[], None]:
         """Return work that frees the blocks behind the end, to be called in any thread.
@@ -481,47 +458,42 @@ class LogFile(extension.FileFields):
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes."""
-        raw = self._pool.pin(self)
-        try:
+        with self._pinned("truncating") as raw:
             raw.truncate(size)
             self.size = size
             self.dirty = True
-        except OSError as error:
-            raise storage_error(error, "truncating", self.path) from error
-        finally:
-            self._pool.unpin(self)
 
     def write_again(self, position: int) -> None:
         """Write the bytes from ``position`` on once more, so that the next sync stores them."""
-        raw = self._pool.pin(self)
-        try:
+        self.dirty = True
+        with self._pinned("writing to") as raw:
             while position < self.size:
                 data = raw.pread(min(_AGAIN_BYTES, self.size - position), position)
-                written = raw.pwrite((data,), position) if data else 0
-                if written == 0:
-                    raise OSError(5, "nothing was read or written")  # noqa: TRY301
-                position += written
-        except OSError as error:
-            raise storage_error(error, "writing to", self.path) from error
-        finally:
-            self.dirty = True
-            self._pool.unpin(self)
+                if not data:
+                    raise OSError(errno.EIO, "nothing was read")
+                position += write_fully(raw, (data,), position)
 
     def close(self) -> None:
-        """Close the handle if it is open."""
-        self._pool.close(self)
+        """Close the handle without a sync, if it is open and not in use."""
+        with self._pool.lock:
+            self._pool.close_unused(self)
 
     def retire(self) -> None:
         """Close the handle when its current users are done, because the file will be removed."""
-        self._pool.retire(self)
+        with self._pool.lock:
+            self.retired = True
+            self._pool.close_unused(self)
 
     def rename(self, path: str) -> None:
         """Rename the file. Open handles and readers stay valid."""
-        self._pool.rename(self, path)
+        with self._pool.lock, storage_errors("renaming", self.path):
+            self._pool.fs.rename(self.path, path)
+            self.path = path
 
     def moved(self, path: str) -> None:
         """Use a new path, because the folder was renamed."""
-        self._pool.moved(self, path)
+        with self._pool.lock:
+            self.path = path
 
 
 class StoredRange:

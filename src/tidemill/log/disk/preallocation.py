@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from tidemill import system
-from tidemill.log.errors import StorageError, SyncFailedError
+from tidemill.log.disk.files import unimportant
 
 FROM_BYTES = 256 << 10
 """Unsynced bytes of a segment from which space is allocated. Fewer go through the journal."""
@@ -122,12 +122,8 @@ class Preallocation:
         """
         self._folder = None
         for segment in list(self._ends):
-            try:
+            with unimportant():
                 segment.release_allocated()
-            except SyncFailedError:
-                raise
-            except StorageError:
-                continue
 
     def forget(self, segment: Growing) -> bool:
         """Forget the space of a segment; return whether it had any, which is to be released."""

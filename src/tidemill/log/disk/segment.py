@@ -157,15 +157,6 @@ class Segment(extension.SegmentFields):
             self._env.maps.drop(self.path(TIME_INDEX))
         return self.table
 
-    def use_table(self, table: IndexTable) -> None:
-        """Use an index that was rebuilt."""
-        self.table = table
-        self.max_timestamp = table.max_timestamp
-
-    def use_file(self, file: LogFile) -> None:
-        """Use a file that was opened with another name before compaction renamed it."""
-        self.log_file = file
-
     def write_index(self, *, seal: bool) -> None:
         """Write the index entries that are not in the files yet, without a sync."""
         table = self.table
@@ -254,8 +245,7 @@ class Segment(extension.SegmentFields):
     def rebuild_index(self, interval: int = DEFAULT_INDEX_INTERVAL) -> None:
         """Rebuild the index from the batches, write it and report it."""
         table = IndexTable()
-        scanner = self.scanner()
-        for position, header in scanner:
+        for position, header in self.batches():
             table.add(
                 header.last_offset - self.base_offset,
                 position,
@@ -263,8 +253,6 @@ class Segment(extension.SegmentFields):
                 header.max_timestamp,
                 interval,
             )
-        if scanner.damage is not None:
-            raise self.corrupt(scanner.damage, scanner.position, scanner.next_offset)
         self.trusted_from = 0
         self.table = table
         self.close_index()
@@ -335,22 +323,20 @@ class Segment(extension.SegmentFields):
         offsets, times = self._entries()
         return len(offsets), len(times)
 
-    def scanner(self, position: int = 0, end: int | None = None) -> BatchScanner:
+    def scanner(self, position: int) -> BatchScanner:
         """Return a scanner for the batches from ``position`` on."""
         return BatchScanner(
             self.file,
             position,
-            self.size if end is None else end,
+            self.size,
             self.base_offset,
             limit=self.end_offset,
             dense=self.dense,
         )
 
-    def batches(
-        self, position: int = 0, end: int | None = None
-    ) -> Iterable[tuple[int, BatchHeader]]:
+    def batches(self, position: int = 0) -> Iterable[tuple[int, BatchHeader]]:
         """Yield position and header of each batch from ``position`` on, verified."""
-        scanner = self.scanner(position, end)
+        scanner = self.scanner(position)
         yield from scanner
         if scanner.damage is not None:
             raise self.corrupt(scanner.damage, scanner.position, scanner.next_offset)

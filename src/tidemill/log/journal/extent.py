@@ -22,14 +22,12 @@ All numbers are big-endian. Knows no partitions and no entries.
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemill.log.disk.files import FileSystem, RawFile
+from tidemill.log.disk.files import FileSystem, RawFile, write_fully
 from tidemill.log.format.crc import crc32c
 
 EXTENT = "acknowledged-offset-checkpoint"
@@ -146,8 +144,8 @@ class ExtentFile:
         self._write(encode_extent(extent, self._number), self._number % 2 * SLOT_BYTES)
 
     def _write(self, data: bytes, position: int) -> None:
-        if self._raw is not None and self._raw.pwrite((data,), position) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._raw is not None:
+            write_fully(self._raw, (data,), position)
 
     def sync(self) -> None:
         """Sync the extent that was written."""

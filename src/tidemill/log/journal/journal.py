@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_errors
+from tidemill.log.disk.files import Buffer, RawFile, RealFile, storage_errors, write_fully
 from tidemill.log.format.crc import crc32c, extend_crc32c
 from tidemill.log.journal.checkpoint import (
     CHECKPOINT,
@@ -446,23 +446,10 @@ def write_through(raw: RawFile, header: bytearray, buffers: list[Buffer], positi
     for buffer in content:
         crc = extend_crc32c(crc, buffer)
     header[4:8] = crc.to_bytes(4, "big")
-    _write_all(raw, [header, *content, zeros], position)
+    whole = [header, *content, zeros]
+    for start in range(0, len(whole), _BUFFERS):
+        position += write_fully(raw, whole[start : start + _BUFFERS], position)
     try:
         raw.datasync()
     except OSError as error:
         raise EntrySyncError(error.errno, error.strerror) from error
-
-
-def _write_all(raw: RawFile, buffers: Sequence[Buffer], position: int) -> None:
-    for start in range(0, len(buffers), _BUFFERS):
-        part = buffers[start : start + _BUFFERS]
-        size = sum(map(len, part))
-        written = raw.pwrite(part, position)
-        if written < size:  # rare: the disk is full, or a signal
-            rest = memoryview(b"".join(part))
-            while written < size:
-                more = raw.pwrite((rest[written:],), position + written)
-                if more == 0:
-                    raise OSError(5, "nothing was written")
-                written += more
-        position += size

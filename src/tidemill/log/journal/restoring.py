@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from tidemill.errors import TidemillError
 from tidemill.log.disk.environment import Environment, Report
-from tidemill.log.disk.files import FileSystem, RawFile
+from tidemill.log.disk.files import FileSystem, RawFile, write_fully
 from tidemill.log.errors import JournalRestoreError
 from tidemill.log.format.batch import HEADER_SIZE, check_batch, iter_headers, parse_header
 from tidemill.log.journal.entry import Piece
@@ -290,10 +290,5 @@ def _restore_piece(raw: RawFile, piece: Piece) -> bool:
     """Write a piece if the file has other bytes there; return whether it had."""
     if raw.pread(piece.size, piece.position) == piece.buffers[0]:
         return False
-    data, position = memoryview(piece.buffers[0]), piece.position
-    while data:
-        written = raw.pwrite((data,), position)
-        if written == 0:
-            raise OSError(28, "No space left on device")
-        data, position = data[written:], position + written
+    write_fully(raw, piece.buffers, piece.position)
     return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemill.log.disk.files import FileSystem, RawFile
+from tidemill.log.disk.files import FileSystem, RawFile, write_fully
 
 _ZEROS = bytes(1 << 18)
 """What one write to a new file has. With short writes, the thread that creates it would take
@@ -78,8 +78,7 @@ class Ring:
         try:
             for position in range(0, self.file_bytes, len(_ZEROS)):
                 part = _ZEROS[: min(len(_ZEROS), self.file_bytes - position)]
-                if raw.pwrite((part,), position) != len(part):
-                    raise OSError(28, "No space left on device")  # noqa: TRY301
+                write_fully(raw, (part,), position)
             raw.datasync()
             self._fs.sync_dir(self._folder)
         except BaseException:

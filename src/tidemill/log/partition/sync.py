@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.environment import Environment
+from tidemill.log.disk.files import unimportant
 from tidemill.log.disk.preallocation import NOTHING
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
@@ -149,7 +150,7 @@ class SyncTicket:
             none.
     """
 
-    _chain: SegmentChain
+    chain: SegmentChain
     closed: list[Segment]
     new_folder: bool
     first_data: bool
@@ -163,8 +164,8 @@ class SyncTicket:
     promised_from: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.end_offset = self._chain.head.end_offset
-        segments = (*self.closed, self._chain.segments[-1])
+        self.end_offset = self.chain.head.end_offset
+        segments = (*self.closed, self.chain.segments[-1])
         self.sizes = [(segment, segment.size) for segment in segments]
         self.new_names = not all(segment.named for segment in segments)
         for segment in segments:
@@ -174,16 +175,6 @@ class SyncTicket:
                 self.new_names = self.new_names or not index.named
         self.folder_done = not self.new_folder
         self.promised_from = self.sizes[-1][1], self.end_offset
-
-    @property
-    def environment(self) -> Environment:
-        """The environment of the partition."""
-        return self._chain.env
-
-    @property
-    def folder(self) -> str:
-        """The path of the partition's folder."""
-        return self._chain.folder
 
     @property
     def has_names(self) -> bool:
@@ -199,7 +190,7 @@ class SyncTicket:
             SyncFailedError: the broker must stop.
             StorageError: a file can't be opened. Nothing is synced for certain.
         """
-        env = self._chain.env
+        env = self.chain.env
         if env.pool.sync_failure is not None:
             raise env.pool.sync_failure
         if self.allocated != NOTHING:
@@ -207,7 +198,7 @@ class SyncTicket:
         for segment, size in self.sizes:
             if size > segment.synced_size:
                 self._sync_data(segment)
-        folder = self._chain.folder
+        folder = self.chain.folder
         try:
             if self.aborted:
                 self._sync_aborted()
@@ -226,7 +217,7 @@ class SyncTicket:
                 env.fs.sync_dir(folder.rpartition("/")[0])
         except OSError as error:
             # The partition can be deleted meanwhile. Then it needs no sync.
-            if not (isinstance(error, FileNotFoundError) and self._chain.removed):
+            if not (isinstance(error, FileNotFoundError) and self.chain.removed):
                 raise env.pool.fail_sync(error, folder) from error
         self.done = True
 
@@ -254,7 +245,7 @@ class SyncTicket:
         Batches that could not go to the journal, because a file or its name had to be synced, go
         there afterwards if they are few: to restore them if the segment is damaged.
         """
-        partition = self._chain.tp.partition
+        partition = self.chain.tp.partition
         position, first_offset = self.promised_from
         segment, size = self.sizes[-1]
         length = size - position
@@ -285,22 +276,14 @@ class SyncTicket:
 
     def _allocate(self, segment: Segment) -> None:
         """Allocate blocks behind the active segment. The sync works without them too."""
-        try:
+        with unimportant():  # a file that can't be opened: its sync says so, unless it was removed
             segment.file.allocate(*self.allocated)
-        except SyncFailedError:
-            raise
-        except StorageError:
-            return  # the file can't be opened: the sync of it says so, unless it was removed
 
     def _release_allocated(self, segment: Segment) -> None:
         """Free the blocks behind a closed segment, also those that a process before allocated."""
-        self.environment.preallocation.forget(segment)
-        try:
+        self.chain.env.preallocation.forget(segment)
+        with unimportant():  # only space on the disk is lost, until the segment is deleted
             segment.file.truncate(segment.size)
-        except SyncFailedError:
-            raise
-        except StorageError:
-            return  # only space on the disk is lost, until the segment is deleted
 
     def _sync_aborted(self) -> None:
         indexes = {id(index) for index, _, _ in self.aborted}
@@ -311,7 +294,7 @@ class SyncTicket:
     def _sync_file(self, segment: Segment, suffix: str) -> None:
         """Sync a file of a segment. A removed segment needs no sync, but the folder does."""
         try:
-            self._chain.env.fs.sync_file(segment.path(suffix))
+            self.chain.env.fs.sync_file(segment.path(suffix))
         except FileNotFoundError:
             if not self._is_removed(segment):
                 raise
@@ -319,22 +302,19 @@ class SyncTicket:
     def _sync_snapshots(self) -> None:
         for segment, _ in self.sizes[1:]:
             try:  # the snapshot that was written when this segment was started
-                self._chain.env.fs.sync_file(segment.path(SNAPSHOT))
+                self.chain.env.fs.sync_file(segment.path(SNAPSHOT))
             except FileNotFoundError:
                 continue  # a newer snapshot has replaced it
 
     def _is_removed(self, segment: Segment) -> bool:
         """Return whether the partition or a segment was removed meanwhile."""
-        return self._chain.removed or all(each is not segment for each in self._chain.segments)
+        return self.chain.removed or all(each is not segment for each in self.chain.segments)
 
 
 def sync_name(env: Environment, segment: Segment) -> None:
     """Make the folder's entry for a segment durable; blocks."""
     if not segment.named:
-        try:
-            env.fs.sync_dir(segment.folder)
-        except OSError as error:
-            raise env.pool.fail_sync(error, segment.folder) from error
+        env.pool.sync_folder(segment.folder)
         segment.named = True
 
 
@@ -349,7 +329,7 @@ def run_tickets(tickets: Sequence[SyncTicket]) -> None:
     """
     new = [ticket for ticket in tickets if ticket.new_folder]
     if len(new) >= MANY_FOLDERS:
-        env, parent = new[0].environment, new[0].folder.rpartition("/")[0]
+        env, parent = new[0].chain.env, new[0].chain.folder.rpartition("/")[0]
         with env.pool.sync_errors(parent):
             all_synced = env.fs.sync_all(parent)
         for ticket in new:

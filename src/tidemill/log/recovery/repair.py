@@ -11,9 +11,7 @@ finds the damaged places. The caller holds the data folder's lock.
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 from contextlib import suppress
 from uuid import UUID, uuid4
 
@@ -31,7 +29,7 @@ from tidemill.log.disk.checkpoints import (
     encode_metadata,
 )
 from tidemill.log.disk.environment import Environment
-from tidemill.log.disk.files import FileSystem, storage_errors
+from tidemill.log.disk.files import FileSystem, storage_errors, write_fully
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.errors import JournalDamagedError, StorageError
@@ -245,9 +243,7 @@ class PartitionRepair:
                 for at in range(start, end, COPY_BYTES)
             )
             for data in itertools.chain(pieces, [tail] if tail else ()):
-                if new.pwrite((data,), written) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                written += len(data)
+                written += write_fully(new, (data,), written)
             new.datasync()
         finally:
             old.close()

@@ -76,7 +76,7 @@ def _finish_swaps(env: Environment, folder: str, names: dict[str, int]) -> list[
                         fs.remove(f"{folder}/{each}")
                 done.append(f"{name} dropped")
     if done:
-        _sync(env, folder)
+        env.pool.sync_folder(folder)
     return done
 
 
@@ -94,7 +94,7 @@ def _finish_swap(env: Environment, folder: str, base: int, names: dict[str, int]
         parsed = parse_file_name(name)
         if parsed is not None and parsed[1] in SEGMENT_SUFFIXES and base <= parsed[0] < end:
             env.fs.remove(f"{folder}/{name}")
-    _sync(env, folder)
+    env.pool.sync_folder(folder)
     env.fs.rename(path + SWAP, path)
 
 
@@ -114,8 +114,3 @@ def _end_offset(env: Environment, path: str, base: int, size: int) -> int:
             hint="The segments that it was made from may still be there, some as .replaced files.",
         )
     return scanner.next_offset
-
-
-def _sync(env: Environment, folder: str) -> None:
-    with env.pool.sync_errors(folder):
-        env.fs.sync_dir(folder)

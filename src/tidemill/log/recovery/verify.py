@@ -113,7 +113,8 @@ class SegmentVerifier:
         if scanner.damage is not None:
             self._refuse_damage(segment, scanner, following)
             self._cut_tail(segment, scanner)
-        segment.use_table(table)
+        segment.table = table
+        segment.max_timestamp = table.max_timestamp
         if segment.size > 0 and end > self.recovery_point:
             self._store_again(segment, scan_from)
         if following and end == following[0].base_offset:
