@@ -15,6 +15,7 @@ Knows files and entries; ``partition.producers`` decides which transactions are 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -157,15 +158,10 @@ class AbortedIndex:
         """
         data = self.entries(env, path)
         unpack = _ENTRY.unpack_from
-        low, high = 0, self.size // ENTRY_SIZE
-        while low < high:
-            middle = (low + high) >> 1
-            if unpack(data, middle * ENTRY_SIZE)[3] < first_offset:
-                low = middle + 1
-            else:
-                high = middle
+        places = range(0, self.size, ENTRY_SIZE)
+        start = bisect_left(places, first_offset, key=lambda at: unpack(data, at)[3])
         found = []
-        for position in range(low * ENTRY_SIZE, self.size, ENTRY_SIZE):
+        for position in places[start:]:
             entry = AbortedTransaction(*unpack(data, position)[1:])
             if entry.first_offset < end_offset:
                 found.append(entry)
