@@ -6,6 +6,7 @@ The naming rules are Apache Kafka's. Reads no files and knows no settings.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidemill.log.errors import InvalidTopicError
@@ -83,6 +84,11 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
     """Return offset and suffix of a file name, or None if it is not one of ``file_name``."""
     match = _FILE.fullmatch(name)
     return None if match is None else (int(match["offset"]), match["suffix"])
+
+
+def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
+    """Return the offsets of the files with a suffix, ascending."""
+    return sorted(each[0] for each in map(parse_file_name, names) if each and each[1] == suffix)
 
 
 def file_name(offset: int, suffix: str) -> str:

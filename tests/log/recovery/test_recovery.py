@@ -198,6 +198,19 @@ def test_a_snapshot_of_offsets_that_were_cut_is_dropped(world: World) -> None:
     assert write(world.log, [(b"k", b"v")], 0, producer=(1, 0, 0)) == 0
 
 
+def test_a_file_whose_name_only_ends_like_that_of_a_snapshot_is_left_alone(world: World) -> None:
+    """Its number would name a file that does not exist."""
+    stray = f"{world.log.chain.folder}/5.snapshot"
+    world.fs.write_bytes(stray, b"")
+    for sequence in range(2):
+        write(world.log, [(b"k", b"v")], 0, producer=(1, 0, sequence))
+        world.log.roll(0)
+    world.log.delete_records_before(2)
+    world.crash()
+    assert world.log.log_start_offset == 2
+    assert world.fs.exists(stray)
+
+
 # --- refused -------------------------------------------------------------------------------------
 
 

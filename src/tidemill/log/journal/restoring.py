@@ -17,7 +17,7 @@ from tidemill.log.errors import JournalRestoreError
 from tidemill.log.format.batch import HEADER_SIZE, check_batch, iter_headers, parse_header
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.reading import Proof
-from tidemill.log.names import CUT_SUFFIX, LOG, TopicPartition, file_name, parse_file_name
+from tidemill.log.names import CUT_SUFFIX, LOG, TopicPartition, file_name, offsets_of
 
 
 def restore(
@@ -70,7 +70,7 @@ def _wanted(
 
     Those of a segment are in the order of their positions.
     """
-    bases = _bases(names)
+    bases = offsets_of(names, LOG)
     last = max(bases, default=-1)
     by_segment: dict[int, list[Piece]] = {}
     for piece in proof.pieces:
@@ -80,11 +80,6 @@ def _wanted(
     for pieces in by_segment.values():
         pieces.sort(key=lambda piece: piece.position)
     return by_segment
-
-
-def _bases(names: Mapping[str, int]) -> list[int]:
-    """Return the base offsets of the segments, ascending."""
-    return sorted(each[0] for each in map(parse_file_name, names) if each and each[1] == LOG)
 
 
 def _compared(
@@ -97,7 +92,7 @@ def _compared(
     each of that segment is compared. And those that reach into the next segment, where the journal
     never ends a piece.
     """
-    bases = _bases(names)
+    bases = offsets_of(names, LOG)
     compared = {base: list(pieces) for base, pieces in wanted.items()}
     if not bases:
         return compared
@@ -141,7 +136,7 @@ def _superseded(
     damaged, and appends there: another valid batch with the same offset, or a new segment. Damage
     alone leaves neither.
     """
-    bases = _bases(names)
+    bases = offsets_of(names, LOG)
     differing: list[Piece] = []
     is_found = False
     for base, pieces in wanted.items():

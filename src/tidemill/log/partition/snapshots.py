@@ -15,7 +15,7 @@ from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format.batch import BatchHeader
 from tidemill.log.format.markers import decode_marker
-from tidemill.log.names import SNAPSHOT, file_name
+from tidemill.log.names import SNAPSHOT, file_name, offsets_of
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.producers import ProducerStates
 
@@ -23,12 +23,6 @@ from tidemill.log.partition.producers import ProducerStates
 def snapshot_path(folder: str, offset: int) -> str:
     """Return the path of the snapshot at ``offset``."""
     return f"{folder}/{file_name(offset, SNAPSHOT)}"
-
-
-def snapshot_offsets(names: dict[str, int]) -> list[int]:
-    """Return the offsets of the snapshots among a folder's files, ascending."""
-    stems = (name[: -len(SNAPSHOT)] for name in names if name.endswith(SNAPSHOT))
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def write_snapshot(chain: SegmentChain, states: ProducerStates) -> None:
@@ -62,7 +56,7 @@ def drop_old_snapshots(env: Environment, folder: str, keep_from: int) -> None:
     """
     fs = env.fs
     with storage_errors("removing old snapshots in", folder):
-        for offset in snapshot_offsets(fs.files(folder)):
+        for offset in offsets_of(fs.files(folder), SNAPSHOT):
             if offset < keep_from:
                 fs.remove(snapshot_path(folder, offset))
 
@@ -85,7 +79,7 @@ def sync_snapshots(env: Environment, folder: str) -> None:
     removed segments.
     """
     with env.pool.sync_errors(folder):
-        for offset in snapshot_offsets(env.fs.files(folder)):
+        for offset in offsets_of(env.fs.files(folder), SNAPSHOT):
             env.fs.sync_file(snapshot_path(folder, offset))
         env.fs.sync_dir(folder)
 

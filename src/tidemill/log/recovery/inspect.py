@@ -37,7 +37,7 @@ from tidemill.log.names import (
     TopicPartition,
     file_name,
     folder_name,
-    parse_file_name,
+    offsets_of,
     parse_folder_name,
 )
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
@@ -171,13 +171,12 @@ class Inspection:
             yield damage
             if not damage.is_repaired:
                 return  # the folder of another partition
-        files = [parsed for name in names if (parsed := parse_file_name(name)) is not None]
-        bases = sorted(offset for offset, suffix in files if suffix == LOG)
+        bases = offsets_of(names, LOG)
         if not bases:
             yield Damage(f"{folder} has no segments", OFFLINE_HINT, is_repaired=False)
             return
         try:
-            check_first_segment(folder, bases[0], files, stored)
+            check_first_segment(folder, bases[0], names, stored)
         except CorruptLogError as error:
             yield Damage(str(error), OFFLINE_HINT, is_repaired=False)
         proof = self._journal.proof(tp, topic_id_of(self._fs, folder))

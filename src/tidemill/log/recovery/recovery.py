@@ -37,13 +37,13 @@ from tidemill.log.names import (
     TXN_INDEX,
     TopicPartition,
     file_name,
-    parse_file_name,
+    offsets_of,
 )
 from tidemill.log.offset_checkpoints import OffsetCheckpoints
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.partition.partition import OpenedPartition
 from tidemill.log.partition.producers import ProducerStates
-from tidemill.log.partition.snapshots import snapshot_offsets, snapshot_path
+from tidemill.log.partition.snapshots import snapshot_path
 from tidemill.log.partition.sync import METADATA
 from tidemill.log.recovery.aborted import complete_indexes
 from tidemill.log.recovery.unfinished import finish_file_operations
@@ -104,21 +104,19 @@ def stored_log(
     return StoredLog(start, is_proven, is_sparse, checkpoints.aborted_of(tp))
 
 
-def check_first_segment(
-    folder: str, first: int, files: Iterable[tuple[int, str]], stored: StoredLog
-) -> None:
+def check_first_segment(folder: str, first: int, names: Iterable[str], stored: StoredLog) -> None:
     """Compare the first segment with the stored start of the log.
 
     Args:
-        files: offset and suffix of all files in the folder.
+        names: the files in the folder.
     """
     start = stored.start_offset
     if not stored.is_start_proven or first <= start:
         return
     # Retention and DeleteRecords rename the files of old segments. The new start is stored before
     # these files disappear.
-    removed = [offset for offset, suffix in files if suffix == LOG + DELETED]
-    if removed and min(removed) <= start and max(removed) < first:
+    removed = offsets_of(names, LOG + DELETED)
+    if removed and removed[0] <= start and removed[-1] < first:
         return
     raise CorruptLogError(
         f"{folder} has no segment with the offsets {start} to {first - 1}: the first segment "
@@ -252,17 +250,16 @@ class _Recovery:
     # --- finding files ---------------------------------------------------------------------------
 
     def _find_segments(self, names: dict[str, int]) -> None:
-        files = {name: parsed for name in names if (parsed := parse_file_name(name)) is not None}
-        bases = sorted(offset for offset, suffix in files.values() if suffix == LOG)
+        bases = offsets_of(names, LOG)
         known = set(bases)
         if not bases:
             raise MissingSegmentsError(self.folder, self.stored.start_offset, self.recovery_point)
-        check_first_segment(self.folder, bases[0], files.values(), self.stored)
+        check_first_segment(self.folder, bases[0], names, self.stored)
         removed = [f"{self.folder}/{name}" for name in names if name.endswith(DELETED)]
         self.env.schedule_deletion(removed, 0, self.tp, bases[0])
-        for name, (offset, suffix) in files.items():
-            if suffix in SEGMENT_SUFFIXES[1:] and offset not in known:
-                self.env.fs.remove(f"{self.folder}/{name}")
+        for suffix in SEGMENT_SUFFIXES[1:]:
+            for offset in set(offsets_of(names, suffix)) - known:
+                self.env.fs.remove(f"{self.folder}/{file_name(offset, suffix)}")
         # Finish deletions that a crash has interrupted: remove segments below the log's start.
         while len(bases) > 1 and bases[1] <= self.stored.start_offset:
             base = bases.pop(0)
@@ -293,7 +290,7 @@ class _Recovery:
     def _load_snapshot(self, names: dict[str, int]) -> None:
         # The snapshot at the first segment holds the producers of the deleted segments before it.
         newest = max(self.recovery_point, self.segments[0].base_offset)
-        for offset in reversed(snapshot_offsets(names)):
+        for offset in reversed(offsets_of(names, SNAPSHOT)):
             if offset > newest:
                 continue
             path = snapshot_path(self.folder, offset)
@@ -310,7 +307,7 @@ class _Recovery:
 
     def _drop_snapshots_above(self, names: dict[str, int], end: int) -> None:
         # Other batches will get these offsets.
-        above = [each for each in snapshot_offsets(names) if each > end]
+        above = [each for each in offsets_of(names, SNAPSHOT) if each > end]
         for offset in above:
             self.env.fs.remove(snapshot_path(self.folder, offset))
         if above:

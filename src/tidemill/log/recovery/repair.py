@@ -45,8 +45,9 @@ from tidemill.log.names import (
     TopicPartition,
     file_name,
     folder_name,
+    offsets_of,
 )
-from tidemill.log.partition.snapshots import snapshot_offsets, snapshot_path
+from tidemill.log.partition.snapshots import snapshot_path
 from tidemill.log.partition.sync import METADATA
 from tidemill.log.recovery.inspect import topic_id_of
 from tidemill.log.recovery.survey import Damage, Survey, survey
@@ -180,7 +181,7 @@ class PartitionRepair:
     def _set_back(self, aside: str, offset: int) -> None:
         """Take away what describes records behind the place: recovery builds it again."""
         fs = self._fs
-        for each in snapshot_offsets(fs.files(self._folder)):
+        for each in offsets_of(fs.files(self._folder), SNAPSHOT):
             if each > offset:
                 path = snapshot_path(self._folder, each)
                 fs.rename(path, f"{aside}/{file_name(each, SNAPSHOT)}")

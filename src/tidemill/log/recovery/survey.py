@@ -16,7 +16,7 @@ from tidemill.log.disk.files import FileSystem
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import MAX_BATCH, BatchScanner, find_batch
 from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, check_batch, peek
-from tidemill.log.names import LOG, file_name, parse_file_name
+from tidemill.log.names import LOG, file_name, offsets_of
 
 
 class Damage(NamedTuple):
@@ -86,8 +86,7 @@ def survey(
         dense: no batch was removed by compaction.
     """
     names = fs.files(folder) if fs.exists(folder) else {}
-    files = (parse_file_name(name) for name in names)
-    bases = sorted(each[0] for each in files if each is not None and each[1] == LOG)
+    bases = offsets_of(names, LOG)
     if log_start is None:
         log_start = bases[0] if bases else 0
     found = Survey(folder, bases, start=log_start)
