@@ -24,7 +24,7 @@ from tidemill.log.disk.checkpoints import (
 )
 from tidemill.log.disk.files import FileSystem, storage_error
 from tidemill.log.errors import StorageError
-from tidemill.log.format.batch import NO_TIMESTAMP, build_batch
+from tidemill.log.format.batch import empty_batch
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.log.journal.reading import disown
 from tidemill.log.names import (
@@ -206,15 +206,7 @@ def _log(todo: CatalogPlan, now_ms: int) -> bytes:
     offset = 0
     while offset < todo.end:
         count = min(todo.end - offset, LARGEST_FILLER)
-        data += build_batch(
-            base_offset=offset,
-            body=b"",
-            attributes=0,
-            last_offset_delta=count - 1,
-            base_timestamp=NO_TIMESTAMP,
-            max_timestamp=NO_TIMESTAMP,
-            record_count=0,
-        )
+        data += empty_batch(offset, count)
         offset += count
     records = todo.catalog.records()
     for start in range(0, len(records), RECORDS_PER_BATCH):

@@ -28,7 +28,7 @@ from tidemill.log.format.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
-    build_batch,
+    rebuild_batch,
 )
 from tidemill.log.format.compression import DEFAULT_LIMIT, Codec, compress
 from tidemill.log.format.records import (
@@ -326,18 +326,13 @@ def _rewritten(
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time and latest is not None:
         max_timestamp = _long(min(max_timestamp, latest))
-    return build_batch(
-        base_offset=header.base_offset,
-        body=(yield from _compressed(header.codec, out)),
+    return rebuild_batch(
+        header,
+        (yield from _compressed(header.codec, out)),
         attributes=header.attributes | (0 if new_horizon is None else DELETE_HORIZON_BIT),
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,
         record_count=kept.count(1),
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )
 
 
@@ -357,16 +352,10 @@ def _long(value: int) -> int:
 def _empty(batch: Buffer, header: BatchHeader) -> Buffer:
     if header.record_count == 0 and not header.attributes & (CODEC_MASK | DELETE_HORIZON_BIT):
         return batch
-    return build_batch(
-        base_offset=header.base_offset,
-        body=b"",
+    return rebuild_batch(
+        header,
+        b"",
         attributes=header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT),
-        last_offset_delta=header.last_offset_delta,
         base_timestamp=NO_TIMESTAMP,
-        max_timestamp=header.max_timestamp,
         record_count=0,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidemill.log.errors import (
     CorruptBatchError,
@@ -238,3 +238,29 @@ def build_batch(
     batch += body
     _CRC.pack_into(batch, 17, crc_of(batch, 0, len(batch)))
     return batch
+
+
+def rebuild_batch(header: BatchHeader, body: Buffer, **changes: int) -> bytearray:
+    """Return the batch of a header with other records.
+
+    Args:
+        body: the records, encoded and compressed with the codec of the attributes.
+        changes: fields of the header that are different.
+    """
+    fields: dict[str, Any] = header._asdict() | changes
+    for computed in ("batch_length", "magic", "crc"):
+        del fields[computed]
+    return build_batch(body=body, **fields)
+
+
+def empty_batch(base_offset: int, count: int, timestamp: int = NO_TIMESTAMP) -> bytearray:
+    """Return a batch without records that takes ``count`` offsets, as compaction leaves it."""
+    return build_batch(
+        base_offset=base_offset,
+        body=b"",
+        attributes=0,
+        last_offset_delta=count - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        record_count=0,
+    )

@@ -31,10 +31,10 @@ from tidemill.log.format.batch import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
-    build_batch,
     check_batch,
     parse_header,
     peek,
+    rebuild_batch,
     stamp_append_time,
     stamp_max_timestamp,
 )
@@ -319,19 +319,7 @@ def _recompress(
         return compress(codec, body, level)
 
     stored = run() if len(body) <= QUICK_OUTPUT else (yield from elsewhere(run))
-    return build_batch(
-        base_offset=header.base_offset,
-        body=stored,
-        attributes=(header.attributes & ~CODEC_MASK) | codec,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp=header.base_timestamp,
-        max_timestamp=header.max_timestamp,
-        record_count=header.record_count,
-        leader_epoch=header.leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-    )
+    return rebuild_batch(header, stored, attributes=(header.attributes & ~CODEC_MASK) | codec)
 
 
 # --- the records that break a rule ---------------------------------------------------------------

@@ -33,7 +33,7 @@ from tidemill.log.disk.files import FileSystem, storage_errors, write_fully
 from tidemill.log.disk.index import MapCache
 from tidemill.log.disk.log_file import HandlePool
 from tidemill.log.errors import JournalDamagedError, StorageError
-from tidemill.log.format.batch import build_batch
+from tidemill.log.format.batch import Buffer, empty_batch
 from tidemill.log.journal.reading import disown, read_journal
 from tidemill.log.journal.restoring import lacking
 from tidemill.log.names import (
@@ -226,11 +226,12 @@ class PartitionRepair:
             self._copy(path, f"{rest}.tmp", [(damage.end, size)])
             fs.rename(f"{rest}.tmp", rest)
             fs.sync_dir(self._folder)
-        self._copy(path, f"{path}.tmp", [(0, damage.position)], _filler(damage))
+        lost = empty_batch(damage.offset, damage.resume - damage.offset, damage.before_ms)
+        self._copy(path, f"{path}.tmp", [(0, damage.position)], lost)
         fs.rename(f"{path}.tmp", path)
 
     def _copy(
-        self, source: str, target: str, ranges: list[tuple[int, int]], tail: bytes = b""
+        self, source: str, target: str, ranges: list[tuple[int, int]], tail: Buffer = b""
     ) -> None:
         """Copy ranges of bytes into a new file, and more bytes behind them, durably."""
         fs = self._fs
@@ -249,17 +250,3 @@ class PartitionRepair:
         finally:
             old.close()
             new.close()
-
-
-def _filler(damage: Damage) -> bytes:
-    """Return an empty batch with the lost offsets."""
-    made = build_batch(
-        base_offset=damage.offset,
-        body=b"",
-        attributes=0,
-        last_offset_delta=damage.resume - damage.offset - 1,
-        base_timestamp=damage.before_ms,
-        max_timestamp=damage.before_ms,
-        record_count=0,
-    )
-    return bytes(made)
