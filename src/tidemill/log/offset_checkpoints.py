@@ -117,7 +117,7 @@ class OffsetCheckpoints:
         return content
 
     def _report(self, name: str, what: str) -> None:
-        self._env.report_file(f"{self._data_dir}/{name}", f"{what}: {_LOST[name]}")
+        self._env.report(None, f"{self._data_dir}/{name}", f"{what}: {_LOST[name]}")
 
     def proven_start(self, tp: TopicPartition) -> int:
         """Return the offset at which the log begins, or -1 if that is not known.

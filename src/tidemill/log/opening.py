@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.checkpoints import ManifestEntry, decode_metadata, decode_partition
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, storage_error
 from tidemill.log.errors import CorruptLogError, JournalRestoreError, StorageError, SyncFailedError
 from tidemill.log.journal.reading import JournalContent
@@ -147,11 +147,11 @@ def check_partition(fs: FileSystem, tp: TopicPartition, folder: str) -> None:
 def _read_topic_id(env: Environment, tp: TopicPartition, folder: str) -> UUID | None:
     path = f"{folder}/{METADATA}"
     if not env.fs.exists(path):
-        env.reports.append(Report(tp, path, "the file with the topic id is missing"))
+        env.report(tp, path, "the file with the topic id is missing")
         return None
     try:
         return decode_metadata(env.fs.read_bytes(path))
     except ValueError as error:
         # The file is synced with the first write, so no write was acknowledged.
-        env.reports.append(Report(tp, path, f"damaged topic id ignored: {error}"))
+        env.report(tp, path, f"damaged topic id ignored: {error}")
         return None

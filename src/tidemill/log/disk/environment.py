@@ -111,6 +111,15 @@ class Environment:
         due = self.clock.monotonic_ms() + delay_ms
         self.deletions.extend(Deletion(due, path, tp, start_offset) for path in paths)
 
-    def report_file(self, path: str, what: str) -> None:
-        """Report the repair of a file that belongs to no partition."""
-        self.reports.append(Report(None, path, what))
+    def report(
+        self,
+        tp: TopicPartition | None,
+        path: str,
+        what: str,
+        *,
+        position: int = -1,
+        removed_bytes: int = 0,
+        offset: int = -1,
+    ) -> None:
+        """Report a repair; see ``Report``."""
+        self.reports.append(Report(tp, path, what, position, removed_bytes, offset))

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedIndex
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import storage_error, storage_errors
 from tidemill.log.disk.index import (
     MAX_RELATIVE_OFFSET,
@@ -258,9 +258,7 @@ class Segment(extension.SegmentFields):
         self.close_index()
         self._env.maps.drop(self.path(INDEX))
         self._env.maps.drop(self.path(TIME_INDEX))
-        self._env.reports.append(
-            Report(self.partition(), self.path(INDEX), "lost or damaged index rebuilt")
-        )
+        self._env.report(self.partition(), self.path(INDEX), "lost or damaged index rebuilt")
 
     def partition(self) -> TopicPartition:
         """Return the partition, which the folder is named after."""

@@ -115,7 +115,7 @@ def read_journal(env: Environment, data_dir: str, *, is_clean: bool = False) -> 
     elif extent is not None and extent.epoch > epoch:
         is_named = False
         state = damage or "is older than the journal"
-        env.report_file(path, f"the file {state}: the journal is known from {EXTENT}")
+        env.report(None, path, f"the file {state}: the journal is known from {EXTENT}")
         without = frozenset() if checkpoint is None else checkpoint.without
         checkpoint = JournalCheckpoint(extent.journal, 0, without, extent.epoch)
     elif checkpoint is None:
@@ -127,15 +127,14 @@ def read_journal(env: Environment, data_dir: str, *, is_clean: bool = False) -> 
         extent = None
     if not checkpoint.journal:
         if checkpoint.is_accepted:
-            env.report_file(
-                path, "the file was lost, and no entry is used; a repair has accepted that"
-            )
+            what = "the file was lost, and no entry is used; a repair has accepted that"
+            env.report(None, path, what)
         return JournalContent(without=checkpoint.without)
     found = _read_files(env, f"{data_dir}/{FOLDER}", checkpoint)
     is_whole = _check(env, f"{data_dir}/{FOLDER}", checkpoint, extent, found) and is_named
     if checkpoint.is_accepted:
         for what in found.unproven:
-            env.report_file(f"{data_dir}/{FOLDER}", f"{what}; a repair has accepted that")
+            env.report(None, f"{data_dir}/{FOLDER}", f"{what}; a repair has accepted that")
         found.unproven.clear()
     proofs = _proofs(found, extent, is_whole=is_whole)
     return JournalContent(is_whole, proofs, checkpoint.without, found.unproven)
@@ -195,7 +194,7 @@ def _report_extent(
     if checkpoint.journal and checkpoint.epoch:
         state = "damaged or missing" if extent is None else "older than the journal"
         what = f"the file is {state}: this start can't notice that the journal has lost its end"
-        env.report_file(path, what)
+        env.report(None, path, what)
 
 
 def _read_files(env: Environment, folder: str, checkpoint: JournalCheckpoint) -> _Found:
@@ -222,7 +221,7 @@ def _read_file(env: Environment, path: str, journal: bytes, found: _Found) -> No
         entry = None if place is None else decode_entry(data, position, place)
         if entry is None and (entry := corrected_entry(data, position, journal)) is not None:
             what = f"a changed bit in entry {entry.sequence} of the journal was corrected"
-            env.report_file(f"{path}, byte {position}", what)
+            env.report(None, f"{path}, byte {position}", what)
         if entry is not None:
             found.entries[entry.sequence] = entry
             position += entry.size
@@ -248,13 +247,13 @@ def _check(
     is_whole = not found.unproven
     if last < known:
         what = f"the journal ends with entry {last}, but entry {known} was written"
-        env.report_file(folder, what)
+        env.report(None, folder, what)
     end = max(last, known)
     first = list(islice((each for each in range(head, end + 1) if each not in entries), _REPORTED))
     for sequence in first:
         place = found.damaged.get(sequence, folder)
         what = f"entry {sequence} of the journal is damaged or missing; the others are used"
-        env.report_file(place, what)
+        env.report(None, place, what)
     covered = extent.sequence if extent is not None and extent.is_complete else 0
     start = max(head, covered + 1)
     count = end + 1 - start - sum(start <= each <= end for each in entries)
@@ -263,7 +262,8 @@ def _check(
         place = found.damaged.get(lost, folder)
         found.unproven.append(f"{place}: entry {lost} is damaged or missing, {count} in all")
     if end + 1 in found.damaged and is_whole and not first:
-        env.report_file(
+        env.report(
+            None,
             found.damaged[end + 1],
             f"entry {end + 1} of the journal, the last one, is incomplete: an unfinished write",
         )

@@ -11,7 +11,7 @@ from itertools import pairwise
 from uuid import uuid4
 
 from tidemill.errors import TidemillError
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, RawFile, write_fully
 from tidemill.log.errors import JournalRestoreError
 from tidemill.log.format.batch import HEADER_SIZE, check_batch, iter_headers, parse_header
@@ -202,7 +202,7 @@ def _set_aside(env: Environment, tp: TopicPartition, folder: str, pieces: list[P
         "version of tidemill without the journal has appended other records there; those of the "
         "journal are kept in this file"
     )
-    env.reports.append(Report(tp, path, what, offset=first.first_offset))
+    env.report(tp, path, what, offset=first.first_offset)
 
 
 def lacking(
@@ -277,7 +277,7 @@ def _restore_segment(
             f"offsets {first.first_offset} to {last.end_offset - 1} restored from the journal, "
             f"{sum(each.size for each in restored)} bytes from byte {first.position} on"
         )
-        env.reports.append(Report(tp, path, what, first.position, 0, first.first_offset))
+        env.report(tp, path, what, position=first.position, offset=first.first_offset)
     return size
 
 

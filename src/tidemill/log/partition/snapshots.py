@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedTransaction
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, storage_error, storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import InvalidRecordError
@@ -105,9 +105,7 @@ def load_producers(chain: SegmentChain, snapshot_offset: int) -> ProducerStates:
         for segment in chain.segments:
             replay_segment(states, segment, env.clock.now_ms())
         states.unstable.settle(chain.head.end_offset)
-        env.reports.append(
-            Report(chain.tp, path, f"producers read from the log, snapshot unusable: {error}")
-        )
+        env.report(chain.tp, path, f"producers read from the log, snapshot unusable: {error}")
     states.expire(env.clock.now_ms(), env.producer_expiry_ms)
     return states
 

@@ -19,7 +19,7 @@ from tidemill.log.disk.aborted_index import (
     encode_aborted,
 )
 from tidemill.log.disk.checkpoints import StoredIndex
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.segment import Segment
 from tidemill.log.format.crc import crc32c
 from tidemill.log.names import TXN_INDEX
@@ -108,13 +108,8 @@ def rebuild_indexes(
         entries = replay_segment(states, segment, env.clock.now_ms())
         if id(segment) in wanted:
             _store(env, segment, None, entries)
-            env.reports.append(
-                Report(
-                    segment.partition(),
-                    segment.path(TXN_INDEX),
-                    "lost or damaged index of aborted transactions rebuilt",
-                )
-            )
+            what = "lost or damaged index of aborted transactions rebuilt"
+            env.report(segment.partition(), segment.path(TXN_INDEX), what)
         segment.file.close()
 
 

@@ -20,7 +20,7 @@ from tidemill.log.disk.checkpoints import (
     decode_manifest,
     encode_manifest,
 )
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import StorageError, SyncFailedError
@@ -58,7 +58,7 @@ def take_manifest(env: Environment, data_dir: str) -> dict[TopicPartition, Manif
         manifest = decode_manifest(fs.read_bytes(path))
     except (ValueError, KeyError, TypeError) as error:
         manifest = None
-        env.report_file(path, f"damaged manifest dropped, all partitions are recovered: {error}")
+        env.report(None, path, f"damaged manifest dropped, all partitions are recovered: {error}")
     fs.remove(path)
     fs.sync_dir(data_dir)
     return manifest
@@ -208,10 +208,7 @@ def _is_unchanged(
         elif name.endswith((CLEANED, SWAP, TEMPORARY)):
             unfinished = True
     if logs != {file_name(base, LOG): size for base, size, *_ in entry.segments}:
-        env.reports.append(
-            Report(
-                entry.tp, folder, "partition recovered: its files have changed since the clean stop"
-            )
-        )
+        what = "partition recovered: its files have changed since the clean stop"
+        env.report(entry.tp, folder, what)
         return False
     return not unfinished

@@ -23,7 +23,7 @@ from uuid import UUID
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.disk.aborted_index import AbortedIndex
 from tidemill.log.disk.checkpoints import ManifestEntry, StoredIndex
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.segment import Segment
 from tidemill.log.errors import CorruptLogError
@@ -242,11 +242,6 @@ class _Recovery:
                 self.env.fs.sync_file(f"{self.folder}/{METADATA}")
             self.env.fs.sync_dir(self.folder)
 
-    def report(
-        self, what: str, path: str, *, position: int = -1, removed: int = 0, offset: int = -1
-    ) -> None:
-        self.env.reports.append(Report(self.tp, path, what, position, removed, offset))
-
     # --- finding files ---------------------------------------------------------------------------
 
     def _find_segments(self, names: dict[str, int]) -> None:
@@ -297,7 +292,7 @@ class _Recovery:
             try:
                 self.producers = ProducerStates.decode(self.env.fs.read_bytes(path))
             except ValueError as error:
-                self.report(f"damaged producer snapshot dropped: {error}", path)
+                self.env.report(self.tp, path, f"damaged producer snapshot dropped: {error}")
                 self.env.fs.remove(path)
                 del names[file_name(offset, SNAPSHOT)]
                 continue
@@ -365,7 +360,7 @@ class _Recovery:
             refuse_if_valid_follows(segment, segment.size, end, why, following)
             what = "segment without a valid batch removed"
         for later in following:
-            self.report(what, later.path(), removed=later.size)
+            self.env.report(self.tp, later.path(), what, removed_bytes=later.size)
             self._remove(later)
             self.segments.remove(later)
         self.env.fs.sync_dir(self.folder)

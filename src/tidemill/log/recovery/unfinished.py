@@ -8,7 +8,7 @@ A compaction's swap is finished if its ``.log.swap`` file is there, and dropped 
 
 from __future__ import annotations
 
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import storage_errors
 from tidemill.log.disk.log_file import LogFile
 from tidemill.log.disk.scan import BatchScanner
@@ -38,7 +38,7 @@ def finish_file_operations(env: Environment, tp: TopicPartition, folder: str) ->
     if all(name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT, METADATA, DELETED)) for name in names):
         return names
     if any(name.endswith((CLEANED, SWAP)) for name in names):
-        env.reports.extend(Report(tp, folder, done) for done in _finish_swaps(env, folder, names))
+        _finish_swaps(env, tp, folder, names)
     for name in names:
         if name.endswith((REPLACED, TEMPORARY)):
             env.fs.remove(f"{folder}/{name}")
@@ -46,25 +46,24 @@ def finish_file_operations(env: Environment, tp: TopicPartition, folder: str) ->
     return env.fs.files(folder)
 
 
-def _finish_swaps(env: Environment, folder: str, names: dict[str, int]) -> list[str]:
-    """Drop swaps that were not committed, and finish the others; return what was done.
+def _finish_swaps(env: Environment, tp: TopicPartition, folder: str, names: dict[str, int]) -> None:
+    """Drop swaps that were not committed, and finish the others. What was done is reported.
 
     Raises:
         CorruptLogError: a ``.swap`` file is damaged. No file was removed for it.
         SyncFailedError, StorageError: a file operation failed.
     """
     fs = env.fs
-    done: list[str] = []
     with storage_errors("finishing a compaction in", folder):
         for name in names:
             if name.endswith(CLEANED):
                 fs.remove(f"{folder}/{name}")
-                done.append(f"unfinished {name} dropped")
+                env.report(tp, folder, f"unfinished {name} dropped")
         for name in sorted(names):
             parsed = parse_file_name(name)
             if parsed is not None and parsed[1] == LOG + SWAP:
                 _finish_swap(env, folder, parsed[0], names)
-                done.append(f"swap of {name[: -len(SWAP)]} finished")
+                env.report(tp, folder, f"swap of {name[: -len(SWAP)]} finished")
         for name in names:
             # A crash in step 4, or in step 2 if there is no .log.swap, leaves such a file. It is
             # uncertain which of the two indexes belongs to the log, so both are removed and built
@@ -74,10 +73,8 @@ def _finish_swaps(env: Environment, folder: str, names: dict[str, int]) -> list[
                 for each in (stem + INDEX, stem + TIME_INDEX, name):
                     if fs.exists(f"{folder}/{each}"):
                         fs.remove(f"{folder}/{each}")
-                done.append(f"{name} dropped")
-    if done:
-        env.pool.sync_folder(folder)
-    return done
+                env.report(tp, folder, f"{name} dropped")
+    env.pool.sync_folder(folder)
 
 
 def _finish_swap(env: Environment, folder: str, base: int, names: dict[str, int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidemill.log.disk.aborted_index import AbortedTransaction
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.index import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
@@ -138,7 +138,7 @@ class SegmentVerifier:
             segment.file.write_again(position)
         except DiskFullError as error:  # of a file system that never overwrites
             what = f"what is kept could not be written again, and is only synced: {error}"
-            self.env.reports.append(Report(segment.partition(), segment.path(), what, position))
+            self.env.report(segment.partition(), segment.path(), what, position=position)
         segment.file.datasync()
 
     def _read_batches(self, segment: Segment, table: IndexTable, scanner: BatchScanner) -> None:
@@ -237,15 +237,13 @@ class SegmentVerifier:
             f"torn tail of {removed} bytes cut off at byte {scanner.position}, "
             f"offset {scanner.next_offset}: {scanner.damage}"
         )
-        self.env.reports.append(
-            Report(
-                segment.partition(),
-                segment.path(),
-                what,
-                scanner.position,
-                removed,
-                scanner.next_offset,
-            )
+        self.env.report(
+            segment.partition(),
+            segment.path(),
+            what,
+            position=scanner.position,
+            removed_bytes=removed,
+            offset=scanner.next_offset,
         )
         segment.file.truncate(scanner.position)
         segment.file.datasync()
