@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemill.errors import TidemillError
 from tidemill.log.compaction.cleaning import (
@@ -64,17 +64,20 @@ class Cleanable:
     Attributes:
         first_dirty_offset: below it there is one record per key already.
         segments: the closed segments that can be rewritten, including clean ones.
-        end_offset: the end offset of these segments.
         clean_bytes, dirty_bytes: the sizes of the clean and of the dirty segments.
         is_due: whether the topic's configs require a compaction now.
     """
 
     first_dirty_offset: int
     segments: tuple[Segment, ...] = ()
-    end_offset: int = -1
     clean_bytes: int = 0
     dirty_bytes: int = 0
     is_due: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        """The end offset of the segments; -1 if there are none."""
+        return self.segments[-1].end_offset if self.segments else -1
 
     @property
     def dirty_ratio(self) -> float:
@@ -101,27 +104,25 @@ def cleanable(log: PartitionLog, now_ms: int) -> Cleanable:
     if not config.compact or not log.chain.sparse:  # its config could not be applied completely
         return Cleanable(first_dirty)
     segments: list[Segment] = []
-    end_offset = clean = dirty = 0
+    clean = dirty = 0
     must = False
-    for segment, end in log.chain.closed():
-        is_dirty = end > first_dirty
-        if end > log.last_stable_offset or (
+    for segment in log.chain.segments[:-1]:
+        is_dirty = segment.end_offset > first_dirty
+        if segment.end_offset > log.last_stable_offset or (
             is_dirty
             and config.min_compaction_lag_ms > 0
             and segment.max_timestamp > now_ms - config.min_compaction_lag_ms
         ):
             break
         segments.append(segment)
-        end_offset = end
         if is_dirty:
             dirty += segment.size
             must = must or _is_overdue(segment, config.max_compaction_lag_ms, now_ms)
         else:
             clean += segment.size
-    found = Cleanable(first_dirty, tuple(segments), end_offset, clean, dirty)
-    if not dirty or not (must or found.dirty_ratio > config.min_cleanable_dirty_ratio):
-        return found
-    return Cleanable(first_dirty, found.segments, end_offset, clean, dirty, is_due=True)
+    found = Cleanable(first_dirty, tuple(segments), clean, dirty)
+    is_due = dirty > 0 and (must or found.dirty_ratio > config.min_cleanable_dirty_ratio)
+    return replace(found, is_due=is_due)
 
 
 def _is_overdue(segment: Segment, max_lag_ms: int, now_ms: int) -> bool:
@@ -207,9 +208,8 @@ def compact(
 
 def _read_keys(todo: Cleanable, offsets: OffsetMap, transactions: CleanedTransactions) -> Steps:
     start = todo.first_dirty_offset
-    ends = [segment.base_offset for segment in todo.segments[1:]] + [todo.end_offset]
-    for segment, end in zip(todo.segments, ends, strict=True):
-        if end <= start:
+    for segment in todo.segments:
+        if segment.end_offset <= start:
             continue
         position = position_before(segment, start) if segment.base_offset < start else 0
         for read in _batches(segment, position):
@@ -223,7 +223,7 @@ def _read_keys(todo: Cleanable, offsets: OffsetMap, transactions: CleanedTransac
                 covered = yield from offsets.add_batch(batch, header, start)
                 if not covered:
                     return
-        offsets.latest_offset = max(offsets.latest_offset, end - 1)
+        offsets.latest_offset = max(offsets.latest_offset, segment.end_offset - 1)
 
 
 def _batch_to_keep(entry: ProducerEntry, stored_offset: int) -> LastOfProducer:
@@ -239,8 +239,7 @@ def _groups(config: LogConfig, todo: Cleanable, end: int) -> list[list[Segment]]
     """Return groups of neighbours that fit into one segment, so that small segments are merged."""
     groups: list[list[Segment]] = []
     size = offset_bytes = time_bytes = 0
-    limits = [segment.base_offset for segment in todo.segments[1:]] + [todo.end_offset]
-    for segment, limit in zip(todo.segments, limits, strict=True):
+    for segment in todo.segments:
         if segment.base_offset >= end:
             break
         index, times = segment.index_sizes()
@@ -251,7 +250,7 @@ def _groups(config: LogConfig, todo: Cleanable, end: int) -> list[list[Segment]]
             not groups
             or size > config.segment_bytes
             or max(offset_bytes, time_bytes) > config.segment_index_bytes
-            or limit - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
+            or segment.end_offset - 1 - groups[-1][0].base_offset > MAX_RELATIVE_OFFSET
         ):
             groups.append([])
             size, offset_bytes, time_bytes = segment.size, index, times

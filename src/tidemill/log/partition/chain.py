@@ -7,8 +7,7 @@ middle. Only one thread changes it. Knows no producers, no syncs, and not when s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from operator import attrgetter
 
 from tidemill.log.disk.environment import Environment
@@ -102,11 +101,6 @@ class SegmentChain:
         """Return whether the segment is still in the chain: not deleted and not compacted away."""
         index = self.index_of(segment.base_offset)
         return index >= 0 and self.segments[index] is segment
-
-    def closed(self) -> Iterator[tuple[Segment, int]]:
-        """Yield each closed segment with its end offset."""
-        for segment, following in pairwise(self.segments):
-            yield segment, following.base_offset
 
     def with_aborted(self) -> list[Segment]:
         """Return the segments that hold markers of aborted transactions."""

@@ -96,7 +96,7 @@ def removable_segments(
             _too_old(chain.segments, config.retention_ms, now_ms),
             _above_size(chain, config.retention_bytes),
         )
-    return min(count, _stable(chain, stable_offset))
+    return min(count, sum(each.end_offset <= stable_offset for each in chain.segments))
 
 
 def _too_old(segments: list[Segment], retention_ms: int, now_ms: int) -> int:
@@ -123,8 +123,3 @@ def _above_size(chain: SegmentChain, retention_bytes: int) -> int:
         excess -= segment.size
         count += 1
     return count
-
-
-def _stable(chain: SegmentChain, stable_offset: int) -> int:
-    ends = [end for _, end in chain.closed()] + [chain.head.end_offset]
-    return sum(1 for end in ends if end <= stable_offset)
