@@ -15,13 +15,13 @@ from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
 from tidemill.log.format.batch import check_batch, parse_header
 from tidemill.log.format.records import (
+    VARLONG,
     NewRecord,
     Record,
     decode_records,
     encode_batch,
     encode_record,
     read_varint,
-    read_varlong,
     scan_records,
     write_varint,
 )
@@ -199,7 +199,7 @@ def test_varlongs_are_decoded(value: int) -> None:
     out = bytearray()
     write_varint(out, value)
     assert len(out) <= 10
-    assert read_varlong(out, 0) == (value, len(out))
+    assert read_varint(out, 0, VARLONG) == (value, len(out))
 
 
 @pytest.mark.parametrize("data", ["ffffffff1f", "8080808080", "808080808000"])
@@ -210,7 +210,7 @@ def test_varints_beyond_32_bits_are_refused(data: str) -> None:
 
 def test_varlongs_beyond_64_bits_are_refused() -> None:
     with pytest.raises(InvalidRecordError):
-        read_varlong(b"\xff" * 9 + b"\x7f", 0)
+        read_varint(b"\xff" * 9 + b"\x7f", 0, VARLONG)
 
 
 # --- malformed records ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ tombstones, or a transaction marker, can be removed).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -35,6 +35,7 @@ from tidemill.log.format.records import (
     QUICK_INPUT,
     RawRecord,
     encode_with_rest,
+    in_steps,
     load_records,
     scan_records,
 )
@@ -93,7 +94,7 @@ class OffsetMap:
             offsets = self._offsets
             # A pass begins at an index entry, so batches below the start are not progress.
             may_refuse = self.latest_offset >= start_offset
-            for raw in _in_steps(scan_records(body, header.record_count)):
+            for raw in in_steps(scan_records(body, header.record_count), _RECORDS_PER_STEP):
                 if raw is None:
                     yield None
                     continue
@@ -110,13 +111,6 @@ class OffsetMap:
     def is_latest(self, body: Buffer, raw: RawRecord, offset: int) -> bool:
         """Return whether the map has no later record with this key."""
         return offset >= self._offsets.get(_digest(body, raw), -1)
-
-
-def _in_steps(records: Iterator[RawRecord]) -> Iterator[RawRecord | None]:
-    for count, raw in enumerate(records, 1):
-        yield raw
-        if not count % _RECORDS_PER_STEP:
-            yield None
 
 
 def _digest(body: Buffer, raw: RawRecord) -> bytes:
@@ -271,7 +265,7 @@ def _filter(
     kept = bytearray(header.record_count)
     index = -1
     has_tombstone = False
-    for raw in _in_steps(scan_records(body, header.record_count)):
+    for raw in in_steps(scan_records(body, header.record_count), _RECORDS_PER_STEP):
         if raw is None:
             yield None
             continue
@@ -308,7 +302,7 @@ def _rewritten(
     out = bytearray()
     index = -1
     latest: int | None = None
-    for raw in _in_steps(scan_records(body, header.record_count)):
+    for raw in in_steps(scan_records(body, header.record_count), _RECORDS_PER_STEP):
         if raw is None:
             yield None
             continue

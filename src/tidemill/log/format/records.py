@@ -179,7 +179,7 @@ def scan_records(body: Buffer, count: int) -> Iterator[RawRecord]:
                 raise InvalidRecordError(
                     f"record {index} of {count}: length {length} exceeds the batch"
                 )
-            timestamp_delta, rest = read_varlong(body, position + 1)
+            timestamp_delta, rest = read_varint(body, position + 1, VARLONG)
             offset_delta, position = read_varint(body, rest)
             key_length, key_start = read_varint(body, position)
             position = key_start + key_length if key_length > 0 else key_start
@@ -204,6 +204,14 @@ def scan_records(body: Buffer, count: int) -> Iterator[RawRecord]:
         position = end
     if position != len(body):
         raise InvalidRecordError(f"{len(body) - position} bytes follow the last of {count} records")
+
+
+def in_steps(records: Iterator[RawRecord], every: int) -> Iterator[RawRecord | None]:
+    """Yield records, and None behind each ``every`` of them, where the caller can pause."""
+    for number, raw in enumerate(records, 1):
+        yield raw
+        if not number % every:
+            yield None
 
 
 def _decode_headers(body: Buffer, position: int, end: int) -> Headers:
@@ -348,6 +356,10 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
 # --- zigzag varints (Protocol Buffers' sint32 and sint64) ----------------------------------------
 
 
+VARLONG = 10
+"""Most bytes of a number of 64 bits."""
+
+
 def write_varint(out: bytearray, value: int) -> None:
     """Append a signed number. A varlong has the same encoding, with a larger range."""
     zigzag = (value << 1) if value >= 0 else ((-value << 1) - 1)
@@ -357,8 +369,11 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(zigzag)
 
 
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return a signed 32-bit number and the position after it.
+def read_varint(buffer: Buffer, position: int, most: int = 5) -> tuple[int, int]:
+    """Return a signed number and the position after it.
+
+    Args:
+        most: its most bytes: 5 for 32 bits, ``VARLONG`` for 64.
 
     Raises:
         InvalidRecordError: the number is out of range.
@@ -367,23 +382,6 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     byte = buffer[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1
-    return _read_long(buffer, position, 5)
-
-
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return a signed 64-bit number and the position after it.
-
-    Raises:
-        InvalidRecordError: the number is out of range.
-        IndexError: the buffer ends inside the number.
-    """
-    byte = buffer[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    return _read_long(buffer, position, 10)
-
-
-def _read_long(buffer: Buffer, position: int, most: int) -> tuple[int, int]:
     zigzag = 0
     for index in range(most):
         byte = buffer[position + index]

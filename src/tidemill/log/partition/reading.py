@@ -6,16 +6,16 @@ decodes a batch only to find a timestamp.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidemill.log.disk.segment import Segment
 from tidemill.log.disk.slice import Slice
 from tidemill.log.disk.walk import find_record, locate, position_before, position_for_time
 from tidemill.log.errors import StorageError
-from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, Buffer, parse_header
+from tidemill.log.format.batch import HEADER_SIZE, BatchHeader, parse_header
 from tidemill.log.format.compression import DEFAULT_LIMIT
-from tidemill.log.format.records import RawRecord, load_records, scan_records
+from tidemill.log.format.records import RawRecord, in_steps, load_records, scan_records
 from tidemill.log.partition.chain import SegmentChain
 from tidemill.log.steps import Steps
 
@@ -156,7 +156,8 @@ def _find_in(
             continue
         first, last = start_offset - header.base_offset, end_offset - header.base_offset
         batch = segment.file.pread(header.size, position)
-        for raw in _paused((yield from load_records(batch, header, DEFAULT_LIMIT)), header):
+        body = yield from load_records(batch, header, DEFAULT_LIMIT)
+        for raw in in_steps(scan_records(body, header.record_count), _PAUSE_AFTER):
             if raw is None:
                 yield None
                 continue
@@ -184,7 +185,8 @@ def _max_in(segment: Segment, start_offset: int, end_offset: int) -> Steps[Found
             continue
         first, last = start_offset - header.base_offset, end_offset - header.base_offset
         batch = segment.file.pread(header.size, position)
-        for raw in _paused((yield from load_records(batch, header, DEFAULT_LIMIT)), header):
+        body = yield from load_records(batch, header, DEFAULT_LIMIT)
+        for raw in in_steps(scan_records(body, header.record_count), _PAUSE_AFTER):
             if raw is None:
                 yield None
                 continue
@@ -192,14 +194,6 @@ def _max_in(segment: Segment, start_offset: int, end_offset: int) -> Steps[Found
             if first <= raw.offset_delta < last and (best is None or timestamp > best[1]):
                 best = header.base_offset + raw.offset_delta, timestamp
     return best
-
-
-def _paused(body: Buffer, header: BatchHeader) -> Iterator[RawRecord | None]:
-    """Yield the records of a batch, and None where the search can pause."""
-    for number, raw in enumerate(scan_records(body, header.record_count), 1):
-        yield raw
-        if not number % _PAUSE_AFTER:
-            yield None
 
 
 def _time_of(raw: RawRecord, header: BatchHeader) -> int:
