@@ -9,6 +9,7 @@ and no offsets but the deltas in a batch.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, cast
 
 from tidemill.log.config.definition import MAX_LONG
@@ -289,14 +290,15 @@ def _check_records(
         raise InvalidTimestampError(
             f"timestamps from {earliest} to {latest} do not fit into 64 bits"
         )
-    rules = Rules(config.compact, None, None, now_ms)
-    if config.message_timestamp_type != LOG_APPEND_TIME:
-        before = config.message_timestamp_before_max_ms
-        if latest - now_ms > config.message_timestamp_after_max_ms:
-            rules = rules._replace(ahead_ms=config.message_timestamp_after_max_ms)
-        if before != MAX_LONG and now_ms - earliest > before:
-            rules = rules._replace(behind_ms=before)
-    if (config.compact and walked.without_key) or rules.has_times:
+    ahead_ms: float = config.message_timestamp_after_max_ms
+    behind_ms: float = config.message_timestamp_before_max_ms
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        ahead_ms = behind_ms = math.inf
+    elif behind_ms == MAX_LONG:
+        behind_ms = math.inf
+    has_wrong_times = latest - now_ms > ahead_ms or now_ms - earliest > behind_ms
+    if has_wrong_times or (config.compact and walked.without_key):
+        rules = Rules(config.compact, behind_ms, ahead_ms, now_ms)
         yield from find_bad_records(body, header, rules)
 
 
@@ -329,16 +331,12 @@ class Rules(NamedTuple):
     """The rules that records of a batch can break."""
 
     require_keys: bool
-    behind_ms: int | None
-    """Most milliseconds that a timestamp can be behind the broker's clock; None for any."""
-    ahead_ms: int | None
-    """Most milliseconds that a timestamp can be ahead of the broker's clock; None for any."""
+    behind_ms: float
+    """Most milliseconds that a timestamp can be behind the broker's clock."""
+    ahead_ms: float
+    """Most milliseconds that a timestamp can be ahead of the broker's clock."""
     now_ms: int
     """The broker's time."""
-
-    @property
-    def has_times(self) -> bool:
-        return self.behind_ms is not None or self.ahead_ms is not None
 
 
 def find_bad_records(body: Buffer, header: BatchHeader, rules: Rules) -> Steps[None]:
@@ -386,12 +384,12 @@ def _wrong_time(raw: RawRecord, header: BatchHeader, rules: Rules) -> str | None
     timestamp = header.base_timestamp + raw.timestamp_delta
     if timestamp == NO_TIMESTAMP:
         return None
-    if rules.ahead_ms is not None and timestamp - rules.now_ms > rules.ahead_ms:
+    if timestamp - rules.now_ms > rules.ahead_ms:
         return (
             f"timestamp {timestamp} is more than {rules.ahead_ms} ms ahead of the broker's clock "
             f"({rules.now_ms})"
         )
-    if rules.behind_ms is not None and rules.now_ms - timestamp > rules.behind_ms:
+    if rules.now_ms - timestamp > rules.behind_ms:
         return (
             f"timestamp {timestamp} is more than {rules.behind_ms} ms behind the broker's clock "
             f"({rules.now_ms})"
