@@ -237,17 +237,7 @@ class ManifestEntry(NamedTuple):
 def encode_manifest(entries: Iterable[ManifestEntry]) -> bytes:
     """Return a manifest. Its first line is the CRC of the second."""
     rows = [
-        (
-            entry.tp.topic,
-            entry.tp.partition,
-            None if entry.topic_id is None else entry.topic_id.hex,
-            entry.log_start_offset,
-            entry.log_end_offset,
-            entry.snapshot_offset,
-            entry.segments,
-            entry.has_open_transactions,
-        )
-        for entry in entries
+        (*tp, None if topic_id is None else topic_id.hex, *rest) for tp, topic_id, *rest in entries
     ]
     body = orjson.dumps({"version": _MANIFEST_VERSION, "partitions": rows})
     return b"%08x\n" % crc32c(body) + body

@@ -146,13 +146,10 @@ class Segment(extension.SegmentFields):
     def open_table(self) -> IndexTable:
         """Return the index in memory; read it from its files if this process has not written it."""
         if self.table is None:
-            offsets, times = self._entries()
-            table = IndexTable(bytearray(offsets), bytearray(times))
-            if table.max_timestamp < self.max_timestamp:
+            if self.stored_max_timestamp() < self.max_timestamp:
                 self.rebuild_index()  # the file is outdated, so appending to it would be wrong
-                offsets, times = self._entries()
-                table = IndexTable(bytearray(offsets), bytearray(times))
-            self.table = table
+            offsets, times = self._entries()
+            self.table = IndexTable(bytearray(offsets), bytearray(times))
             self._env.maps.drop(self.path(INDEX))
             self._env.maps.drop(self.path(TIME_INDEX))
         return self.table
