@@ -12,6 +12,7 @@ Knows files; ``store`` decides when to delete, and ``partition.retention`` what.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 
 from tidemill.log.disk.environment import Deletion, Environment
@@ -50,11 +51,8 @@ def delete_due(
 
 
 def _empty(env: Environment, path: str) -> None:
-    raw = env.fs.open(path)
-    try:
+    with closing(env.fs.open(path)) as raw:
         raw.truncate(0)
-    finally:
-        raw.close()
 
 
 def rename_folder(env: Environment, log: PartitionLog | None, folder: str, target: str) -> None:

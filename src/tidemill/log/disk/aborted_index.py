@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import closing
 from typing import NamedTuple
 
 from tidemill import system
@@ -100,23 +101,16 @@ class AbortedIndex:
         """Write an entry behind the others. It becomes valid with ``accept``."""
         data = encode_aborted([entry])
         self._next_crc = extend_crc32c(self.crc, data)
-        with storage_errors("writing", path):
-            raw = env.fs.open(path, create=True)
-            try:
-                write_fully(raw, (data,), self.size)
-            finally:
-                raw.close()
+        with storage_errors("writing", path), closing(env.fs.open(path, create=True)) as raw:
+            write_fully(raw, (data,), self.size)
         env.maps.drop(path)
 
     def retract(self, env: Environment, path: str) -> None:
         """Remove the entry that was written last, because its marker could not be appended."""
 
         def truncate() -> None:
-            raw = env.fs.open(path, create=True)
-            try:
+            with closing(env.fs.open(path, create=True)) as raw:
                 raw.truncate(self.size)
-            finally:
-                raw.close()
 
         with storage_errors("truncating", path):
             system.with_spare_descriptors(truncate)

@@ -20,6 +20,7 @@ import mmap
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import closing
 
 from tidemill import system
 from tidemill.log.disk.files import FileSystem, storage_errors
@@ -148,14 +149,11 @@ def write_entries(fs: FileSystem, path: str, entries: bytearray, written: int) -
         if written == 0:
             fs.write_bytes(path, entries)
             return len(entries)
-        raw = fs.open(path, create=True)
-        try:
+        with closing(fs.open(path, create=True)) as raw:
             rest = entries[written:]
             if raw.pwrite((rest,), written) != len(rest):
                 raw.truncate(written)
                 raise OSError(errno.ENOSPC, "No space left on device")
-        finally:
-            raw.close()
     return len(entries)
 
 

@@ -7,6 +7,7 @@ another writer came after the journal, nothing is restored, and what the journal
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from itertools import pairwise
 from uuid import uuid4
 
@@ -113,20 +114,6 @@ def _compared(
     return {base: pieces for base, pieces in compared.items() if pieces}
 
 
-def is_superseded(
-    fs: FileSystem,
-    folder: str,
-    names: dict[str, int],
-    proof: Proof,
-    *,
-    recovery_point: int,
-    is_sparse: bool,
-) -> bool:
-    """Return whether another writer came after the journal. Changes nothing."""
-    wanted = _wanted(names, proof, recovery_point, is_sparse)
-    return bool(_superseded(fs, folder, names, _compared(names, proof, wanted)))
-
-
 def _superseded(
     fs: FileSystem, folder: str, names: dict[str, int], wanted: Mapping[int, list[Piece]]
 ) -> list[Piece]:
@@ -141,11 +128,7 @@ def _superseded(
     is_found = False
     for base, pieces in wanted.items():
         name = file_name(base, LOG)
-        try:
-            raw = fs.open(f"{folder}/{name}")
-        except OSError:
-            continue  # the restore reports it
-        try:
+        with suppress(OSError), closing(fs.open(f"{folder}/{name}")) as raw:  # restore reports it
             for piece in pieces:
                 if raw.pread(piece.size, piece.position) == piece.buffers[0]:
                     continue
@@ -155,10 +138,6 @@ def _superseded(
                     or any(base < other < piece.end_offset for other in bases)
                     or _has_other_batch(raw, names[name], piece)
                 )
-        except OSError:
-            continue
-        finally:
-            raw.close()
     return differing if is_found else []
 
 
@@ -213,18 +192,20 @@ def lacking(
     *,
     recovery_point: int,
     is_sparse: bool,
-) -> list[Piece]:
-    """Return the pieces that ``restore`` would write. Changes nothing."""
+) -> list[Piece] | None:
+    """Return the pieces that ``restore`` would write; None if it would put them aside.
+
+    Changes nothing.
+    """
     if proof is None:
         return []
     found = []
     wanted = _wanted(names, proof, recovery_point, is_sparse)
     if _superseded(fs, folder, names, _compared(names, proof, wanted)):
-        return []
+        return None
     for base, pieces in wanted.items():
         name = file_name(base, LOG)
-        raw = fs.open(f"{folder}/{name}")
-        try:
+        with closing(fs.open(f"{folder}/{name}")) as raw:
             size = names[name]
             for piece in pieces:
                 if piece.position > size:
@@ -232,8 +213,6 @@ def lacking(
                 if raw.pread(piece.size, piece.position) != piece.buffers[0]:
                     found.append(piece)
                 size = max(size, piece.position + piece.size)
-        finally:
-            raw.close()
     return found
 
 
@@ -253,7 +232,7 @@ def _restore_segment(
             raise
         return size
     restored: list[Piece] = []
-    try:
+    with closing(raw):
         for piece in pieces:
             if piece.position > size:
                 # What is between is lost, from the journal too. Recovery tells where the log ends.
@@ -269,8 +248,6 @@ def _restore_segment(
         if restored:
             with env.pool.sync_errors(path):
                 raw.datasync()
-    finally:
-        raw.close()
     if restored:
         first, last = restored[0], restored[-1]
         what = (

@@ -28,7 +28,7 @@ from tidemill.log.disk.log_file import HandlePool, LogFile
 from tidemill.log.disk.scan import BatchScanner, find_batch
 from tidemill.log.errors import CorruptLogError
 from tidemill.log.journal.reading import JournalContent, Proof, read_journal
-from tidemill.log.journal.restoring import is_superseded, lacking
+from tidemill.log.journal.restoring import lacking
 from tidemill.log.names import (
     INDEX,
     LOG,
@@ -180,16 +180,14 @@ class Inspection:
         except CorruptLogError as error:
             yield Damage(str(error), OFFLINE_HINT, is_repaired=False)
         proof = self._journal.proof(tp, topic_id_of(self._fs, folder))
-        if proof is not None and is_superseded(
-            self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
-        ):
-            text = f"{folder}: a version of tidemill without the journal wrote other records there"
-            hint = "The next start puts those of the journal aside, and names the file."
-            yield Damage(text, hint, is_repaired=True)
-            proof = None
         restored = lacking(
             self._fs, folder, names, proof, recovery_point=point, is_sparse=stored.is_sparse
         )
+        if restored is None:
+            text = f"{folder}: a version of tidemill without the journal wrote other records there"
+            hint = "The next start puts those of the journal aside, and names the file."
+            yield Damage(text, hint, is_repaired=True)
+            proof, restored = None, []
         if restored:
             offsets = f"{restored[0].first_offset} to {restored[-1].end_offset - 1}"
             text = f"{folder}: the journal has offsets {offsets}, which the log lacks"

@@ -12,7 +12,7 @@ finds the damaged places. The caller holds the data folder's lock.
 from __future__ import annotations
 
 import itertools
-from contextlib import suppress
+from contextlib import closing, suppress
 from uuid import UUID, uuid4
 
 import orjson
@@ -235,8 +235,7 @@ class PartitionRepair:
     ) -> None:
         """Copy ranges of bytes into a new file, and more bytes behind them, durably."""
         fs = self._fs
-        old, new = fs.open(source), fs.open(target, create=True)
-        try:
+        with closing(fs.open(source)) as old, closing(fs.open(target, create=True)) as new:
             new.truncate(0)
             written = 0
             pieces = (
@@ -247,6 +246,3 @@ class PartitionRepair:
             for data in itertools.chain(pieces, [tail] if tail else ()):
                 written += write_fully(new, (data,), written)
             new.datasync()
-        finally:
-            old.close()
-            new.close()

@@ -7,6 +7,7 @@ one partition; ``repair`` decides what to do about the damage.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple, cast
@@ -137,11 +138,8 @@ class _Surveyor:
 
     def _segment(self, base: int, following: int | None) -> None:
         size = self._size(base)
-        raw = self._fs.open(self._found.path(base))
-        try:
+        with closing(self._fs.open(self._found.path(base))) as raw:
             self._read(cast("LogFile", raw), base, size, following)
-        finally:
-            raw.close()
 
     def _read(self, file: LogFile, base: int, size: int, following: int | None) -> None:
         position = 0
