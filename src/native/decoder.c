@@ -45,27 +45,13 @@ typedef struct {
     tm_columns columns;
 } Decoder;
 
-static uint16_t be16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
-static uint32_t be32(const uint8_t *p)
-{
-    uint32_t n;
-    memcpy(&n, p, 4);
-    return __builtin_bswap32(n);
-}
-static uint64_t be64(const uint8_t *p)
-{
-    uint64_t n;
-    memcpy(&n, p, 8);
-    return __builtin_bswap64(n);
-}
-
 /* --- batches ------------------------------------------------------------------------------- */
 
 /* Size of the batch at a position; 0 if it is incomplete, -1 with an error if it is invalid. */
 static Py_ssize_t batch_size(const uint8_t *data, size_t at, size_t end)
 {
     if (end - at < OLD_HEADER) return 0;
-    int64_t length = (int32_t)be32(data + at + 8);
+    int64_t length = tm_i32(data + at + 8);
     int magic = (int8_t)data[at + 16];
     if (magic < 0 || magic > 2) {
         PyErr_Format(PyExc_ValueError, "position %zu: unknown message format %d", at, magic);
@@ -86,13 +72,13 @@ static int read_header(const uint8_t *data, size_t at, size_t size, Batch *to)
 {
     const uint8_t *p = data + at;
     *to = (Batch){
-        .base_offset = (int64_t)be64(p),
-        .attributes = be16(p + 21),
-        .last_delta = (int32_t)be32(p + 23),
-        .base_timestamp = (int64_t)be64(p + 27),
-        .max_timestamp = (int64_t)be64(p + 35),
-        .producer_id = (int64_t)be64(p + 43),
-        .count = (int32_t)be32(p + 57),
+        .base_offset = tm_i64(p),
+        .attributes = (uint16_t)tm_i16(p + 21),
+        .last_delta = tm_i32(p + 23),
+        .base_timestamp = tm_i64(p + 27),
+        .max_timestamp = tm_i64(p + 35),
+        .producer_id = tm_i64(p + 43),
+        .count = tm_i32(p + 57),
         .at = at,
         .size = size,
     };
@@ -119,8 +105,8 @@ PyObject *tm_py_scan_batches(PyObject *module, PyObject *arg)
     Py_ssize_t size;
     while ((size = batch_size(data, at, end)) > 0) {
         if (data[at + 16] != 2) break;
-        int64_t base = (int64_t)be64(data + at);
-        int32_t delta = (int32_t)be32(data + at + 23);
+        int64_t base = tm_i64(data + at);
+        int32_t delta = tm_i32(data + at + 23);
         if (base < 0 || base > INT64_MAX - INT32_MAX - 1 || delta < 0) break;
         next = base + delta + 1;
         at += (size_t)size;
@@ -297,7 +283,7 @@ static int is_abort_marker(Decoder *d)
     if (varlong(&c, &number) < 0 || varint(&c, &number) < 0 || sized(&c, &key, &length) < 0 ||
         length < 4)
         return damaged(d, "the transaction marker is invalid");
-    return be16(key + 2) == 0;
+    return (uint16_t)tm_i16(key + 2) == 0;
 }
 
 /* --- the decoder --------------------------------------------------------------------------- */
@@ -314,7 +300,7 @@ static int open_batch(Decoder *d)
 {
     const uint8_t *p = (const uint8_t *)d->set.buf + d->batch.at;
     if (d->check_crcs) {
-        uint32_t stored = be32(p + 17), computed = tm_crc32c(p + 21, d->batch.size - 21);
+        uint32_t stored = (uint32_t)tm_i32(p + 17), computed = tm_crc32c(p + 21, d->batch.size - 21);
         if (stored != computed) {
             PyErr_Format(PyExc_ValueError,
                          "batch at offset %lld (position %zu, %zu bytes): its CRC-32C is %lu, but "
@@ -525,18 +511,9 @@ static PyMethodDef decoder_methods[] = {
     {"release", decoder_release, METH_NOARGS, "Release the record set."},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot decoder_slots[] = {
-    {Py_tp_new, decoder_new},
-    {Py_tp_dealloc, decoder_dealloc},
-    {Py_tp_methods, decoder_methods},
-    {Py_tp_doc, "Turns record batches into Arrow columns."},
-    {0, NULL},
-};
-static PyType_Spec decoder_spec = {
-    .name = "tidemill._native.Decoder",
-    .basicsize = sizeof(Decoder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = decoder_slots,
-};
 
-int tm_add_decoder(PyObject *module) { return tm_add_type(module, &decoder_spec, NULL); }
+int tm_add_decoder(PyObject *module)
+{
+    return tm_add_class(module, "tidemill._native.Decoder", "Turns record batches into Arrow columns.",
+                        sizeof(Decoder), decoder_new, decoder_dealloc, decoder_methods, NULL);
+}

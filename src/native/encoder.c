@@ -559,21 +559,9 @@ static PyMethodDef encoder_methods[] = {
     {"partitions", encoder_partitions, METH_NOARGS, "Return the number of partitions."},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot encoder_slots[] = {
-    {Py_tp_new, encoder_new},
-    {Py_tp_dealloc, encoder_dealloc},
-    {Py_tp_methods, encoder_methods},
-    {Py_tp_doc, "Turns Arrow columns into records, by partition."},
-    {0, NULL},
-};
-static PyType_Spec encoder_spec = {
-    .name = "tidemill._native.RecordEncoder",
-    .basicsize = sizeof(Encoder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = encoder_slots,
-};
 
 int tm_add_record_encoder(PyObject *module)
 {
-    return tm_add_type(module, &encoder_spec, &encoder_type);
+    return tm_add_class(module, "tidemill._native.RecordEncoder", "Turns Arrow columns into records, by partition.",
+                        sizeof(Encoder), encoder_new, encoder_dealloc, encoder_methods, &encoder_type);
 }

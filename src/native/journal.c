@@ -196,18 +196,9 @@ static PyMethodDef thread_methods[] = {
     {"close", tm_thread_close, METH_NOARGS, "Finish the entry, and end the thread."},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot thread_slots[] = {
-    {Py_tp_new, thread_new},
-    {Py_tp_dealloc, thread_dealloc},
-    {Py_tp_methods, thread_methods},
-    {Py_tp_doc, "Writes entries of the journal on a thread."},
-    {0, NULL},
-};
-static PyType_Spec thread_spec = {
-    .name = "tidemill._native.EntryThread",
-    .basicsize = sizeof(tm_thread_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = thread_slots,
-};
 
-int tm_add_entry_thread(PyObject *module) { return tm_add_type(module, &thread_spec, NULL); }
+int tm_add_entry_thread(PyObject *module)
+{
+    return tm_add_class(module, "tidemill._native.EntryThread", "Writes entries of the journal on a thread.",
+                        sizeof(tm_thread_object), thread_new, thread_dealloc, thread_methods, NULL);
+}

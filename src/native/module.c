@@ -54,22 +54,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int tm_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **to)
-{
-    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
-    int failed = !type || PyModule_AddType(module, type) < 0;
-    if (to && !failed) *to = type;
-    else Py_XDECREF((PyObject *)type);
-    return failed ? -1 : 0;
-}
-
-void tm_free_object(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
-    Py_DECREF(type);
-}
-
 static int add_types(PyObject *module)
 {
     tm_prepare_crc32c();

@@ -28,6 +28,21 @@ static inline void tm_put_big_endian(uint8_t *at, uint64_t value, int bytes)
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
 }
 
+/* The same for the common sizes, with an instruction of the processor. */
+static inline int64_t tm_i64(const uint8_t *at)
+{
+    uint64_t number;
+    memcpy(&number, at, 8);
+    return (int64_t)__builtin_bswap64(number);
+}
+static inline int32_t tm_i32(const uint8_t *at)
+{
+    uint32_t number;
+    memcpy(&number, at, 4);
+    return (int32_t)__builtin_bswap32(number);
+}
+static inline int16_t tm_i16(const uint8_t *at) { return (int16_t)(at[0] << 8 | at[1]); }
+
 /* Read a number of a tuple. Return 0, or -1 with an error. */
 static inline int tm_item(PyObject *tuple, Py_ssize_t index, int64_t *to)
 {
@@ -54,9 +69,12 @@ static inline PyObject *tm_new_tuple(PyTypeObject *type, PyObject *given)
     return result;
 }
 
-/* module.c */
+/* types.c */
 /* Create a type and add it to the module; `to` gets it, unless it is NULL. Return 0, or -1. */
 int tm_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **to);
+/* The same for an ordinary class. */
+int tm_add_class(PyObject *module, const char *name, const char *doc, size_t size, newfunc create,
+                 destructor release, PyMethodDef *own, PyTypeObject **to);
 /* Free an object of such a type; the last step of its deallocation. */
 void tm_free_object(PyObject *self);
 

@@ -22,21 +22,17 @@
 #define RUN_BATCHES 128       /* they are appended in about a millisecond */
 #define FIRST_BYTES (1 << 20) /* of the first request of a run, which can be larger */
 
-static int64_t read_i64(const uint8_t *at) { return (int64_t)tm_big_endian(at, 8); }
-static int32_t read_i32(const uint8_t *at) { return (int32_t)tm_big_endian(at, 4); }
-static int16_t read_i16(const uint8_t *at) { return (int16_t)tm_big_endian(at, 2); }
-
 /* --- the batch -------------------------------------------------------------------------------- */
 
 /* Return whether the header, without the CRC, is that of an ordinary batch of a client. */
 static int is_ordinary(const uint8_t *data, size_t size)
 {
     if (size < HEADER_SIZE || size > INT32_MAX) return 0;
-    int32_t delta = read_i32(data + 23), count = read_i32(data + 57);
-    if (read_i64(data) != 0 || read_i32(data + 8) != (int32_t)size - 12 || data[16] != 2) return 0;
+    int32_t delta = tm_i32(data + 23), count = tm_i32(data + 57);
+    if (tm_i64(data) != 0 || tm_i32(data + 8) != (int32_t)size - 12 || data[16] != 2) return 0;
     if (data[21] != 0 || (data[22] & ~TRANSACTIONAL)) return 0;
-    if (read_i64(data + 43) >= 0) {
-        if (read_i16(data + 51) < 0 || read_i32(data + 53) < 0) return 0;
+    if (tm_i64(data + 43) >= 0) {
+        if (tm_i16(data + 51) < 0 || tm_i32(data + 53) < 0) return 0;
     } else if (data[22]) {
         return 0;
     }
@@ -58,7 +54,7 @@ static int look_at(const uint8_t *data, size_t size, long long crc, Found *found
     found->crc = (uint32_t)tm_big_endian(data + 17, 4);
     if (crc < 0) crc = tm_crc32c(data + CRC_START, size - CRC_START);
     if ((uint32_t)crc != found->crc) return 0;
-    int32_t count = found->records = read_i32(data + 57);
+    int32_t count = found->records = tm_i32(data + 57);
     tm_walked walked = tm_walk(data + HEADER_SIZE, size - HEADER_SIZE, 0, 0, count);
     if (walked.index != count || walked.end != size - HEADER_SIZE) return 0;
     if (walked.latest > LARGEST_DELTA || walked.earliest < -LARGEST_DELTA) return 0;
@@ -76,13 +72,13 @@ typedef struct {
 
 static int read_facts(const uint8_t *batch, size_t size, Facts *to)
 {
-    if (!look_at(batch, size, -1, &to->found) || read_i16(batch + 21)) return 0;
-    int64_t base = read_i64(batch + 27);
+    if (!look_at(batch, size, -1, &to->found) || tm_i16(batch + 21)) return 0;
+    int64_t base = tm_i64(batch + 27);
     if (base < 0 || base > LARGEST_TIME) return 0;
     to->earliest = base + to->found.earliest;
     to->latest = base + to->found.latest;
-    to->producer = read_i64(batch + 43);
-    return to->latest == read_i64(batch + 35) && to->earliest >= 0;
+    to->producer = tm_i64(batch + 43);
+    return to->latest == tm_i64(batch + 35) && to->earliest >= 0;
 }
 
 static PyObject *facts_tuple(const Facts *from)
@@ -146,7 +142,7 @@ static int64_t read_length(Reader *from, int bytes)
     if (from->compact) return (int64_t)read_varint(from) - 1;
     const uint8_t *at = take(from, (size_t)bytes);
     if (!at) return -1;
-    int64_t length = bytes == 2 ? read_i16(at) : read_i32(at);
+    int64_t length = bytes == 2 ? tm_i16(at) : tm_i32(at);
     if (length < -1) refuse(from, "invalid length %d", (int)length);
     return length;
 }
@@ -220,7 +216,7 @@ static PyObject *read_partition(Reader *from)
     Py_ssize_t end = length < 0 ? -1 : (Py_ssize_t)from->at;
     skip_tags(from);
     if (!from->ok) return NULL;
-    int number = (int)read_i32(index);
+    int number = (int)tm_i32(index);
     if (from->batches < 0) return Py_BuildValue("inn", number, start, end);
     PyObject *facts = read_batch(from, batch, length);
     return facts ? Py_BuildValue("innN", number, start, end, facts) : NULL;
@@ -289,7 +285,7 @@ PyObject *tm_py_read_produce(PyObject *module, PyObject *args)
     const uint8_t *fixed = id ? take(&from, 6) : NULL;
     if (fixed) topics = read_topics(&from, version);
     if (topics)
-        result = Py_BuildValue("OiiO", id, (int)read_i16(fixed), (int)read_i32(fixed + 2), topics);
+        result = Py_BuildValue("OiiO", id, (int)tm_i16(fixed), (int)tm_i32(fixed + 2), topics);
     Py_XDECREF(id);
     Py_XDECREF(topics);
     PyBuffer_Release(&frame);
@@ -304,10 +300,10 @@ static PyObject *checked(const uint8_t *data, size_t size, long long crc)
     Found found;
     if (!look_at(data, size, crc, &found)) Py_RETURN_NONE;
     return Py_BuildValue(
-        "(LiiiIiiLLLiii)LLn", (long long)0, (int)read_i32(data + 8), (int)read_i32(data + 12), 2,
-        (unsigned int)found.crc, (int)read_i16(data + 21), (int)read_i32(data + 23),
-        (long long)read_i64(data + 27), (long long)read_i64(data + 35),
-        (long long)read_i64(data + 43), (int)read_i16(data + 51), (int)read_i32(data + 53),
+        "(LiiiIiiLLLiii)LLn", (long long)0, (int)tm_i32(data + 8), (int)tm_i32(data + 12), 2,
+        (unsigned int)found.crc, (int)tm_i16(data + 21), (int)tm_i32(data + 23),
+        (long long)tm_i64(data + 27), (long long)tm_i64(data + 35),
+        (long long)tm_i64(data + 43), (int)tm_i16(data + 51), (int)tm_i32(data + 53),
         (int)found.records, (long long)found.earliest, (long long)found.latest, found.without_key);
 }
 
@@ -350,9 +346,9 @@ static void read_head(Reader *from, int *version, int *acks, int32_t *correlatio
 {
     const uint8_t *at = take(from, 8);
     if (!at) return;
-    *version = read_i16(at + 2);
-    *correlation = read_i32(at + 4);
-    if (read_i16(at) != 0 || *version < FIRST_VERSION || *version > LAST_VERSION) {
+    *version = tm_i16(at + 2);
+    *correlation = tm_i32(at + 4);
+    if (tm_i16(at) != 0 || *version < FIRST_VERSION || *version > LAST_VERSION) {
         refuse(from, "not for a run");
         return;
     }
@@ -361,7 +357,7 @@ static void read_head(Reader *from, int *version, int *acks, int32_t *correlatio
     skip_tags(from);
     if (read_length(from, 2) >= 0) refuse(from, "not for a run"); /* the transactional id */
     at = take(from, 6);
-    if (at) *acks = read_i16(at);
+    if (at) *acks = tm_i16(at);
     if (at && *acks != 1 && *acks != -1) refuse(from, "not for a run");
 }
 

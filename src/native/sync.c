@@ -118,18 +118,9 @@ static PyMethodDef sync_methods[] = {
     {"close", tm_thread_close, METH_NOARGS, "Finish the syncs, and end the thread."},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot sync_slots[] = {
-    {Py_tp_new, sync_new},
-    {Py_tp_dealloc, sync_dealloc},
-    {Py_tp_methods, sync_methods},
-    {Py_tp_doc, "Syncs files on a thread."},
-    {0, NULL},
-};
-static PyType_Spec sync_spec = {
-    .name = "tidemill._native.SyncThread",
-    .basicsize = sizeof(tm_thread_object),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = sync_slots,
-};
 
-int tm_add_sync_thread(PyObject *module) { return tm_add_type(module, &sync_spec, NULL); }
+int tm_add_sync_thread(PyObject *module)
+{
+    return tm_add_class(module, "tidemill._native.SyncThread", "Syncs files on a thread.",
+                        sizeof(tm_thread_object), sync_new, sync_dealloc, sync_methods, NULL);
+}
