@@ -21,7 +21,7 @@ from tests.reading.batches import (
     rows,
     sparse,
 )
-from tidemill.log.format.batch import build_batch, crc_of, stamp
+from tidemill.log.format.batch import build_batch, crc_of
 from tidemill.log.format.markers import Marker, encode_marker
 from tidemill.log.format.records import NewRecord, encode_batch
 from tidemill.native import extension
@@ -139,7 +139,7 @@ def test_a_header_key_that_is_not_utf8_is_replaced() -> None:
 
 def marker(base: int, producer: int, *, commit: bool) -> bytearray:
     stored = encode_marker(Marker(producer, 0, commit), timestamp_ms=0)
-    stamp(stored, 0, base, 0)
+    stored[:8] = base.to_bytes(8, "big")
     return stored
 
 

@@ -17,7 +17,7 @@ from tidemill.log.compaction.cleaning import (
     clean_batch,
 )
 from tidemill.log.disk.aborted_index import AbortedTransaction
-from tidemill.log.format.batch import Buffer, check_batch, parse_header, stamp
+from tidemill.log.format.batch import Buffer, check_batch, parse_header
 from tidemill.log.format.markers import Marker, decode_marker, encode_marker
 from tidemill.log.format.records import NewRecord, Record, decode_records, encode_batch
 from tidemill.log.steps import run_steps
@@ -165,7 +165,7 @@ def _transactional(base: int, *records: tuple[bytes, bytes | None]) -> bytes:
 
 def _marker(base: int, *, commit: bool, epoch: int = 0) -> bytes:
     batch = encode_marker(Marker(1, epoch, commit), timestamp_ms=1000)
-    stamp(batch, 0, base, 0)
+    batch[:8] = base.to_bytes(8, "big")
     return bytes(batch)
 
 

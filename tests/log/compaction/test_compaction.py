@@ -270,13 +270,12 @@ def test_a_small_map_takes_several_passes_to_the_same_end(place: Place) -> None:
     assert place.log.first_dirty_offset == place.log.segments[-1].base_offset
 
 
-def test_records_without_key_from_an_earlier_policy_are_dropped_and_counted(place: Place) -> None:
+def test_records_without_key_from_an_earlier_policy_are_dropped(place: Place) -> None:
     place.configure(cleanup_policy="delete")
     write(place.log, [(None, b"x"), (b"a", b"1")], place.clock.now_ms())
     place.roll()
     place.configure(cleanup_policy="compact")
-    run = place.compact()
-    assert run.stats.records_without_key == 1
+    place.compact()
     assert place.offsets() == [1]
 
 

@@ -80,14 +80,6 @@ def test_built_headers_are_decoded() -> None:
     assert (header.codec, header.size, header.last_offset) == (4, 65, 15)
 
 
-def test_stamping_offset_and_epoch_keeps_the_crc() -> None:
-    batch = bytearray(ONE)
-    b.stamp(batch, 0, 1 << 40, 12)
-    header = b.check_batch(batch)
-    assert (header.base_offset, header.leader_epoch) == (1 << 40, 12)
-    assert batch[16:] == ONE[16:]
-
-
 def test_stamping_append_time_sets_type_and_time_and_renews_the_crc() -> None:
     buffer = bytearray(b"xx") + ONE + bytearray(b"yy")
     b.stamp_append_time(buffer, 2, 123_456)

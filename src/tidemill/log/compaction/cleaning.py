@@ -55,8 +55,6 @@ class CleaningStats:
     records_kept: int = 0
     bytes_read: int = 0
     bytes_kept: int = 0
-    records_without_key: int = 0
-    """Removed records without a key. They were written before the topic was compacted."""
 
 
 class OffsetMap:
@@ -222,7 +220,7 @@ def clean_batch(
     if aborted:
         kept, count = None, 0
     elif not header.is_control and header.base_offset <= cleaning.offsets.latest_offset:
-        kept, count = yield from _filter(batch, header, cleaning, stats)
+        kept, count = yield from _filter(batch, header, cleaning)
     if kept is None:
         last = cleaning.producers.get(header.producer_id)
         if keep_empty or (last is not None and last.matches(header)):
@@ -256,7 +254,7 @@ def _clean_marker(
 
 
 def _filter(
-    batch: Buffer, header: BatchHeader, cleaning: Cleaning, stats: CleaningStats
+    batch: Buffer, header: BatchHeader, cleaning: Cleaning
 ) -> Steps[tuple[Buffer | None, int]]:
     body = yield from load_records(batch, header, DEFAULT_LIMIT)
     horizon = header.base_timestamp if header.has_delete_horizon else None
@@ -270,9 +268,9 @@ def _filter(
             yield None
             continue
         index += 1
-        if raw.key_length < 0:
-            stats.records_without_key += 1
-        elif cleaning.offsets.is_latest(body, raw, header.base_offset + raw.offset_delta):
+        if raw.key_length < 0:  # it was written before the topic was compacted
+            continue
+        if cleaning.offsets.is_latest(body, raw, header.base_offset + raw.offset_delta):
             if raw.value_length >= 0:
                 kept[index] = 1
             elif tombstones_stay:

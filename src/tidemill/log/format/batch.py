@@ -50,8 +50,6 @@ CRC_START = 21
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _PREFIX = struct.Struct(">qi")
-_OFFSET = struct.Struct(">q")
-_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _MAX_TIMESTAMP = struct.Struct(">q")
 
@@ -180,12 +178,6 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
             return
         yield position, header
         position += header.size
-
-
-def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, epoch: int) -> None:
-    """Write base offset and leader epoch in place. The CRC stays valid."""
-    _OFFSET.pack_into(buffer, position, base_offset)
-    _EPOCH.pack_into(buffer, position + 12, epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:

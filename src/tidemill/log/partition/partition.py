@@ -178,10 +178,6 @@ class PartitionLog:
         """The epoch that is stamped into batches."""
         return self.head.leader_epoch
 
-    @leader_epoch.setter
-    def leader_epoch(self, epoch: int) -> None:
-        self.head.leader_epoch = epoch
-
     # --- reading ---------------------------------------------------------------------------------
 
     def read(
