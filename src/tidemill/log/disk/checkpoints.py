@@ -52,12 +52,29 @@ def encode_checkpoint(name: str, offsets: Mapping[TopicPartition, int]) -> bytes
     Args:
         name: the name of the file. One file in the place of another is noticed by it.
     """
-    return _seal(name, [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
+    return _encode(name, [f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
 
 
-def _seal(name: str, lines: list[str]) -> bytes:
-    body = "\n".join(["1", str(len(lines)), *lines, f"{name} "]).encode()
+def _encode(name: str, lines: list[str]) -> bytes:
+    return seal(name, ["1", str(len(lines)), *lines])
+
+
+def seal(name: str, lines: list[str]) -> bytes:
+    """Return a file of lines, with a last one that has its name and a CRC."""
+    body = "\n".join([*lines, f"{name} "]).encode()
     return body + b"%08x\n" % crc32c(body)
+
+
+def unseal(name: str, data: bytes) -> list[str]:
+    """Return the lines of such a file, but the last one.
+
+    Raises:
+        ValueError: the file is damaged, or another one.
+    """
+    body, crc = data[:-9], data[-9:]
+    if not body.endswith(f"\n{name} ".encode()) or int(crc, 16) != crc32c(body):
+        raise ValueError(f"wrong CRC, or not the file {name}")
+    return body.decode().splitlines()[:-1]
 
 
 class StoredIndex(NamedTuple):
@@ -78,7 +95,7 @@ def encode_stored_indexes(name: str, indexes: StoredIndexes) -> bytes:
         for tp, found in indexes.items()
         for each in found
     ]
-    return _seal(name, rows)
+    return _encode(name, rows)
 
 
 def decode_stored_indexes(name: str, data: bytes) -> dict[TopicPartition, list[StoredIndex]]:
@@ -87,7 +104,7 @@ def decode_stored_indexes(name: str, data: bytes) -> dict[TopicPartition, list[S
     Raises:
         ValueError: the file is damaged or malformed.
     """
-    lines, is_checked = _unseal(name, data)
+    lines, is_checked = _decode(name, data)
     if not is_checked:
         raise ValueError("not a file of version 1")
     found: dict[TopicPartition, list[StoredIndex]] = {}
@@ -105,7 +122,7 @@ def decode_checkpoint(name: str, data: bytes) -> Checkpoint:
     Raises:
         ValueError: the file is damaged, malformed, or another checkpoint file.
     """
-    lines, is_checked = _unseal(name, data)
+    lines, is_checked = _decode(name, data)
     offsets = {}
     for line in lines:
         topic, partition, text = line.split(" ")
@@ -116,14 +133,12 @@ def decode_checkpoint(name: str, data: bytes) -> Checkpoint:
     return Checkpoint(offsets, is_checked)
 
 
-def _unseal(name: str, data: bytes) -> tuple[list[str], bool]:
+def _decode(name: str, data: bytes) -> tuple[list[str], bool]:
     """Return the lines of a file, and whether it has a CRC."""
     lines = data.decode().splitlines()
     is_checked = bool(lines) and lines[0] == "1"
     if is_checked:
-        written_as, _, crc = lines.pop().rpartition(" ")
-        if int(crc, 16) != crc32c(data[: len(data) - 9]) or written_as != name:
-            raise ValueError(f"wrong CRC, or not the file {name}")
+        lines = unseal(name, data)
     elif not lines or lines[0] != "0":
         raise ValueError("not a checkpoint file of version 0 or 1")
     if len(lines) < 2 or int(lines[1]) != len(lines) - 2:

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidemill.log.disk.checkpoints import seal, unseal
 from tidemill.log.disk.files import FileSystem
-from tidemill.log.format.crc import crc32c
 from tidemill.log.names import TopicPartition
 
 CHECKPOINT = "journal-checkpoint"
@@ -57,8 +57,7 @@ def encode_journal_checkpoint(checkpoint: JournalCheckpoint) -> bytes:
     lines += [f"file {name} {size}" for name, size in sorted(checkpoint.files.items())]
     lines += [f"without {tp.topic} {tp.partition}" for tp in sorted(checkpoint.without)]
     lines += ["accepted"] if checkpoint.is_accepted else []
-    body = "\n".join([*lines, f"{CHECKPOINT} "]).encode()
-    return body + b"%08x\n" % crc32c(body)
+    return seal(CHECKPOINT, lines)
 
 
 def decode_journal_checkpoint(data: bytes) -> JournalCheckpoint:
@@ -67,11 +66,8 @@ def decode_journal_checkpoint(data: bytes) -> JournalCheckpoint:
     Raises:
         ValueError: it is damaged or malformed.
     """
-    body, crc = data[:-9], data[-9:]
-    if not body.endswith(f"{CHECKPOINT} ".encode()) or int(crc, 16) != crc32c(body):
-        raise ValueError(f"wrong CRC, or not the file {CHECKPOINT}")
     names: dict[str, list[list[str]]] = {}
-    for line in body.decode().splitlines()[:-1]:
+    for line in unseal(CHECKPOINT, data):
         name, *words = line.split(" ")
         names.setdefault(name, []).append(words)
     try:
