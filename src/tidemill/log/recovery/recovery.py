@@ -190,12 +190,8 @@ class _Recovery:
         )
         end = self._verify_segments(verifier)
         if end < self.stored.start_offset:
-            last = self.segments[-1]
-            raise last.corrupt(
-                f"the log ends here, but its first record had offset {self.stored.start_offset}",
-                last.size,
-                end,
-            )
+            first = self.stored.start_offset
+            raise self._ends_early(end, f"its first record had offset {first}")
         self._drop_snapshots_above(names, end)
         complete_indexes(
             self.env, self.segments, verifier.aborted, self.producers_from, self.stored.aborted
@@ -328,22 +324,19 @@ class _Recovery:
             segment.end_offset = end
             index += 1
         if end < self.recovery_point and end >= self.stored.start_offset:
-            last = self.segments[-1]
-            raise last.corrupt(
-                f"the log ends here, but it was synced up to offset {self.recovery_point}",
-                last.size,
-                end,
-            )
+            raise self._ends_early(end, f"it was synced up to offset {self.recovery_point}")
         proven = 0 if self.proof is None else self.proof.end_offset
         if end < proven and proven > self.stored.start_offset:
-            last = self.segments[-1]
-            raise last.corrupt(
-                f"the log ends here, but the journal proves records up to offset {proven - 1}, "
-                "and does not have all of them any more",
-                last.size,
+            raise self._ends_early(
                 end,
+                f"the journal proves records up to offset {proven - 1}, and does not have all of "
+                "them any more",
             )
         return end
+
+    def _ends_early(self, end: int, but: str) -> CorruptLogError:
+        last = self.segments[-1]
+        return last.corrupt(f"the log ends here, but {but}", last.size, end)
 
     def _drop_following(
         self, segment: Segment, end: int, following: list[Segment], verifier: SegmentVerifier

@@ -197,32 +197,24 @@ class SegmentVerifier:
         """Raise CorruptLogError unless the damage is a torn tail."""
         why, position, offset = scanner.damage or "", scanner.position, scanner.next_offset
         if offset < self.recovery_point:
-            raise segment.corrupt(
-                f"{why}; the log was synced up to offset {self.recovery_point}", position, offset
+            but = f"the log was synced up to offset {self.recovery_point}"
+        elif offset < self.proven_end:
+            but = (
+                f"the journal proves records up to offset {self.proven_end - 1}, and does not have "
+                "these any more"
             )
-        if offset < self.proven_end:
-            raise segment.corrupt(
-                f"{why}; the journal proves records up to offset {self.proven_end - 1}, and does "
-                "not have these any more",
-                position,
-                offset,
-            )
-        if scanner.misplaced:
-            raise segment.corrupt(
-                f"{why}; the batch is complete, so this is not an unfinished write",
-                position,
-                offset,
-            )
-        found = find_batch(segment.file, position + 1, segment.size, offset)
-        if found is None and self.nothing_promised_from(offset):
-            return  # the segment has lost its end
-        if found is not None and not self.nothing_promised_from(offset):
-            raise segment.corrupt(
-                f"{why}; a valid batch (offset {found[1].base_offset}) follows at byte {found[0]}",
-                position,
-                offset,
-            )
-        refuse_if_valid_follows(segment, position, offset, why, following)
+        elif scanner.misplaced:
+            but = "the batch is complete, so this is not an unfinished write"
+        else:
+            found = find_batch(segment.file, position + 1, segment.size, offset)
+            nothing_promised = self.nothing_promised_from(offset)
+            if found is None and nothing_promised:
+                return  # the segment has lost its end
+            if found is None or nothing_promised:
+                refuse_if_valid_follows(segment, position, offset, why, following)
+                return
+            but = f"a valid batch (offset {found[1].base_offset}) follows at byte {found[0]}"
+        raise segment.corrupt(f"{why}; {but}", position, offset)
 
     def nothing_promised_from(self, offset: int) -> bool:
         """Return whether the journal proves that no record from an offset on was promised.
