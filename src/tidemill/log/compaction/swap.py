@@ -151,14 +151,9 @@ class CleanedSegment:
         """Remove the files. Wait for a running ``commit`` first. The log does not change."""
         with self._lock:
             self._discarded = True
-            self._remove_files()
-
-    def _remove_files(self) -> None:
-        self._file.close()
-        fs = self._env.fs
-        for suffix in (SWAP, CLEANED):
-            for kind in (LOG, *_INDEXES):
-                path = self._path(kind, suffix)
+            self._file.close()
+            fs = self._env.fs
+            for path in [self._path(k, s) for s in (SWAP, CLEANED) for k in (LOG, *_INDEXES)]:
                 with storage_errors("removing", path):
                     if fs.exists(path):
                         fs.remove(path)

@@ -17,9 +17,9 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tidemill import system
 from tidemill.log.errors import (
@@ -31,6 +31,7 @@ from tidemill.log.errors import (
 )
 
 Buffer = bytes | bytearray | memoryview
+R = TypeVar("R")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
@@ -252,13 +253,7 @@ class RealFileSystem:
         return system.with_spare_descriptors(read)
 
     def map_bytes(self, path: str) -> mmap.mmap | bytes:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.fstat(fd).st_size == 0:
-                return b""
-            return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+        return _with_descriptor(path, 0, _map)
 
     def write_bytes(self, path: str, data: Buffer) -> None:
         self._write_temporary(path, data, sync=False)
@@ -284,26 +279,15 @@ class RealFileSystem:
             raise
 
     def sync_file(self, path: str) -> None:
-        system.with_spare_descriptors(lambda: self._sync(path, os.O_RDONLY | os.O_CLOEXEC))
+        system.with_spare_descriptors(lambda: _with_descriptor(path, 0, system.fullsync))
 
     def sync_dir(self, path: str) -> None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        system.with_spare_descriptors(lambda: self._sync(path, flags))
+        system.with_spare_descriptors(
+            lambda: _with_descriptor(path, os.O_DIRECTORY, system.fullsync)
+        )
 
     def sync_all(self, path: str) -> bool:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return system.sync_file_system(fd)
-        finally:
-            os.close(fd)
-
-    @staticmethod
-    def _sync(path: str, flags: int) -> None:
-        fd = os.open(path, flags)
-        try:
-            system.fullsync(fd)
-        finally:
-            os.close(fd)
+        return _with_descriptor(path, os.O_DIRECTORY, system.sync_file_system)
 
     def mkdir(self, path: str) -> None:
         os.mkdir(path, _FOLDER_MODE)
@@ -362,6 +346,19 @@ class _LockFile:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _with_descriptor(path: str, flags: int, call: Callable[[int], R]) -> R:
+    """Return what a function returns for the descriptor of a file or folder, opened to be read."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        return call(fd)
+    finally:
+        os.close(fd)
+
+
+def _map(fd: int) -> mmap.mmap | bytes:
+    return mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if os.fstat(fd).st_size else b""
 
 
 def _open_private(path: str, flags: int) -> int:

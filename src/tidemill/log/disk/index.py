@@ -82,15 +82,13 @@ def last_time_entry(entries: Entries) -> tuple[int, int] | None:
 
 
 def offset_entries(entries: Entries) -> Iterator[tuple[int, int]]:
-    """Yield (relative offset, position) of each entry."""
-    whole = len(entries) - len(entries) % OFFSET_ENTRY
-    yield from _OFFSET.iter_unpack(entries[:whole])
+    """Iterate over (relative offset, position) of each entry. All of them are whole."""
+    return _OFFSET.iter_unpack(entries)
 
 
 def time_entries(entries: Entries) -> Iterator[tuple[int, int]]:
-    """Yield (timestamp, relative offset) of each entry."""
-    whole = len(entries) - len(entries) % TIME_ENTRY
-    yield from _TIME.iter_unpack(entries[:whole])
+    """Iterate over (timestamp, relative offset) of each entry. All of them are whole."""
+    return _TIME.iter_unpack(entries)
 
 
 def offset_entries_until(entries: bytes, relative: int) -> bytes:

@@ -24,12 +24,7 @@ _WALK_CHUNK = 8192
 
 
 class _IndexMismatchError(Exception):
-    """An index entry does not name the batch at its position."""
-
-    def __init__(self, position: int, last_offset: int) -> None:
-        super().__init__(position, last_offset)
-        self.position = position
-        self.last_offset = last_offset
+    """An index entry, a position and a last offset, does not name the batch at its position."""
 
 
 def locate(segment: Segment, offset: int) -> tuple[int, int] | None:
@@ -47,11 +42,11 @@ def locate(segment: Segment, offset: int) -> tuple[int, int] | None:
     try:
         return _walk(segment, offset)
     except _IndexMismatchError as mismatch:
-        _rebuild_index(segment, mismatch)
+        _rebuild_index(segment, *mismatch.args)
     try:
         return _walk(segment, offset)
     except _IndexMismatchError as mismatch:
-        raise segment.corrupt("not a record batch", mismatch.position, None) from mismatch
+        raise segment.corrupt("not a record batch", mismatch.args[0], None) from mismatch
 
 
 def _walk(segment: Segment, offset: int) -> tuple[int, int]:
@@ -110,17 +105,17 @@ def misplaced(
     )
 
 
-def _rebuild_index(segment: Segment, mismatch: _IndexMismatchError) -> None:
+def _rebuild_index(segment: Segment, position: int, last_offset: int) -> None:
     """Rebuild an index that does not match the log."""
     if not segment.dense:
         # Compaction leaves gaps, so the neighbours of a batch do not show whether it is wrong.
-        header = _batch_at(segment, mismatch.position)
+        header = _batch_at(segment, position)
         if header is not None:
             raise segment.corrupt(
                 f"its batch ends at offset {header.last_offset}, but the index says "
-                f"{mismatch.last_offset}: one of both is damaged",
-                mismatch.position,
-                min(header.base_offset, mismatch.last_offset),
+                f"{last_offset}: one of both is damaged",
+                position,
+                min(header.base_offset, last_offset),
             )
     segment.rebuild_index()
 

@@ -122,7 +122,7 @@ def decompress(codec: int, data: Buffer, limit: int = DEFAULT_LIMIT) -> bytes | 
         return _decompress_snappy(data, limit)
     if chosen is Codec.LZ4:
         _check_lz4(data)
-    return _decompress_into(chosen, _INTO[chosen], data, limit)
+    return _decompress_into(chosen, data, limit)
 
 
 _INTO: dict[Codec, Callable[[Buffer, Buffer], int]] = {
@@ -132,16 +132,14 @@ _INTO: dict[Codec, Callable[[Buffer, Buffer], int]] = {
 }
 
 
-def _decompress_into(
-    codec: Codec, into: Callable[[Buffer, Buffer], int], data: Buffer, limit: int
-) -> bytes | memoryview:
+def _decompress_into(codec: Codec, data: Buffer, limit: int) -> bytes | memoryview:
     # The data does not reliably say how large the result is. So the first buffer is small, and the
     # last one has the size of the limit: the kernel provides only what is written to.
     size = min(limit, max(_FIRST_OUTPUT, 4 * len(data)))
     while True:
         if size > _LARGE_OUTPUT:
             size = limit
-        found = _try_into(codec, into, data, size)
+        found = _try_into(codec, data, size)
         if found is not None:
             return found
         if size >= limit:
@@ -149,13 +147,11 @@ def _decompress_into(
         size = min(limit, 4 * size)
 
 
-def _try_into(
-    codec: Codec, into: Callable[[Buffer, Buffer], int], data: Buffer, size: int
-) -> bytes | memoryview | None:
+def _try_into(codec: Codec, data: Buffer, size: int) -> bytes | memoryview | None:
     """Decompress; return None if the result has more than ``size`` bytes."""
     out = memoryview(_buffer(size))
     try:
-        written = into(data, out)
+        written = _INTO[codec](data, out)
     except cramjam.DecompressionError as error:
         # The error must not keep the memory, which it does with the variables of its functions.
         del out

@@ -33,6 +33,7 @@ from tidemill.log.format.batch import (
     BatchHeader,
     Buffer,
     check_batch,
+    iter_headers,
     parse_header,
     peek,
     rebuild_batch,
@@ -201,7 +202,7 @@ def trusted_batches(records: Buffer) -> Checked:
         CorruptBatchError: a batch is incomplete.
     """
     view = _writable(records)
-    headers = _headers(view)
+    headers = [header for _, header in iter_headers(view)]
     if not headers or sum(header.size for header in headers) != len(view):
         raise CorruptBatchError("the data is not a sequence of complete batches")
     for header in headers:
@@ -223,18 +224,6 @@ def _writable(records: Buffer) -> bytearray | memoryview:
     if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
         return bytearray(records)
     return records
-
-
-def _headers(view: Buffer) -> list[BatchHeader]:
-    headers = []
-    position = 0
-    while len(view) - position >= HEADER_SIZE:
-        header = parse_header(view, position)
-        if header.size < HEADER_SIZE:
-            break
-        headers.append(header)
-        position += header.size
-    return headers
 
 
 # --- the checks of a client's batch --------------------------------------------------------------

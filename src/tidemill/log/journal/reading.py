@@ -13,6 +13,7 @@ be damaged since. ``restoring`` gives a partition back what it lacks.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -143,21 +144,17 @@ def read_journal(env: Environment, data_dir: str, *, is_clean: bool = False) -> 
 def _proofs(
     found: _Found, extent: Extent | None, *, is_whole: bool
 ) -> dict[tuple[bytes, int], Proof]:
-    proofs: dict[tuple[bytes, int], Proof] = {}
+    proofs: dict[tuple[bytes, int], Proof] = defaultdict(lambda: Proof(is_complete=is_whole))
     for sequence in sorted(found.entries):
         for piece in found.entries[sequence].pieces:
-            proof = proofs.setdefault(
-                (piece.topic_id, piece.partition), Proof(is_complete=is_whole)
-            )
+            proof = proofs[piece.topic_id, piece.partition]
             proof.end_offset = max(proof.end_offset, piece.end_offset)
             if piece.size:
                 proof.pieces.append(piece)
     for promise in extent or ():
-        proof = proofs.setdefault(
-            (promise.topic_id, promise.partition), Proof(is_complete=is_whole)
-        )
+        proof = proofs[promise.topic_id, promise.partition]
         proof.end_offset = max(proof.end_offset, promise.end_offset)
-    return proofs
+    return dict(proofs)
 
 
 # --- repairs -------------------------------------------------------------------------------------

@@ -19,18 +19,16 @@ CHECKPOINT_BYTES = 16 << 20
 """Bytes after which the recovery point advances even while the partition is written to."""
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotSync:
     """Makes the snapshot at a recovery point durable, before the checkpoint file holds the point.
 
     Both methods can be called in any thread.
     """
 
-    __slots__ = ("_chain", "_offset", "_point")
-
-    def __init__(self, chain: SegmentChain, point: RecoveryPoint) -> None:
-        self._chain = chain
-        self._point = point
-        self._offset = point.snapshot
+    _chain: SegmentChain
+    _point: RecoveryPoint
+    _offset: int
 
     def run(self) -> None:
         """Sync the snapshot; blocks."""
@@ -117,4 +115,6 @@ class RecoveryPoint:
 
         None if that snapshot is synced, or if there are no producers.
         """
-        return SnapshotSync(self._chain, self) if self.snapshot > self.kept_snapshot else None
+        if self.snapshot <= self.kept_snapshot:
+            return None
+        return SnapshotSync(self._chain, self, self.snapshot)

@@ -7,6 +7,8 @@ What it lacks is rebuilt from the stored batches behind it. Knows the files; ``r
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidemill import system
 from tidemill.log.disk.aborted_index import AbortedTransaction
 from tidemill.log.disk.environment import Environment
@@ -63,13 +65,10 @@ def drop_old_snapshots(env: Environment, folder: str, keep_from: int) -> None:
 
 def sync_snapshot(env: Environment, folder: str, offset: int) -> None:
     """Make one snapshot durable. Can run in any thread."""
-    try:
+    # A topic can be deleted meanwhile, or a newer snapshot, which is synced, replace this one.
+    with env.pool.sync_errors(folder), suppress(FileNotFoundError):
         env.fs.sync_file(snapshot_path(folder, offset))
         env.fs.sync_dir(folder)
-    except FileNotFoundError:
-        return  # the topic was deleted, or a newer synced snapshot has replaced this one
-    except OSError as error:
-        raise env.pool.fail_sync(error, folder) from error
 
 
 def sync_snapshots(env: Environment, folder: str) -> None:

@@ -301,10 +301,9 @@ class SyncTicket:
 
     def _sync_snapshots(self) -> None:
         for segment, _ in self.sizes[1:]:
-            try:  # the snapshot that was written when this segment was started
+            # The snapshot that was written when this segment was started. A newer one replaces it.
+            with suppress(FileNotFoundError):
                 self.chain.env.fs.sync_file(segment.path(SNAPSHOT))
-            except FileNotFoundError:
-                continue  # a newer snapshot has replaced it
 
     def _is_removed(self, segment: Segment) -> bool:
         """Return whether the partition or a segment was removed meanwhile."""

@@ -81,10 +81,8 @@ def find_aborted(
     if not segments or first_offset >= end_offset:
         return []
     found: list[AbortedTransaction] = []
-    for index in range(
-        max(bisect_right(segments, first_offset, key=_BASE_OFFSET) - 1, 0), len(segments)
-    ):
-        segment = segments[index]
+    start = max(bisect_right(segments, first_offset, key=_BASE_OFFSET) - 1, 0)
+    for segment in segments[start:]:
         if segment.aborted is None:
             continue
         entries, is_complete = segment.aborted.find(
