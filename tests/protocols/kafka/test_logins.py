@@ -307,6 +307,17 @@ async def test_a_failed_renewal_ends_the_connection(users: Path) -> None:
         assert await client.is_closed()
 
 
+@pytest.mark.parametrize("delay_ms", [0, 100])
+async def test_what_follows_a_failed_renewal_is_not_answered(users: Path, delay_ms: int) -> None:
+    async with guarded(users, max_session_seconds=3600, failed_delay_ms=delay_ms) as s:
+        client = await logged_in(s)
+        await handshake(client)
+        client.send(AUTHENTICATE, 2, {"auth_bytes": b"\0alice\0wrong"})
+        client.send(METADATA, 5, TOPICS)
+        assert (await client.response(AUTHENTICATE, 2))[1]["error_code"] == 58
+        assert await client.is_closed()
+
+
 async def test_many_logins_at_once_leave_nothing_behind(users: Path) -> None:
     async with guarded(users, limits=2500) as s:
         for failures in (s.server.entrance.logins.by_user, s.server.entrance.logins.by_address):

@@ -98,6 +98,7 @@ class KafkaSession:
         self._reading_paused = False
         self._sends_at_end = False
         self._expiry: asyncio.TimerHandle | None = None
+        self._is_refused = False
         if sasl is not None:
             sasl.on_proved, sasl.on_refused = self._renew_login, self._refuse_login
             sasl.on_deleted = self._end_login
@@ -121,8 +122,12 @@ class KafkaSession:
             self._reader = Expired(self._reader)
 
     def _refuse_login(self) -> None:
-        """Take no more requests. The client gets the answer, and should close."""
+        """Start no more requests. The client gets the answer, and should close.
+
+        Those that arrived behind the login get no response, as with Apache Kafka.
+        """
         self._expire_login()
+        self._is_refused = True
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self._link.close)
@@ -228,7 +233,7 @@ class KafkaSession:
     # --- starting requests -----------------------------------------------------------------------
 
     def _may_start(self, frame: Frame) -> bool:
-        if self._link.is_congested or self._state.stopping:
+        if self._link.is_congested or self._state.stopping or self._is_refused:
             return False
         if not self._slots:
             return True
