@@ -271,6 +271,17 @@ class CompactionMachine(RuleBasedStateMachine):
                 self.model.reached.setdefault(record.offset, now)
         assert last.keys() >= self.model.latest.keys()
 
+    @rule(milliseconds=st.sampled_from([RETENTION_MS - 1, RETENTION_MS]))
+    def compact_again_after_the_retention(self, milliseconds: int) -> None:
+        """Compact a tombstone twice: random steps alone hardly ever do so at the right time."""
+        lag = self.log.config.min_compaction_lag_ms
+        for key, pause in ((b"a", lag), (b"b", milliseconds - lag)):
+            self.wait(pause)
+            self.write([(key, None)], 0, False, 0)
+            self.roll()
+            self.wait(lag)
+            self.compact(1000)
+
     @rule(steps=st.integers(0, 40), max_keys=st.sampled_from([2, 1000]))
     def drop_a_compaction(self, steps: int, max_keys: int) -> None:
         self.try_compaction()
