@@ -121,6 +121,11 @@ class AmqpSession:
         return self._handshake.result.user
 
     @property
+    def consumers(self) -> int:
+        """The number of consumers of all channels."""
+        return sum(len(channel.consuming.consumers) for channel in self._channels.values())
+
+    @property
     def frame_max(self) -> int:
         """The largest frame, as negotiated."""
         return self._handshake.result.frame_max

@@ -79,6 +79,10 @@ class Wire(Protocol):
     def user(self) -> str: ...
 
     @property
+    def consumers(self) -> int:
+        """The number of its consumers."""
+
+    @property
     def frame_max(self) -> int: ...
 
     @property

@@ -12,6 +12,7 @@ from tests.protocols.amqp.client import Broker, Client
 from tidemill.engine.queues.api import Delivery
 from tidemill.engine.queues.live.consumers import LiveConsumer
 from tidemill.protocols.amqp import accounts
+from tidemill.protocols.amqp.channels import channel
 from tidemill.protocols.amqp.codec import methods
 
 
@@ -292,3 +293,20 @@ async def test_bodies_of_unsettled_deliveries_are_bounded_in_bytes(
     assert kept.size == 1
     await client.ask(1, "channel.close")
     assert kept.size == 0
+
+
+async def test_the_consumers_of_a_connection_have_a_limit(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "MOST_CONSUMERS", 3)
+    client = await consuming(broker, channels=2)
+    for number in range(3):
+        await client.ask(1 + number % 2, "basic.consume", queue="q", consumer_tag=str(number))
+    await client.ask(2, "basic.cancel", consumer_tag="1")
+    assert (await client.ask(2, "basic.consume", queue="q")).name == "Basic.ConsumeOk"
+    other = await broker.client().open()
+    assert (await other.ask(1, "basic.consume", queue="q")).name == "Basic.ConsumeOk"
+    close = await client.ask(1, "basic.consume", queue="q")
+    assert (close.name, close.reply_code) == ("Connection.Close", 530)
+    assert "maximum (3) of consumers" in close.reply_text
+    assert len(broker.queue().consumers) == 1

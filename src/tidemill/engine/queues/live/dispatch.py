@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import structlog
@@ -50,7 +51,7 @@ class Dispatched(Settling, Protocol):
     """A queue as its dispatcher sees it."""
 
     name: str
-    consumers: list[LiveConsumer]
+    consumers: dict[LiveConsumer, None]
     counters: Counters
     clock: Clock
     ack_log: AckLog
@@ -246,11 +247,8 @@ class Dispatcher:
         Args:
             after: consumers of the higher priorities that got messages in this turn.
         """
-        consumers = self._queue.consumers
-        if not consumers:
-            return []
-        if self._queue.policy.single_active:
-            consumers = consumers[:1]
+        most = 1 if self._queue.policy.single_active else None
+        consumers = list(islice(self._queue.consumers, most))
         if after is None:
             for consumer in consumers:
                 if consumer.may_read is None or consumer.may_read():

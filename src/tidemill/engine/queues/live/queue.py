@@ -74,7 +74,7 @@ class LiveQueue:
         self.name = name
         self.policy = policy
         self.lanes = lanes
-        self.consumers: list[LiveConsumer] = []
+        self.consumers: dict[LiveConsumer, None] = {}
         self.streams: list[StreamConsumer] = []
         self.counters = Counters()
         self.is_deleted = False
@@ -186,12 +186,12 @@ class LiveQueue:
     ) -> LiveConsumer:
         """Add a consumer."""
         # An exclusive consumer is the only one, so the first says it.
-        if self.consumers and (spec.exclusive or self.consumers[0].spec.exclusive):
+        if self.consumers and (spec.exclusive or next(iter(self.consumers)).spec.exclusive):
             raise ConsumerAccessError(f"queue {self.name!r} in exclusive use", self.name)
         consumer = LiveConsumer(
             self, self._new_owner(), spec, recipient, priority, self.remove_consumer, may_read
         )
-        self.consumers.append(consumer)
+        self.consumers[consumer] = None
         self.wake()
         return consumer
 
@@ -217,7 +217,7 @@ class LiveQueue:
 
     def remove_consumer(self, consumer: LiveConsumer) -> None:
         """Remove a consumer that was cancelled. What it holds stays out."""
-        self.consumers.remove(consumer)
+        del self.consumers[consumer]
         self.last_used_ms = self.clock.monotonic_ms()
         self.wake()
         if not self.consumers:

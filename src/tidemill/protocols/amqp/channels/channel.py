@@ -21,6 +21,9 @@ from tidemill.protocols.amqp.error_codes import precondition
 from tidemill.protocols.amqp.errors import ConnectionClosedError
 from tidemill.protocols.amqp.wire import Wire
 
+MOST_CONSUMERS = 5_000
+"""Consumers of a connection. When it closes, all of them end in one turn of the event loop."""
+
 
 class Channel:
     """A channel that is open.
@@ -154,6 +157,10 @@ class Channel:
         tag = method.text("consumer_tag") or f"amq.ctag-{secrets.token_urlsafe(16)}"
         if tag in self.consuming.consumers:
             raise ConnectionClosedError(530, f"attempt to reuse consumer tag '{tag}'")
+        if self.wire.consumers >= MOST_CONSUMERS:
+            raise ConnectionClosedError(
+                530, f"reached maximum ({MOST_CONSUMERS}) of consumers per connection"
+            )
         no_ack = method.flag("no_ack")
         consumer = ChannelConsumer(
             self.consuming, tag, queue, no_ack=no_ack, limit=self.consuming.next_limit
