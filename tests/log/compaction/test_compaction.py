@@ -24,7 +24,7 @@ from tidemill.log.errors import (
     StorageError,
     SyncFailedError,
 )
-from tidemill.log.format.batch import iter_headers
+from tidemill.log.format.batch import HEADER_SIZE, iter_headers
 from tidemill.log.format.markers import Marker
 from tidemill.log.format.records import Record
 from tidemill.log.partition.partition import PartitionLog
@@ -245,6 +245,18 @@ def test_every_answer_has_a_record_even_if_segments_are_empty(place: Place, prod
     ]
     assert len(empty) > 10  # as many make librdkafka believe that a record is too large
     assert 0 not in answers(place.log)
+
+
+def test_a_log_without_a_record_is_read_to_its_end(place: Place) -> None:
+    place.write(("a", "1"), ("a", None))
+    place.roll()
+    place.compact()
+    place.clock.advance(place.log.config.delete_retention_ms)
+    place.fs.kill()  # what was cleaned is forgotten, so that it is cleaned again
+    place.open()
+    place.compact()
+    assert [segment.size for segment in place.log.segments] == [HEADER_SIZE, 0]
+    assert place.offsets() == []
 
 
 def test_segments_still_join_without_a_gap(place: Place) -> None:

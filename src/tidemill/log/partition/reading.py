@@ -56,7 +56,9 @@ def find_slice(
             if first is not None:
                 return _cut(segment, first, end, max_bytes, min_one)
             empty = _cut(segment, place, end, max_bytes, min_one)
-        index += 1  # compaction left no record from here to the end of the segment
+        # Compaction left no record from here to the end of the segment. The active one can be empty.
+        offset = max(offset, segment.end_offset)
+        index += 1
     return empty
 
 
