@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.engine.queues.harness import Client, connected, turns
 from tests.engine.support import Disk, until
@@ -52,6 +53,24 @@ async def test_messages_leave_space_for_acknowledgements(disk: Disk, client: Cli
     reader = await client.consume("q")
     reader.acknowledge(await reader.wait(1))
     await client.queues.stored()
+
+
+async def test_messages_are_refused_while_the_data_folder_is_gone(
+    disk: Disk, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.declare("q")
+
+    def vanished(folder: str) -> int:
+        raise FileNotFoundError(2, "No such file or directory", folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_space, "free_bytes", vanished)
+        with capture_logs() as logs:
+            assert await client.publish("q", b"a") == [False]
+        assert "No such file or directory" in logs[0]["error"]
+        assert not client.publisher.is_disk_full
+    assert await client.publish("q", b"b") == [True]
+    assert await client.drain("q") == [b"b"]
 
 
 async def test_what_is_done_is_freed_although_that_can_not_be_stored(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 
 from tidemill.clock import Clock
-from tidemill.log.errors import DiskFullError
+from tidemill.log.disk.files import storage_error
+from tidemill.log.errors import DiskFullError, StorageError
 
 RESERVED_BYTES = 16 << 20
 """Free bytes that messages leave."""
@@ -31,6 +32,7 @@ class DiskSpace:
         self._folder = folder
         self._clock = clock
         self._is_full = False
+        self._failure: StorageError | None = None
         self._check_ms = 0
 
     def refused(self) -> None:
@@ -44,14 +46,25 @@ class DiskSpace:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._check_ms:
             self._check_ms = now_ms + CHECK_MS
-            self._is_full = free_bytes(self._folder) < RESERVED_BYTES
+            self._failure = None
+            try:
+                self._is_full = free_bytes(self._folder) < RESERVED_BYTES
+            except OSError as error:  # the folder was deleted: the broker is about to end
+                self._failure = storage_error(error, "looking at", self._folder)
         return self._is_full
 
     def check(self) -> None:
-        """Raise DiskFullError if there is no space."""
+        """Check that messages can be taken.
+
+        Raises:
+            DiskFullError: there is no space.
+            StorageError: the space can't be looked up.
+        """
         if self.is_full:
             raise DiskFullError(
                 f"no space left on device: less than {RESERVED_BYTES >> 20} MiB are free in "
                 f"{self._folder}",
                 hint="Consume messages, free disk space, or delete topics.",
             )
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)

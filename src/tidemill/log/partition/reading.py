@@ -56,7 +56,8 @@ def find_slice(
             if first is not None:
                 return _cut(segment, first, end, max_bytes, min_one)
             empty = _cut(segment, place, end, max_bytes, min_one)
-        # Compaction left no record from here to the end of the segment. The active one can be empty.
+        # Compaction left no record from here to the end of the segment.
+        # The active segment can have none at all, so don't look there for this offset.
         offset = max(offset, segment.end_offset)
         index += 1
     return empty
