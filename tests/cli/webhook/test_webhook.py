@@ -141,6 +141,9 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(
     unsigned = make("unsigned", secrets=[], signed=False, managed=False)
     tidemill.ok("webhook", "create", str(unsigned))
     missing = make("missing", topic="not-there")
+    circle = make("circle", topic="tidemill.webhook.other.attempts")
+    attempts = "tidemill.webhook.circle.attempts"
+    tidemill.ok("topic", "create", attempts)
     for arguments, code, text in (
         (("create", str(tmp_path / "nothing.toml")), 2, "can't read"),
         (("create", str(plain)), 2, "plain text"),
@@ -150,6 +153,8 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(
         (("create", str(make("filter", filter="a ="))), 2, "invalid expression"),
         (("create", str(missing)), 1, "topic not-there does not exist"),
         (("create", str(other)), 4, "--replace"),
+        (("create", str(make("other", topic=attempts, managed=False)), "--replace"), 0, ""),
+        (("create", str(circle)), 2, "would deliver what other webhooks write because of it"),
         (("describe", "nothing"), 3, "tidemill webhook list"),
         (("test", "nothing"), 3, "tidemill webhook list"),
         (("redeliver", "other"), 2, "one of --failed, --offset N and --from N"),
@@ -169,7 +174,7 @@ def test_what_can_not_be_done_has_an_exit_code_and_a_hint(
     ):
         done = tidemill.run("webhook", *arguments)
         assert (done.returncode, text in done.stderr) == (code, True), (arguments, done.stderr)
-    tidemill.ok("webhook", "create", str(other), "--replace")
+    tidemill.ok("webhook", "create", str(make("other", managed=False)), "--replace")
     assert "other" in [each["name"] for each in tidemill.json("webhook", "list")]
     assert "would delete webhook other" in tidemill.ok("webhook", "delete", "other", "--dry-run")
     delete(tidemill, "other")

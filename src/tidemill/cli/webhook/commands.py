@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,11 +55,17 @@ def create(
     Secrets in the file are references: ${env:NAME} or ${file:PATH}, which the worker resolves. With
     start_at = "end", the default, it delivers what is written to the topic from now on.
     """
-    from tidemill.connect.webhooks.definition import read_file
+    from tidemill.connect.webhooks.definition import Webhook, read_file
+    from tidemill.connect.webhooks.errors import DefinitionError
     from tidemill.connect.webhooks.intake import commit_start
 
     webhook = read_file(file)
     kafka = BOARDS.kafka(brokers)
+    others = []
+    for stored in BOARDS.read(kafka).definitions.values():
+        with suppress(DefinitionError):  # of a version that takes what this one does not
+            others.append(Webhook.decode(stored))
+    webhook.check_no_circle(others)
     BOARDS.create(
         kafka,
         webhook,

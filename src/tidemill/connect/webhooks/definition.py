@@ -6,6 +6,7 @@ when a broker starts, so it imports others where they are used. Must not know: K
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -205,6 +206,30 @@ class Webhook(StoredSection):
     def dead_letters_topic(self) -> str:
         """The topic of its dead letters."""
         return self.dead_letters or dead_letters_topic(self.name)
+
+    def check_no_circle(self, others: Iterable[Webhook]) -> None:
+        """Check that nothing that it writes comes back to it through other webhooks.
+
+        Raises:
+            DefinitionError: its attempts or dead letters would make new ones without end.
+        """
+        others = [each for each in others if each.name != self.name]
+        feeding, more = set[str](), {self.topic}
+        while more:
+            feeding |= more
+            more = {each.topic for each in others if not feeding.isdisjoint(each._written)}
+            more -= feeding
+        if not feeding.isdisjoint(self._written):
+            raise DefinitionError(
+                f"webhook {self.name} would deliver what other webhooks write because of it",
+                hint=f"Topic {self.topic} has attempts or dead letters of a webhook that, itself "
+                "or through others, delivers those of this one.",
+            )
+
+    @property
+    def _written(self) -> tuple[str, str]:
+        """The topics that it writes."""
+        return attempts_topic(self.name), self.dead_letters_topic
 
     @property
     def needs_json(self) -> bool:
