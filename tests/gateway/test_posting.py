@@ -406,6 +406,30 @@ async def test_the_beginning_of_a_line_waits_for_memory() -> None:
             pass
 
 
+@pytest.mark.parametrize("key", [None, "k"], ids=["without_key", "with_key"])
+async def test_a_line_is_refused_if_others_keep_the_memory(key: str | None) -> None:
+    settings = GatewaySettings(inflight_bytes=1 << 20, slow_client_seconds=1)
+    parts = Parts.start(Kafka("127.0.0.1:1"), settings)
+    parts.budget.take(1 << 20)  # clients that send half a line, and wait
+    sent: list[Any] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b'{"value":1}\n', "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {"type": "http", "method": "POST", "path": "/topics/t", "headers": []}
+    writing = posting._Writing(parts, Topic("t", "", 1), key, {})
+    stream = posting._Stream(Request(scope, receive), writing, only_errors=False)
+    async with asyncio.timeout(20):
+        await stream(scope, receive, send)
+    lines = b"".join(each.get("body", b"") for each in sent).splitlines()
+    assert [json.loads(each)["error"] for each in lines] == ["busy"]
+    assert parts.budget.used == 1 << 20
+    await parts.close()
+
+
 async def test_a_record_that_never_fits_into_memory_is_refused_for_good() -> None:
     budget = Budget(10_000)
     writer = Writer(Kafka("127.0.0.1:1"), budget)

@@ -287,12 +287,14 @@ class _Stream(StreamingResponse):
         except ValueError as error:
             return invalid(str(error), hint="")
         key = self._writing.key and f"{self._writing.key}/{number}"
+        # Not for ever: streams that hold beginnings of lines can have all the memory.
+        deadline = time.monotonic() + self._settings.slow_client_seconds
         while True:
             await self._writing.parts.writer.room()
             try:
                 return self._writing.start(record, key)
             except HttpError as error:
-                if error.status != 503:
+                if error.status != 503 or time.monotonic() > deadline:
                     return error
             await asyncio.sleep(_MEMORY_S)
 
