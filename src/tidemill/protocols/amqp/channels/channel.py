@@ -21,7 +21,7 @@ from tidemill.protocols.amqp.error_codes import precondition
 from tidemill.protocols.amqp.errors import ConnectionClosedError
 from tidemill.protocols.amqp.wire import Wire
 
-MOST_CONSUMERS = 5_000
+MOST_CONSUMERS = 20_000
 """Consumers of a connection. When it closes, all of them end in one turn of the event loop."""
 
 
