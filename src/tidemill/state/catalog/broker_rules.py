@@ -11,6 +11,7 @@ This module must not know which topics exist.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,7 +28,6 @@ from tidemill.log.errors import InvalidConfigError
 from tidemill.state.errors import InvalidRequestError
 
 _T = ConfigType
-_MAX_INT = 2**31 - 1
 
 DYNAMIC_BROKER_CONFIGS: dict[str, str] = {
     each.synonyms[0].name: name for name, each in DEFINITIONS.items() if each.synonyms
@@ -35,16 +35,26 @@ DYNAMIC_BROKER_CONFIGS: dict[str, str] = {
 """Broker configs that clients can alter -> the topic config whose default they are."""
 
 
-def _without_effect(
-    name: str, kind: ConfigType, default: str | None, doc: str, check: Check | None = None
+def plain_config(
+    name: str,
+    kind: ConfigType,
+    default: str | None,
+    doc: str,
+    check: Check | None,
+    value: int | bool | str | None = None,
 ) -> ConfigDef:
+    """Return the declaration of a config that is not one of topics.
+
+    Args:
+        value: the default, parsed.
+    """
     return ConfigDef(
         name=name,
         field="",
         type=kind,
         default=default,
-        default_value=None,
-        doc=f"{doc} Accepted without effect.",
+        default_value=value,
+        doc=doc,
         valid=check.text if check else "",
         synonyms=(),
         fixed=False,
@@ -59,166 +69,117 @@ _KERBEROS = "Kerberos, which is not supported."
 _TOKENS = "Renewal of SASL tokens, which are not supported."
 _GROUPS = "Assignments in the background; here the broker assigns immediately."
 _RATE = "Limits replication; there is one broker."
-_POSITIVE, _NOT_NEGATIVE = at_least(1), at_least(0)
+_POSITIVE, _NOT_NEGATIVE, _BUFFER = at_least(1), at_least(0), at_least(512 * 1024)
+_MOST_INT, _MOST_LONG, _MOST_DOUBLE = str(2**31 - 1), str(MAX_LONG), str(sys.float_info.max)
 
 WITHOUT_EFFECT: dict[str, ConfigDef] = {
-    each.name: each
-    for each in (
-        _without_effect("background.threads", _T.INT, "10", _THREADS, _POSITIVE),
-        _without_effect("follower.fetch.last.tiered.offset.enable", _T.BOOLEAN, "false", _REMOTE),
-        _without_effect("follower.replication.throttled.rate", _T.LONG, None, _RATE, _NOT_NEGATIVE),
-        _without_effect(
-            "group.consumer.assignment.interval.ms", _T.INT, "1000", _GROUPS, _NOT_NEGATIVE
-        ),
-        _without_effect(
+    name: plain_config(name, kind, default, f"{doc} Accepted without effect.", check)
+    for name, kind, default, check, doc in (
+        ("background.threads", _T.INT, "10", _POSITIVE, _THREADS),
+        ("follower.fetch.last.tiered.offset.enable", _T.BOOLEAN, "false", None, _REMOTE),
+        ("follower.replication.throttled.rate", _T.LONG, None, _NOT_NEGATIVE, _RATE),
+        ("group.consumer.assignment.interval.ms", _T.INT, "1000", _NOT_NEGATIVE, _GROUPS),
+        (
             "group.coordinator.cached.buffer.max.bytes",
             _T.INT,
             "1048588",
+            _BUFFER,
             "Buffers of Apache Kafka's group coordinator.",
-            at_least(512 * 1024),
         ),
-        _without_effect(
-            "group.share.assignment.interval.ms", _T.INT, "1000", _GROUPS, _NOT_NEGATIVE
-        ),
-        _without_effect(
-            "group.streams.assignment.interval.ms", _T.INT, "1000", _GROUPS, _NOT_NEGATIVE
-        ),
-        _without_effect("leader.replication.throttled.rate", _T.LONG, None, _RATE, _NOT_NEGATIVE),
-        _without_effect(
+        ("group.share.assignment.interval.ms", _T.INT, "1000", _NOT_NEGATIVE, _GROUPS),
+        ("group.streams.assignment.interval.ms", _T.INT, "1000", _NOT_NEGATIVE, _GROUPS),
+        ("leader.replication.throttled.rate", _T.LONG, None, _NOT_NEGATIVE, _RATE),
+        (
             "log.cleaner.backoff.ms",
             _T.LONG,
             "15000",
+            _NOT_NEGATIVE,
             "How long compaction waits when there is nothing to compact. The broker takes it from "
             "its setting log.cleaner_backoff_ms when it starts.",
-            _NOT_NEGATIVE,
         ),
-        _without_effect(
-            "log.cleaner.dedupe.buffer.size", _T.LONG, "134217728", _CLEANER, _POSITIVE
-        ),
-        _without_effect("log.cleaner.io.buffer.load.factor", _T.DOUBLE, "0.9", _CLEANER),
-        _without_effect("log.cleaner.io.buffer.size", _T.INT, "524288", _CLEANER, _NOT_NEGATIVE),
-        _without_effect(
-            "log.cleaner.io.max.bytes.per.second", _T.DOUBLE, str(1.7976931348623157e308), _CLEANER
-        ),
-        _without_effect(
+        ("log.cleaner.dedupe.buffer.size", _T.LONG, "134217728", _POSITIVE, _CLEANER),
+        ("log.cleaner.io.buffer.load.factor", _T.DOUBLE, "0.9", None, _CLEANER),
+        ("log.cleaner.io.buffer.size", _T.INT, "524288", _NOT_NEGATIVE, _CLEANER),
+        ("log.cleaner.io.max.bytes.per.second", _T.DOUBLE, _MOST_DOUBLE, None, _CLEANER),
+        (
             "log.cleaner.threads",
             _T.INT,
             "1",
-            "Threads of compaction. It runs on the event loop here, in slices.",
             _NOT_NEGATIVE,
+            "Threads of compaction. It runs on the event loop here, in slices.",
         ),
-        _without_effect(
+        (
             "max.connection.creation.rate",
             _T.INT,
-            str(_MAX_INT),
-            "Limits how many connections are accepted in a second.",
+            _MOST_INT,
             _NOT_NEGATIVE,
+            "Limits how many connections are accepted in a second.",
         ),
-        _without_effect(
+        (
             "max.connections",
             _T.INT,
-            str(_MAX_INT),
+            _MOST_INT,
+            _NOT_NEGATIVE,
             "Open client connections. The broker takes it from its setting limits.connections "
             "when it starts.",
-            _NOT_NEGATIVE,
         ),
-        _without_effect(
+        (
             "max.connections.per.ip",
             _T.INT,
-            str(_MAX_INT),
-            "Limits the connections of an address.",
+            _MOST_INT,
             _NOT_NEGATIVE,
+            "Limits the connections of an address.",
         ),
-        _without_effect(
+        (
             "max.connections.per.ip.overrides",
             _T.STRING,
             "",
+            None,
             "Limits the connections of single addresses.",
         ),
-        _without_effect("num.io.threads", _T.INT, "8", _THREADS, _POSITIVE),
-        _without_effect("num.network.threads", _T.INT, "3", _THREADS, _POSITIVE),
-        _without_effect("num.recovery.threads.per.data.dir", _T.INT, "2", _THREADS, _POSITIVE),
-        _without_effect(
-            "num.replica.fetchers", _T.INT, "1", "Replication; there is one broker.", _POSITIVE
-        ),
-        _without_effect(
+        ("num.io.threads", _T.INT, "8", _POSITIVE, _THREADS),
+        ("num.network.threads", _T.INT, "3", _POSITIVE, _THREADS),
+        ("num.recovery.threads.per.data.dir", _T.INT, "2", _POSITIVE, _THREADS),
+        ("num.replica.fetchers", _T.INT, "1", _POSITIVE, "Replication; there is one broker."),
+        (
             "producer.id.expiration.ms",
             _T.INT,
             "86400000",
+            _POSITIVE,
             "How long an idle producer's sequence numbers are kept. The broker takes it from its "
             "setting log.producer_id_expiration_ms when it starts.",
-            _POSITIVE,
         ),
-        _without_effect("remote.fetch.max.wait.ms", _T.INT, "500", _REMOTE, _POSITIVE),
-        _without_effect(
-            "remote.list.offsets.request.timeout.ms", _T.LONG, "30000", _REMOTE, _POSITIVE
-        ),
-        _without_effect(
-            "remote.log.index.file.cache.total.size.bytes",
-            _T.LONG,
-            "1073741824",
-            _REMOTE,
-            _POSITIVE,
-        ),
-        _without_effect(
-            "remote.log.manager.copier.thread.pool.size", _T.INT, "10", _REMOTE, _POSITIVE
-        ),
-        _without_effect(
-            "remote.log.manager.copy.max.bytes.per.second",
-            _T.LONG,
-            str(MAX_LONG),
-            _REMOTE,
-            _POSITIVE,
-        ),
-        _without_effect(
-            "remote.log.manager.expiration.thread.pool.size", _T.INT, "10", _REMOTE, _POSITIVE
-        ),
-        _without_effect(
-            "remote.log.manager.fetch.max.bytes.per.second",
-            _T.LONG,
-            str(MAX_LONG),
-            _REMOTE,
-            _POSITIVE,
-        ),
-        _without_effect(
-            "remote.log.manager.follower.thread.pool.size", _T.INT, "2", _REMOTE, _POSITIVE
-        ),
-        _without_effect("remote.log.reader.threads", _T.INT, "10", _REMOTE, _POSITIVE),
-        _without_effect(
+        ("remote.fetch.max.wait.ms", _T.INT, "500", _POSITIVE, _REMOTE),
+        ("remote.list.offsets.request.timeout.ms", _T.LONG, "30000", _POSITIVE, _REMOTE),
+        ("remote.log.index.file.cache.total.size.bytes", _T.LONG, "1073741824", _POSITIVE, _REMOTE),
+        ("remote.log.manager.copier.thread.pool.size", _T.INT, "10", _POSITIVE, _REMOTE),
+        ("remote.log.manager.copy.max.bytes.per.second", _T.LONG, _MOST_LONG, _POSITIVE, _REMOTE),
+        ("remote.log.manager.expiration.thread.pool.size", _T.INT, "10", _POSITIVE, _REMOTE),
+        ("remote.log.manager.fetch.max.bytes.per.second", _T.LONG, _MOST_LONG, _POSITIVE, _REMOTE),
+        ("remote.log.manager.follower.thread.pool.size", _T.INT, "2", _POSITIVE, _REMOTE),
+        ("remote.log.reader.threads", _T.INT, "10", _POSITIVE, _REMOTE),
+        (
             "replica.alter.log.dirs.io.max.bytes.per.second",
             _T.LONG,
             None,
-            "Limits moves between data folders; there is one folder.",
             _NOT_NEGATIVE,
+            "Limits moves between data folders; there is one folder.",
         ),
-        _without_effect("sasl.kerberos.kinit.cmd", _T.STRING, "/usr/bin/kinit", _KERBEROS),
-        _without_effect("sasl.kerberos.min.time.before.relogin", _T.LONG, "60000", _KERBEROS),
-        _without_effect("sasl.kerberos.service.name", _T.STRING, None, _KERBEROS),
-        _without_effect("sasl.kerberos.ticket.renew.jitter", _T.DOUBLE, "0.05", _KERBEROS),
-        _without_effect("sasl.kerberos.ticket.renew.window.factor", _T.DOUBLE, "0.8", _KERBEROS),
-        _without_effect(
-            "sasl.login.refresh.buffer.seconds", _T.SHORT, "300", _TOKENS, between(0, 3600)
-        ),
-        _without_effect(
-            "sasl.login.refresh.min.period.seconds", _T.SHORT, "60", _TOKENS, between(0, 900)
-        ),
-        _without_effect(
-            "sasl.login.refresh.window.factor", _T.DOUBLE, "0.8", _TOKENS, between(0.5, 1)
-        ),
-        _without_effect(
-            "sasl.login.refresh.window.jitter", _T.DOUBLE, "0.05", _TOKENS, between(0, 0.25)
-        ),
-        _without_effect(
-            "share.coordinator.cached.buffer.max.bytes",
-            _T.INT,
-            "1048588",
-            _GROUPS,
-            at_least(512 * 1024),
-        ),
-        _without_effect(
+        ("sasl.kerberos.kinit.cmd", _T.STRING, "/usr/bin/kinit", None, _KERBEROS),
+        ("sasl.kerberos.min.time.before.relogin", _T.LONG, "60000", None, _KERBEROS),
+        ("sasl.kerberos.service.name", _T.STRING, None, None, _KERBEROS),
+        ("sasl.kerberos.ticket.renew.jitter", _T.DOUBLE, "0.05", None, _KERBEROS),
+        ("sasl.kerberos.ticket.renew.window.factor", _T.DOUBLE, "0.8", None, _KERBEROS),
+        ("sasl.login.refresh.buffer.seconds", _T.SHORT, "300", between(0, 3600), _TOKENS),
+        ("sasl.login.refresh.min.period.seconds", _T.SHORT, "60", between(0, 900), _TOKENS),
+        ("sasl.login.refresh.window.factor", _T.DOUBLE, "0.8", between(0.5, 1), _TOKENS),
+        ("sasl.login.refresh.window.jitter", _T.DOUBLE, "0.05", between(0, 0.25), _TOKENS),
+        ("share.coordinator.cached.buffer.max.bytes", _T.INT, "1048588", _BUFFER, _GROUPS),
+        (
             "transaction.partition.verification.enable",
             _T.BOOLEAN,
             "true",
+            None,
             "Whether writes are checked against the coordinator; they always are.",
         ),
     )

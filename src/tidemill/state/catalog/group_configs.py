@@ -14,6 +14,7 @@ from typing import Any
 
 from tidemill.log.config.definition import Check, ConfigDef, ConfigType, between
 from tidemill.log.errors import InvalidConfigError
+from tidemill.state.catalog.broker_rules import plain_config
 from tidemill.state.catalog.format import (
     GROUP_CONFIG,
     decode_group_configs,
@@ -40,34 +41,12 @@ MAX_GROUPS = 10_000
 MAX_ID_BYTES = 32_000
 
 
-def _number(name: str, default: str, low: int, high: int, doc: str) -> ConfigDef:
-    return _define(name, ConfigType.INT, default, int(default), between(low, high), doc)
-
-
-def _define(
-    name: str, kind: ConfigType, default: str, value: int | bool | str, check: Check, doc: str
-) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        field="",
-        type=kind,
-        default=default,
-        default_value=value,
-        doc=doc,
-        valid=check.text,
-        synonyms=(),
-        fixed=False,
-        internal=False,
-        check=check,
-    )
-
-
 _DURATION = re.compile(
     r"by_duration:P(?!$)(?:(\d{1,6})D)?"
     r"(?:T(?!$)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})(?:\.(\d{1,9}))?S)?)?"
 )
 EARLIEST, LATEST = "earliest", "latest"
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+READ_COMMITTED, READ_UNCOMMITTED = _ISOLATIONS = "read_committed", "read_uncommitted"
 
 
 def reset_duration_ms(value: str) -> int | None:
@@ -84,83 +63,73 @@ def _is_reset(value: str) -> bool:
     return value in (EARLIEST, LATEST) or reset_duration_ms(value) is not None
 
 
+def _written(value: int | bool | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_TYPES = {int: ConfigType.INT, str: ConfigType.STRING, bool: ConfigType.BOOLEAN}
+
 DEFINITIONS: dict[str, ConfigDef] = {
-    each.name: each
-    for each in (
-        _number(
+    name: plain_config(name, _TYPES[type(default)], _written(default), doc, check, default)
+    for name, default, check, doc in (
+        (
             SESSION_TIMEOUT,
-            "45000",
-            1000,
-            1_800_000,
+            45_000,
+            between(1000, 1_800_000),
             "Session timeout of the group's members with the consumer protocol.",
         ),
-        _number(
+        (
             HEARTBEAT_INTERVAL,
-            "5000",
-            100,
-            600_000,
+            5000,
+            between(100, 600_000),
             "How often the group's members with the consumer protocol send a heartbeat.",
         ),
-        _number(
+        (
             SHARE_SESSION_TIMEOUT,
-            "45000",
-            1000,
-            1_800_000,
+            45_000,
+            between(1000, 1_800_000),
             "Session timeout of the members of the share group.",
         ),
-        _number(
+        (
             SHARE_HEARTBEAT_INTERVAL,
-            "5000",
-            100,
-            600_000,
+            5000,
+            between(100, 600_000),
             "How often the members of the share group send a heartbeat.",
         ),
-        _number(
+        (
             SHARE_RECORD_LOCK,
-            "30000",
-            1000,
-            3_600_000,
+            30_000,
+            between(1000, 3_600_000),
             "How long a member of the share group can keep a record before it is delivered again.",
         ),
-        _number(
+        (
             SHARE_DELIVERY_LIMIT,
-            "5",
-            2,
-            25,
+            5,
+            between(2, 25),
             "How often the share group delivers a record before it gives up.",
         ),
-        _number(
+        (
             SHARE_MAX_RECORD_LOCKS,
-            "2000",
-            100,
-            10_000,
+            2000,
+            between(100, 10_000),
             "Most records of a partition that the share group has in flight.",
         ),
-        _define(
+        (
             SHARE_OFFSET_RESET,
-            ConfigType.STRING,
-            LATEST,
             LATEST,
             Check("earliest, latest or by_duration:<ISO 8601 duration>", _is_reset),
             "Where the share group begins in a partition that it has not read yet.",
         ),
-        _define(
+        (
             SHARE_ISOLATION,
-            ConfigType.STRING,
             READ_UNCOMMITTED,
-            READ_UNCOMMITTED,
-            Check(
-                "[read_committed, read_uncommitted]",
-                lambda value: value in (READ_COMMITTED, READ_UNCOMMITTED),
-            ),
+            Check("[read_committed, read_uncommitted]", _ISOLATIONS.__contains__),
             "Whether the share group delivers records of transactions that are not committed.",
         ),
-        _define(
+        (
             SHARE_RENEW,
-            ConfigType.BOOLEAN,
-            "true",
             True,
-            Check("", lambda value: isinstance(value, bool)),
+            None,
             "Whether members of the share group can extend the time that they keep a record.",
         ),
     )
@@ -301,10 +270,6 @@ class GroupConfigs:
                 raise InvalidConfigError(
                     f"{interval}={values[interval]} must be below {timeout}={values[timeout]}"
                 )
-
-
-def _written(value: int | bool | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _set(configs: dict[str, dict[str, str]], group_id: str, value: dict[str, str]) -> None:
