@@ -27,7 +27,6 @@ from tidemill.state.consumer_groups.types import (
 )
 from tidemill.state.errors import (
     GroupIdNotFoundError,
-    GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
     NonEmptyGroupError,
     UnknownMemberIdError,
@@ -44,6 +43,7 @@ from tidemill.state.groups.types import (
     LeaveMember,
     SyncRequest,
 )
+from tidemill.state.modern_groups.machine import GroupMachine
 from tidemill.state.modern_groups.types import JOIN_EPOCH, HeartbeatResult, Topics
 from tidemill.state.outcome import Outcome, Reply, StateRecord, nothing
 from tidemill.state.share_groups.machine import ShareGroup, ShareGroups
@@ -67,6 +67,7 @@ class AllGroups:
         self._classic = classic
         self._consumers = consumers
         self.shares = shares
+        self._modern: tuple[GroupMachine[Any], ...] = (consumers, shares)
         self._topics = topics
         self._policy = policy
         self._classic_max_size = classic_max_size
@@ -84,20 +85,18 @@ class AllGroups:
 
     def loaded(self, now_ms: int) -> Outcome[None]:
         """Create the groups after all records were replayed at start. Sessions start now."""
-        self._consumers.loaded(now_ms)
-        self.shares.loaded(now_ms)
         out = self._classic.loaded(now_ms)
-        for group in self._consumers.table.all():
-            self._classic.handover.take(group.group_id, out)
-        for shared in self.shares.table.all():
-            self._classic.handover.take(shared.group_id, out)
+        for machine in self._modern:
+            machine.loaded(now_ms)
+            for group in machine.table.all():
+                self._classic.handover.take(group.group_id, out)
         return out
 
     def write_failed(self, outcome: Outcome[Any], now_ms: int) -> list[Reply]:
         """Return the replies for an outcome whose records could not be written."""
         replies = self._classic.write_failed(outcome, now_ms)
-        self._consumers.write_failed(outcome, now_ms)
-        self.shares.write_failed(outcome, now_ms)
+        for machine in self._modern:
+            machine.write_failed(outcome, now_ms)
         out = nothing()
         for group_id in _groups_of(outcome.records):
             if self._consumers.table.find(group_id) is not None:
@@ -157,10 +156,7 @@ class AllGroups:
                 hint="Stop the members with the classic protocol, or allow upgrades with "
                 "groups.consumer_migration_policy.",
             )
-        if len(classic.members) >= self._consumers.max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group_id!r} is full: it has {len(classic.members)} members"
-            )
+        self._consumers.table.check_size(group_id, len(classic.members))
         consumer_group_of(classic, self._topics, Changes(group, records))
         return group
 
@@ -199,11 +195,7 @@ class AllGroups:
 
     def _has_other(self, group_id: str) -> bool:
         """Return whether a group that is not a share group has this id."""
-        others: tuple[Group | ConsumerGroup | None, ...] = (
-            self._consumers.table.get(group_id),
-            self._classic.get(group_id),
-        )
-        return any(group is not None for group in others)
+        return (self._consumers.table.get(group_id) or self._classic.get(group_id)) is not None
 
     # --- the classic protocol --------------------------------------------------------------------
 
@@ -287,7 +279,7 @@ class AllGroups:
         group = self._consumers.table.get(group_id)
         if group is None:
             return self._classic.leave(group_id, members, now_ms)
-        out = self._consumers.classic.leave(group, members, now_ms, self._consumers.drop_member)
+        out = self._consumers.classic.leave(group, members, now_ms)
         self._consumers.table.expect(out.records)
         return out
 
@@ -397,21 +389,19 @@ class AllGroups:
 
     def tombstones(self, group_id: str) -> list[StateRecord]:
         """Return the records that remove the group."""
-        shared = self.shares.table.find(group_id)
-        if shared is not None:
-            return self.shares.drop_group(shared)
-        group = self._consumers.table.find(group_id)
-        if group is None:
-            return self._classic.tombstones(group_id)
-        records = self._consumers.drop_group(group)
-        self._consumers.table.expect(records)
-        return records
+        for machine in self._modern:
+            group = machine.table.find(group_id)
+            if group is not None:
+                records = machine.drop_group(group)
+                machine.table.expect(records)
+                return records
+        return self._classic.tombstones(group_id)
 
     def needs_tombstone(self, group_id: str) -> bool:
         """Return whether a record of the group is in the log, or is being written."""
-        for table in (self._consumers.table, self.shares.table):
-            if table.find(group_id) is not None:
-                return table.needs_tombstone(group_id)
+        for machine in self._modern:
+            if machine.table.find(group_id) is not None:
+                return machine.table.needs_tombstone(group_id)
         return self._classic.needs_tombstone(group_id)
 
     def forget(self, group_id: str) -> None:

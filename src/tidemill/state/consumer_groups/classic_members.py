@@ -21,7 +21,6 @@ from tidemill.state.consumer_groups.members import replace_static, replaced_memb
 from tidemill.state.consumer_groups.targets import update_epoch
 from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember, MemberState
 from tidemill.state.errors import (
-    GroupMaxSizeReachedError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     MemberIdRequiredError,
@@ -55,14 +54,11 @@ class ClassicMembers:
         table: ConsumerTable,
         sessions: Sessions,
         topics: Topics,
-        *,
-        max_size: int,
         new_id: Callable[[], str],
     ) -> None:
         self._table = table
         self._sessions = sessions
         self._topics = topics
-        self._max_size = max_size
         self._new_id = new_id
 
     def join(
@@ -86,10 +82,8 @@ class ClassicMembers:
         elif instance_id is not None:
             group.check_member(member_id, instance_id)
         known = group.members.get(old_id or member_id)
-        if known is None and len(group.members) >= self._max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} is full: it has {self._max_size} members"
-            )
+        if known is None:
+            self._table.check_size(group.group_id, len(group.members))
         member = _member_of(request, subscription)
         self._table.check_growth(group, member_id, member)
         if is_new and instance_id is None and request.require_known_member_id:
@@ -98,7 +92,7 @@ class ClassicMembers:
         changes = Changes(group, out.records)
         epoch = group.epoch
         if old_id is not None:
-            self._sessions.forget(group.group_id, old_id)
+            self._sessions.forget(group, old_id)
             replace_static(changes, old_id, member_id)
         owned = self._ids_of(subscription)
         step = update_member(changes, member_id, member, owned, self._topics, now_ms)
@@ -107,9 +101,9 @@ class ClassicMembers:
         elif old_id is not None:
             note_member(MemberChange.REPLACED, group, member_id, member, f"was {old_id}", out)
         note_epoch(group, epoch, f"member {member_id} joined", out)
-        self._sessions.end(Limit.JOIN, group.group_id, member_id)
-        self._start(Limit.SESSION, group, member_id, request.session_timeout_ms, now_ms)
-        self._start(Limit.SYNC, group, member_id, member.rebalance_timeout_ms, now_ms)
+        self._sessions.end(Limit.JOIN, group, member_id)
+        self._sessions.start(Limit.SESSION, group, member_id, request.session_timeout_ms, now_ms)
+        self._sessions.start(Limit.SYNC, group, member_id, member.rebalance_timeout_ms, now_ms)
         protocol = request.protocols[0][0]
         return JoinResult(step.epoch, CONSUMER_PROTOCOL_TYPE, protocol, "", member_id)
 
@@ -124,8 +118,8 @@ class ClassicMembers:
         if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED:
             self._expect_join(group, member_id, member, now_ms)
             raise _rebalancing(group)
-        self._sessions.end(Limit.SYNC, group.group_id, member_id)
-        self._start(Limit.SESSION, group, member_id, classic.session_timeout_ms, now_ms)
+        self._sessions.end(Limit.SYNC, group, member_id)
+        self._sessions.start(Limit.SESSION, group, member_id, classic.session_timeout_ms, now_ms)
         names = {
             name: numbers
             for topic, numbers in current.partitions.items()
@@ -144,7 +138,7 @@ class ClassicMembers:
     ) -> None:
         """Extend a member's session."""
         member, classic = self._checked(group, member_id, instance_id, generation)
-        self._start(Limit.SESSION, group, member_id, classic.session_timeout_ms, now_ms)
+        self._sessions.start(Limit.SESSION, group, member_id, classic.session_timeout_ms, now_ms)
         current = group.current(member_id)
         released = current.state is MemberState.UNRELEASED and not group.waits_for_release(
             member_id
@@ -154,18 +148,11 @@ class ClassicMembers:
             raise _rebalancing(group)
 
     def leave(
-        self,
-        group: ConsumerGroup,
-        members: Sequence[LeaveMember],
-        now_ms: int,
-        remove: Callable[[ConsumerGroup, str, Outcome[None]], None],
+        self, group: ConsumerGroup, members: Sequence[LeaveMember], now_ms: int
     ) -> Outcome[list[TidemillError | None]]:
-        """Remove members; the result has an error or None for each, in order.
-
-        Args:
-            remove: removes one member, without a new epoch.
-        """
+        """Remove members; the result has an error or None for each, in order."""
         out = nothing()
+        changes = Changes(group, out.records)
         result: list[TidemillError | None] = []
         for leaving in members:
             try:
@@ -175,13 +162,14 @@ class ClassicMembers:
                 member = group.check_member(member_id, leaving.instance_id)
                 _classic_of(group, member_id, member)
                 note_member(MemberChange.LEFT, group, member_id, member, leaving.reason or "", out)
-                remove(group, member_id, out)
+                self._sessions.forget(group, member_id)
+                changes.drop_member(member_id)
                 result.append(None)
             except TidemillError as error:
                 result.append(error)
         if None in result:
             epoch = group.epoch
-            update_epoch(Changes(group, out.records), self._topics, now_ms, bump=True)
+            update_epoch(changes, self._topics, now_ms, bump=True)
             note_epoch(group, epoch, "members left", out)
         return Outcome(result, out.records, out.replies, out.events)
 
@@ -212,12 +200,7 @@ class ClassicMembers:
         self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
     ) -> None:
         limit = member.rebalance_timeout_ms
-        self._sessions.start_once(Limit.JOIN, group.group_id, member_id, limit, now_ms)
-
-    def _start(
-        self, kind: Limit, group: ConsumerGroup, member_id: str, limit_ms: int, now_ms: int
-    ) -> None:
-        self._sessions.start(kind, group.group_id, member_id, limit_ms, now_ms)
+        self._sessions.start_once(Limit.JOIN, group, member_id, limit, now_ms)
 
 
 def _subscription_of(request: JoinRequest) -> Subscription:

@@ -8,9 +8,8 @@ Source: KIP-848; Apache Kafka's ``ConsumerGroup``.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from uuid import UUID
 
 from tidemill.state.consumer_groups.format import FORMAT, decode_pattern, encode_pattern
@@ -26,20 +25,8 @@ from tidemill.state.groups.members import check_ids
 from tidemill.state.groups.memory import MEMBER_BYTES
 from tidemill.state.modern_groups.format import RecordKey, RecordKind
 from tidemill.state.modern_groups.group import ModernGroup
-from tidemill.state.modern_groups.records import GroupChanges, apply
-from tidemill.state.modern_groups.records import restored as restored_from
+from tidemill.state.modern_groups.records import GroupChanges
 from tidemill.state.modern_groups.table import GroupTable
-
-
-class ConsumerGroupState(enum.Enum):
-    """The state of a consumer group. The values are the names that clients see."""
-
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    """The target assignment is older than the group's epoch."""
-    RECONCILING = "Reconciling"
-    """Members are on the way to the target assignment."""
-    STABLE = "Stable"
 
 
 class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
@@ -62,6 +49,15 @@ class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
         self._owners: dict[tuple[UUID, int], str] = {}
 
     # --- changes ---------------------------------------------------------------------------------
+
+    def apply(self, key: RecordKey, value: bytes | None) -> None:
+        """Apply one record of the group."""
+        if key.kind is not RecordKind.PATTERN:
+            super().apply(key, value)
+        elif value is None:
+            self.drop_pattern(key.name)
+        else:
+            self.set_pattern(key.name, decode_pattern(value))
 
     def set_member(self, member_id: str, member: ConsumerMember) -> None:
         """Add a member, or change what it asks for."""
@@ -157,33 +153,30 @@ class ConsumerGroup(ModernGroup[ConsumerMember, MemberAssignment]):
     # --- state -----------------------------------------------------------------------------------
 
     @property
-    def state(self) -> ConsumerGroupState:
-        """The state of the group."""
-        if not self.members:
-            return ConsumerGroupState.EMPTY
-        if self.epoch > self.target_epoch:
-            return ConsumerGroupState.ASSIGNING
-        for member_id in self.members:
-            if not is_reconciled(self.current(member_id), self.target_epoch):
-                return ConsumerGroupState.RECONCILING
-        return ConsumerGroupState.STABLE
-
-    @property
     def state_name(self) -> str:
-        """The name of the state that clients see."""
-        return self.state.value
+        """The name of the state that clients see.
+
+        In Assigning the target assignment is older than the group's epoch, and in Reconciling
+        members are on the way to it.
+        """
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        currents = map(self.current, self.members)
+        is_stable = all(is_reconciled(each, self.target_epoch) for each in currents)
+        return "Stable" if is_stable else "Reconciling"
 
     @property
     def is_removable(self) -> bool:
         """Whether it has no members. No client can be about to join one without being in it."""
         return not self.members
 
-    def _names(self) -> set[str]:
-        names = super()._names()
-        for pattern in self.used_patterns():
-            if pattern in self.patterns:
-                names |= self.patterns[pattern].topics
-        return names
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the names of the topics that a member reads, by name or by pattern."""
+        resolved = self.patterns.get(member.topic_pattern or "")
+        names = super().topics_of(member)
+        return names if resolved is None else names | resolved.topics
 
     def used_patterns(self) -> set[str]:
         """Return the patterns that members subscribe with."""
@@ -230,23 +223,10 @@ class Changes(GroupChanges[ConsumerGroup, ConsumerMember, MemberAssignment]):
 
     def drop_pattern(self, pattern: str) -> None:
         """Remove a pattern."""
-        self._add(RecordKind.PATTERN, pattern, None)
-        self.group.drop_pattern(pattern)
+        self._drop(RecordKind.PATTERN, pattern)
 
     def drop_group(self) -> None:
         """Remove the group with its members and patterns."""
         for pattern in list(self.group.patterns):
             self.drop_pattern(pattern)
         super().drop_group()
-
-
-def restored(group_id: str, records: Mapping[RecordKey, bytes]) -> ConsumerGroup | None:
-    """Return the group of its records; None without an epoch."""
-    return restored_from(ConsumerGroup(group_id), records, _apply)
-
-
-def _apply(group: ConsumerGroup, key: RecordKey, value: bytes) -> None:
-    if key.kind is RecordKind.PATTERN:
-        group.set_pattern(key.name, decode_pattern(value))
-    else:
-        apply(group, key, value)

@@ -15,11 +15,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups import members as rules
 from tidemill.state.consumer_groups.classic_members import ClassicMembers
-from tidemill.state.consumer_groups.format import FORMAT
-from tidemill.state.consumer_groups.group import Changes, ConsumerGroup, restored
+from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
 from tidemill.state.consumer_groups.types import (
     STATIC_LEAVE_EPOCH,
@@ -27,14 +25,12 @@ from tidemill.state.consumer_groups.types import (
     ConsumerHeartbeat,
     ConsumerMember,
     ConsumerMemberInfo,
-    MemberAssignment,
 )
-from tidemill.state.errors import GroupIdNotFoundError, GroupMaxSizeReachedError
+from tidemill.state.errors import GroupIdNotFoundError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.modern_groups.machine import (
-    REASONS,
     GroupMachine,
     Limit,
     named_partitions,
@@ -42,7 +38,7 @@ from tidemill.state.modern_groups.machine import (
     note_member,
 )
 from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
-from tidemill.state.outcome import Outcome, StateRecord, nothing
+from tidemill.state.outcome import Outcome
 
 Downgrade = Callable[[ConsumerGroup, str, int, Outcome[None]], bool]
 """(group, member that goes, time, outcome): make the group classic if it should be."""
@@ -57,6 +53,8 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
 
     GROUP_TYPE = "consumer"
     PROTOCOL_TYPE = CONSUMER_PROTOCOL_TYPE
+    KIND = ConsumerGroup
+    CHANGES = Changes
 
     def __init__(
         self,
@@ -69,13 +67,10 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         super().__init__(
-            topics, FORMAT, restored, times=times, limits=limits, other_bytes=other_bytes
+            topics, times=times, max_size=max_size, limits=limits, other_bytes=other_bytes
         )
-        self.max_size = max_size
         self._new_id = new_id
-        self.classic = ClassicMembers(
-            self.table, self._sessions, topics, max_size=max_size, new_id=new_id
-        )
+        self.classic = ClassicMembers(self.table, self._sessions, topics, new_id)
         """The requests of members with the classic protocol."""
         self.downgrade: Downgrade = lambda *_: False
         """Is asked before a member is removed."""
@@ -101,10 +96,8 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
             group.check_member(member_id, request.instance_id)
             rules.check_epoch(group, member_id, request.member_epoch, request.owned)
         before = group.members.get(old_id or member_id)
-        if before is None and len(group.members) >= self.max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} is full: it has {self.max_size} members"
-            )
+        if before is None:
+            self.table.check_size(group.group_id, len(group.members))
         member = rules.member_of(request, before)
         rules.check_pattern_count(group, old_id or member_id, member.topic_pattern)
         self.table.check_growth(group, member_id, member)
@@ -112,7 +105,7 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         changes = Changes(group, out.records)
         epoch = group.epoch
         if old_id is not None:
-            self._sessions.forget(group.group_id, old_id)
+            self._sessions.forget(group, old_id)
             rules.replace_static(changes, old_id, member_id)
         elif joins and before is not None:
             rules.start_again(changes, member_id)
@@ -120,34 +113,11 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         step = rules.update_member(
             changes, member_id, member, request.owned, self._topics, now_ms, request.can_see
         )
-        self._note_join(group, member_id, before, old_id, out)
-        note_epoch(group, epoch, f"member {member_id}", out)
-        return self._alive(group, request, member_id, had, step, now_ms)
-
-    def _note_join(
-        self,
-        group: ConsumerGroup,
-        member_id: str,
-        before: ConsumerMember | None,
-        old_id: str | None,
-        out: Outcome[None],
-    ) -> None:
-        member = group.members[member_id]
         if before is None:
             note_member(MemberChange.JOINED, group, member_id, member, "", out)
         elif old_id is not None:
             note_member(MemberChange.REPLACED, group, member_id, member, f"was {old_id}", out)
-
-    def _alive(
-        self,
-        group: ConsumerGroup,
-        request: ConsumerHeartbeat,
-        member_id: str,
-        had: Partitions,
-        step: MemberAssignment,
-        now_ms: int,
-    ) -> HeartbeatResult:
-        member = group.members[member_id]
+        note_epoch(group, epoch, f"member {member_id}", out)
         self._start_session(group, member_id, member, now_ms)
         self._await_revocation(group, member_id, member, now_ms)
         assigned = step.partitions
@@ -166,9 +136,9 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         group.check_member(member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             rules.leave_for_a_while(Changes(group, out.records), member_id)
-            self._sessions.end(Limit.REVOKE, group.group_id, member_id)
+            self._sessions.end(Limit.REVOKE, group, member_id)
         else:
-            self.remove(group, member_id, now_ms, out, "", MemberChange.LEFT)
+            self.remove(group, member_id, now_ms, out, what=MemberChange.LEFT)
         return HeartbeatResult(member_id, request.member_epoch, 0)
 
     def remove(
@@ -177,45 +147,21 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         member_id: str,
         now_ms: int,
         out: Outcome[None],
-        reason: str,
+        reason: str = "",
         what: MemberChange = MemberChange.REMOVED,
     ) -> None:
         """Remove a member and start a new epoch, or make the group classic."""
         note_member(what, group, member_id, group.members[member_id], reason, out)
         if self.downgrade(group, member_id, now_ms, out):
             return
-        self.drop_member(group, member_id, out)
+        self._sessions.forget(group, member_id)
+        changes = Changes(group, out.records)
+        changes.drop_member(member_id)
         epoch = group.epoch
-        update_epoch(Changes(group, out.records), self._topics, now_ms, bump=True)
+        update_epoch(changes, self._topics, now_ms, bump=True)
         note_epoch(group, epoch, f"member {member_id} is gone", out)
 
-    def drop_member(self, group: ConsumerGroup, member_id: str, out: Outcome[None]) -> None:
-        """Remove a member without a new epoch."""
-        self._sessions.forget(group.group_id, member_id)
-        Changes(group, out.records).drop_member(member_id)
-
-    def drop_group(self, group: ConsumerGroup) -> list[StateRecord]:
-        """Remove a group; return the records that do it."""
-        records: list[StateRecord] = []
-        for member_id in group.members:
-            self._sessions.forget(group.group_id, member_id)
-        Changes(group, records).drop_group()
-        self.table.remove(group.group_id)
-        return records
-
     # --- time ------------------------------------------------------------------------------------
-
-    def tick(self, now_ms: int) -> Outcome[None]:
-        """Remove the members whose time limits have passed."""
-        out = nothing()
-        groups = {group.group_id: group for group in self.table.all()}
-        while (due := self._sessions.timers.pop_due(now_ms)) is not None:
-            kind, group_id, member_id = due
-            group = groups.get(group_id)
-            if group is not None and group.table is not None and member_id in group.members:
-                self.remove(group, member_id, now_ms, out, REASONS[kind])
-        self.table.expect(out.records)
-        return out
 
     def _start_session(
         self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
@@ -223,7 +169,7 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         limit = self._times(group.group_id).session_timeout_ms
         if member.classic is not None:
             limit = member.classic.session_timeout_ms
-        self._sessions.start(Limit.SESSION, group.group_id, member_id, limit, now_ms)
+        self._sessions.start(Limit.SESSION, group, member_id, limit, now_ms)
 
     def _await_revocation(
         self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
@@ -232,9 +178,9 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
             return  # it has a limit for its next join instead
         if group.waits_for_revocation(member_id):
             limit = member.rebalance_timeout_ms
-            self._sessions.start_once(Limit.REVOKE, group.group_id, member_id, limit, now_ms)
+            self._sessions.start_once(Limit.REVOKE, group, member_id, limit, now_ms)
         else:
-            self._sessions.end(Limit.REVOKE, group.group_id, member_id)
+            self._sessions.end(Limit.REVOKE, group, member_id)
 
     # --- views -----------------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from tidemill.state.errors import (
     InvalidRequestError,
     UnreleasedInstanceIdError,
 )
-from tidemill.state.groups.consumer_protocol import MAX_TOPICS
-from tidemill.state.groups.join import MAX_STRING_BYTES, check_group_id
+from tidemill.state.groups.join import check_group_id
+from tidemill.state.modern_groups.machine import check_lengths
 from tidemill.state.modern_groups.types import JOIN_EPOCH, LEAVE_EPOCH, Topics
 
 MAX_PATTERNS = 16
@@ -48,7 +48,8 @@ def check_heartbeat(request: ConsumerHeartbeat) -> None:
     for name, text in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
         if text is not None and not text.strip():
             raise InvalidRequestError(f"{name} can't be empty.")
-    _check_lengths(request)
+    strings = (request.member_id, request.instance_id, request.rack_id, request.client_id)
+    check_lengths(strings, request.topic_names)
     if epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
         raise InvalidRequestError("InstanceId can't be null.")
     if epoch == JOIN_EPOCH:
@@ -66,20 +67,6 @@ def _check_join(request: ConsumerHeartbeat) -> None:
     if request.topic_names is None and request.topic_pattern is None:
         raise InvalidRequestError(
             "SubscribedTopicNames or SubscribedTopicRegex must be set when (re-)joining."
-        )
-
-
-def _check_lengths(request: ConsumerHeartbeat) -> None:
-    """Check that the strings fit into the group's records, which have 16-bit lengths."""
-    strings = (request.member_id, request.instance_id, request.rack_id, request.client_id)
-    if any(len(text.encode()) > MAX_STRING_BYTES for text in strings if text):
-        raise InvalidRequestError(
-            f"a string in the request is longer than {MAX_STRING_BYTES} bytes"
-        )
-    if len(request.topic_names or ()) > MAX_TOPICS:
-        raise InvalidRequestError(
-            f"the member subscribes to {len(request.topic_names or ())} topics: at most "
-            f"{MAX_TOPICS} are allowed"
         )
 
 

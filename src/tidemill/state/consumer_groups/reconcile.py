@@ -11,7 +11,6 @@ Source: KIP-848, sections "Consumer group state machine" and "Assignment reconci
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from uuid import UUID
 
 from tidemill.state.assignors.types import Partitions
@@ -92,14 +91,7 @@ def _step(
     revoking: OwnedPartitions,
 ) -> MemberAssignment:
     previous = current.previous_epoch if epoch == current.epoch else current.epoch
-    return replace(
-        current,
-        epoch=epoch,
-        previous_epoch=previous,
-        state=state,
-        assigned=assigned,
-        revoking=revoking,
-    )
+    return MemberAssignment(epoch, previous, state, assigned, revoking)
 
 
 def _has_any(owned: Partitions | None, partitions: OwnedPartitions) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
-from tidemill.state.consumer_groups.types import ConsumerMember, ResolvedPattern
+from tidemill.state.consumer_groups.group import Changes
+from tidemill.state.consumer_groups.types import ResolvedPattern
 from tidemill.state.errors import InvalidRegularExpressionError
 from tidemill.state.modern_groups.types import Topics
 from tidemill.state.patterns import id_matcher
@@ -56,10 +56,3 @@ def resolve_patterns(
         found = frozenset(n for n in names if matches(n) and (can_see is None or can_see(n)))
         if before is None or before.topics != found:
             changes.set_pattern(pattern, ResolvedPattern(found, topics.version, now_ms))
-
-
-def topic_names_of(group: ConsumerGroup, member: ConsumerMember) -> frozenset[str]:
-    """Return the names of the topics that a member reads."""
-    names = frozenset(member.topic_names)
-    resolved = group.patterns.get(member.topic_pattern or "")
-    return names if resolved is None else names | resolved.topics

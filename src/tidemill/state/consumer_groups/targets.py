@@ -8,15 +8,14 @@ Source: KIP-848, section "Target assignment".
 from __future__ import annotations
 
 from collections import Counter
-from uuid import UUID
 
 from tidemill.state.assignors.range import assign_ranges
-from tidemill.state.assignors.types import AssignedMember, Assignor
+from tidemill.state.assignors.types import Assignor
 from tidemill.state.assignors.uniform import assign_uniformly
 from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
-from tidemill.state.consumer_groups.subscriptions import CanSee, resolve_patterns, topic_names_of
+from tidemill.state.consumer_groups.subscriptions import CanSee, resolve_patterns
 from tidemill.state.errors import UnsupportedAssignorError
-from tidemill.state.modern_groups.machine import partition_counts, topics_hash
+from tidemill.state.modern_groups.machine import assign, start_epoch
 from tidemill.state.modern_groups.types import Topics
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
@@ -56,34 +55,15 @@ def update_epoch(
         bump: whether members have changed. Topics are compared here, if their version has grown.
         can_see: see ``resolve_patterns``.
     """
-    group = changes.group
-    new_topics = group.topics_version != topics.version
+    new_topics = changes.group.topics_version != topics.version
     if not bump and not new_topics:
         return
     resolve_patterns(changes, topics, can_see, now_ms, again=new_topics)
-    group.topics_version = topics.version
-    present = topics_hash(group.subscribed, topics)
-    if bump or present != group.topics_hash:
-        changes.set_epoch(group.epoch + 1, present)
+    start_epoch(changes, topics, members_changed=bump)
 
 
 def update_target(changes: Changes, topics: Topics) -> None:
     """Make the target assignment of the group's epoch, if that is newer than the present one."""
     group = changes.group
-    if group.epoch <= group.target_epoch:
-        return
-    ids = {name: found[0] for name in group.subscribed if (found := topics.find(name)) is not None}
-    subscriptions: dict[frozenset[str], frozenset[UUID]] = {}
-    members = {}
-    for member_id, member in group.members.items():
-        names = topic_names_of(group, member)
-        if names not in subscriptions:  # members often have the same one
-            subscriptions[names] = frozenset(ids[name] for name in names if name in ids)
-        members[member_id] = AssignedMember(
-            subscriptions[names], group.target(member_id), member.instance_id
-        )
-    assignor = ASSIGNORS[preferred_assignor(group)]
-    for member_id, target in assignor(members, partition_counts(group.subscribed, topics)).items():
-        if target != group.target(member_id) or member_id not in group.targets:
-            changes.set_target(member_id, target)
-    changes.set_target_epoch(group.epoch)
+    if group.epoch > group.target_epoch:
+        assign(changes, topics, ASSIGNORS[preferred_assignor(group)])

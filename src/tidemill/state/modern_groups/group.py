@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tidemill.state.assignors.types import NO_PARTITIONS, Partitions
 from tidemill.state.groups.memory import GROUP_BYTES, Total
-from tidemill.state.modern_groups.format import RecordFormat
+from tidemill.state.modern_groups.format import RecordFormat, RecordKey, RecordKind
 
 
 class Subscriber(Protocol):
@@ -93,10 +93,32 @@ class ModernGroup(ABC, Generic[M, C]):
     def size_of(self, member_id: str, member: M | None) -> int:
         """Return the bytes that a member takes without its partitions; 0 for None."""
 
-    def _names(self) -> set[str]:
-        return {name for member in self.members.values() for name in member.topic_names}
+    def topics_of(self, member: M) -> frozenset[str]:
+        """Return the names of the topics that a member reads, also of those that don't exist."""
+        return frozenset(member.topic_names)
 
     # --- changes ---------------------------------------------------------------------------------
+
+    def apply(self, key: RecordKey, value: bytes | None) -> None:
+        """Apply one record of the group."""
+        codec, name = self.FORMAT, key.name
+        match key.kind:
+            case RecordKind.GROUP:
+                self.set_epoch(*((0, 0) if value is None else codec.decode_group(value)))
+            case RecordKind.TARGET_EPOCH:
+                self.set_target_epoch(0 if value is None else codec.decode_target_epoch(value))
+            case RecordKind.MEMBER if value is None:
+                self.drop_member(name)
+            case RecordKind.MEMBER if value is not None:
+                self.set_member(name, codec.decode_member(value))
+            case RecordKind.TARGET if value is None:
+                self.drop_target(name)
+            case RecordKind.TARGET if value is not None:
+                self.set_target(name, codec.decode_target(value))
+            case RecordKind.CURRENT if value is None:
+                self.drop_current(name)
+            case RecordKind.CURRENT if value is not None:
+                self.set_current(name, codec.decode_current(value))
 
     def set_epoch(self, epoch: int, topics_hash: int) -> None:
         """Set the group's epoch, and the hash of its topics."""
@@ -157,7 +179,7 @@ class ModernGroup(ABC, Generic[M, C]):
     def subscribed(self) -> frozenset[str]:
         """The names of all topics that members read, also of those that don't exist."""
         if self._subscribed is None:
-            self._subscribed = frozenset(self._names())
+            self._subscribed = frozenset().union(*map(self.topics_of, self.members.values()))
         return self._subscribed
 
     def is_subscribed(self, topic: str) -> bool:

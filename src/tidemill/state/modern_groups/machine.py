@@ -8,22 +8,26 @@ from __future__ import annotations
 import enum
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
-from tidemill.state.assignors.types import Partitions
+from tidemill.state.assignors.types import AssignedMember, Assignor, Partitions
+from tidemill.state.errors import InvalidRequestError
+from tidemill.state.groups.consumer_protocol import MAX_TOPICS
 from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, MemberEvent
+from tidemill.state.groups.join import MAX_STRING_BYTES
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.types import GroupListing
-from tidemill.state.modern_groups.format import RecordFormat, RecordKey
 from tidemill.state.modern_groups.group import ModernGroup, Subscriber
+from tidemill.state.modern_groups.records import GroupChanges
 from tidemill.state.modern_groups.table import GroupTable
 from tidemill.state.modern_groups.types import GroupTimes, NamedPartitions, Topics
-from tidemill.state.outcome import Outcome
+from tidemill.state.outcome import Outcome, StateRecord, nothing
 from tidemill.state.timers import Timers
 
-G = TypeVar("G", bound=ModernGroup[Any, Any])
+AnyGroup: TypeAlias = ModernGroup[Any, Any]
+G = TypeVar("G", bound=AnyGroup)
 
 
 class Limit(enum.Enum):
@@ -56,54 +60,54 @@ class Sessions:
     def __init__(self) -> None:
         self.timers: Timers[TimerKey] = Timers()
 
-    def start(self, kind: Limit, group_id: str, member_id: str, limit_ms: int, now_ms: int) -> None:
-        """Start a time limit, from the beginning if it runs already."""
-        self.timers.set((kind, group_id, member_id), now_ms + max(limit_ms, 1))
+    def start(self, kind: Limit, group: AnyGroup, member_id: str, limit: int, now_ms: int) -> None:
+        """Start a time limit (in ms), from the beginning if it runs already."""
+        self.timers.set((kind, group.group_id, member_id), now_ms + max(limit, 1))
 
     def start_once(
-        self, kind: Limit, group_id: str, member_id: str, limit_ms: int, now_ms: int
+        self, kind: Limit, group: AnyGroup, member_id: str, limit: int, now_ms: int
     ) -> None:
-        """Start a time limit if it does not run already."""
-        if self.timers.get((kind, group_id, member_id)) is None:
-            self.start(kind, group_id, member_id, limit_ms, now_ms)
+        """Start a time limit (in ms) if it does not run already."""
+        if self.timers.get((kind, group.group_id, member_id)) is None:
+            self.start(kind, group, member_id, limit, now_ms)
 
-    def end(self, kind: Limit, group_id: str, member_id: str) -> None:
+    def end(self, kind: Limit, group: AnyGroup, member_id: str) -> None:
         """End a time limit, if it runs."""
-        self.timers.cancel((kind, group_id, member_id))
+        self.timers.cancel((kind, group.group_id, member_id))
 
-    def forget(self, group_id: str, member_id: str) -> None:
+    def forget(self, group: AnyGroup, member_id: str) -> None:
         """End all time limits of a member that is gone."""
         for kind in Limit:
-            self.end(kind, group_id, member_id)
+            self.end(kind, group, member_id)
 
 
 class GroupMachine(ABC, Generic[G]):
     """All groups of one kind.
 
     Args:
-        restored: makes a group from its records; None if they are not enough for one.
         times: returns the time limits of a group's members.
         other_bytes: returns what other groups take of the total.
     """
 
     GROUP_TYPE: ClassVar[str]
     PROTOCOL_TYPE: ClassVar[str]
+    KIND: type[G]
+    """The class of the groups."""
+    CHANGES: ClassVar[type[GroupChanges[Any, Any, Any]]]
+    """Changes a group of this kind."""
 
     def __init__(
         self,
         topics: Topics,
-        record_format: RecordFormat[Any, Any],
-        restored: Callable[[str, Mapping[RecordKey, bytes]], G | None],
         *,
-        times: Callable[[str], GroupTimes],
-        limits: GroupLimits | None,
-        other_bytes: Callable[[], int],
+        times: Callable[[str], GroupTimes] = lambda _: GroupTimes(),
+        max_size: int = 2**31 - 1,
+        limits: GroupLimits | None = None,
+        other_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._topics = topics
         self._times = times
-        self.table: GroupTable[G] = GroupTable(
-            record_format.decode_key, restored, limits or GroupLimits(), other_bytes
-        )
+        self.table = GroupTable(self.KIND, limits or GroupLimits(), max_size, other_bytes)
         self._sessions = Sessions()
 
     def replay(self, key: bytes, value: bytes | None) -> bool:
@@ -130,6 +134,38 @@ class GroupMachine(ABC, Generic[G]):
     @abstractmethod
     def start_sessions(self, group: G, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
+
+    @abstractmethod
+    def remove(
+        self,
+        group: G,
+        member_id: str,
+        now_ms: int,
+        out: Outcome[None],
+        reason: str = "",
+        what: MemberChange = MemberChange.REMOVED,
+    ) -> None:
+        """Remove a member, and start a new epoch."""
+
+    def drop_group(self, group: G) -> list[StateRecord]:
+        """Remove a group; return the records that do it."""
+        records: list[StateRecord] = []
+        for member_id in group.members:
+            self._sessions.forget(group, member_id)
+        self.CHANGES(group, records).drop_group()
+        self.table.remove(group.group_id)
+        return records
+
+    def tick(self, now_ms: int) -> Outcome[None]:
+        """Remove the members whose time limits have passed."""
+        out = nothing()
+        while (due := self._sessions.timers.pop_due(now_ms)) is not None:
+            kind, group_id, member_id = due
+            group = self.table.find(group_id)
+            if group is not None and member_id in group.members:
+                self.remove(group, member_id, now_ms, out, REASONS[kind])
+        self.table.expect(out.records)
+        return out
 
     def next_deadline(self) -> int | None:
         """Return when ``tick`` is needed next, in ms since the epoch, or None if nothing waits."""
@@ -183,9 +219,47 @@ def topics_hash(subscribed: Iterable[str], topics: Topics) -> int:
     return 0 if empty else int.from_bytes(digest.digest(), "big", signed=True) or 1
 
 
-def partition_counts(subscribed: Iterable[str], topics: Topics) -> dict[UUID, int]:
-    """Return id and number of partitions of each subscribed topic that exists."""
-    return dict(found for name in subscribed if (found := topics.find(name)) is not None)
+def start_epoch(
+    changes: GroupChanges[Any, Any, Any], topics: Topics, *, members_changed: bool
+) -> None:
+    """Start a new epoch if members, or topics that they read, have changed."""
+    group = changes.group
+    group.topics_version = topics.version
+    present = topics_hash(group.subscribed, topics)
+    if members_changed or present != group.topics_hash:
+        changes.set_epoch(group.epoch + 1, present)
+
+
+def assign(changes: GroupChanges[Any, Any, Any], topics: Topics, assignor: Assignor) -> None:
+    """Make the target assignment of the group's epoch."""
+    group = changes.group
+    found = {name: topic for name in group.subscribed if (topic := topics.find(name)) is not None}
+    subscriptions: dict[frozenset[str], frozenset[UUID]] = {}
+    members = {}
+    for member_id, member in group.members.items():
+        names = group.topics_of(member)
+        if names not in subscriptions:  # members often have the same one
+            subscriptions[names] = frozenset(found[name][0] for name in names if name in found)
+        members[member_id] = AssignedMember(
+            subscriptions[names], group.target(member_id), member.instance_id
+        )
+    for member_id, target in assignor(members, dict(found.values())).items():
+        if target != group.target(member_id) or member_id not in group.targets:
+            changes.set_target(member_id, target)
+    changes.set_target_epoch(group.epoch)
+
+
+def check_lengths(strings: Iterable[str | None], topic_names: Collection[str] | None) -> None:
+    """Check that what a member sends fits into the group's records, which have 16-bit lengths."""
+    if any(len(text.encode()) > MAX_STRING_BYTES for text in strings if text):
+        raise InvalidRequestError(
+            f"a string in the request is longer than {MAX_STRING_BYTES} bytes"
+        )
+    if len(topic_names or ()) > MAX_TOPICS:
+        raise InvalidRequestError(
+            f"the member subscribes to {len(topic_names or ())} topics: at most {MAX_TOPICS} are "
+            "allowed"
+        )
 
 
 def named_partitions(partitions: Partitions, topics: Topics) -> NamedPartitions:

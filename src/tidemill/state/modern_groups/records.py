@@ -8,7 +8,7 @@ This module must not know a request, a rule of the protocol or a kind of group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from tidemill.state.assignors.types import Partitions
@@ -74,41 +74,15 @@ class GroupChanges(Generic[G, M, C]):
         return key
 
     def _drop(self, kind: RecordKind, name: str) -> None:
-        apply(self.group, self._add(kind, name, None), None)
+        self.group.apply(self._add(kind, name, None), None)
 
 
-def apply(group: ModernGroup[M, C], key: RecordKey, value: bytes | None) -> None:
-    """Apply one record to its group. Patterns are for the kind of group that has them."""
-    codec = group.FORMAT
-    match key.kind:
-        case _K.GROUP:
-            group.set_epoch(*((0, 0) if value is None else codec.decode_group(value)))
-        case _K.TARGET_EPOCH:
-            group.set_target_epoch(0 if value is None else codec.decode_target_epoch(value))
-        case _K.MEMBER if value is None:
-            group.drop_member(key.name)
-        case _K.MEMBER if value is not None:
-            group.set_member(key.name, codec.decode_member(value))
-        case _K.TARGET if value is None:
-            group.drop_target(key.name)
-        case _K.TARGET if value is not None:
-            group.set_target(key.name, codec.decode_target(value))
-        case _K.CURRENT if value is None:
-            group.drop_current(key.name)
-        case _K.CURRENT if value is not None:
-            group.set_current(key.name, codec.decode_current(value))
-
-
-def restored(
-    group: G,
-    records: Mapping[RecordKey, bytes],
-    apply_record: Callable[[G, RecordKey, bytes], None] = apply,
-) -> G | None:
+def restored(group: G, records: Mapping[RecordKey, bytes]) -> G | None:
     """Apply the records of a new group to it, and return it; None without an epoch."""
     if RecordKey(_K.GROUP, group.group_id) not in records:
         return None
     for key, value in records.items():
-        apply_record(group, key, value)
+        group.apply(key, value)
     for member_id in [*group.targets, *group.currents]:
         if member_id not in group.members:
             group.drop_target(member_id)

@@ -6,13 +6,14 @@ This module must not know a kind of group, or a rule of a protocol.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.modern_groups.format import RecordKey
 from tidemill.state.modern_groups.group import ModernGroup
+from tidemill.state.modern_groups.records import restored
 from tidemill.state.outcome import StateRecord
 
 G = TypeVar("G", bound=ModernGroup[Any, Any])
@@ -22,23 +23,24 @@ class GroupTable(Generic[G]):
     """The groups as commands see them, and as they are on disk.
 
     Args:
-        decode_key: returns the key of a record; None if the record is about something else.
-        restored: makes a group from its records; None if they are not enough for one.
+        kind: makes a group without records of its id.
         limits: of the memory of groups.
+        max_size: the largest number of members of a group.
         other_bytes: returns what other groups take of the total.
     """
 
     def __init__(
         self,
-        decode_key: Callable[[bytes], RecordKey | None],
-        restored: Callable[[str, Mapping[RecordKey, bytes]], G | None],
+        kind: type[G],
         limits: GroupLimits,
-        other_bytes: Callable[[], int] = lambda: 0,
+        max_size: int,
+        other_bytes: Callable[[], int],
     ) -> None:
         self.bytes = 0
-        self._decode_key = decode_key
-        self._restored = restored
+        self._kind = kind
+        self._decode_key = kind.FORMAT.decode_key
         self._limits = limits
+        self._max_size = max_size
         self._other_bytes = other_bytes
         self._groups: dict[str, G] = {}
         self._stored: dict[str, dict[RecordKey, bytes]] = {}
@@ -82,6 +84,11 @@ class GroupTable(Generic[G]):
         if group is not None:
             group.table = None
             self.bytes -= group.bytes
+
+    def check_size(self, group_id: str, members: int) -> None:
+        """Check that a group with so many members can get another one."""
+        if members >= self._max_size:
+            raise GroupMaxSizeReachedError(f"group {group_id!r} is full: it has {members} members")
 
     def check_growth(self, group: G, member_id: str, member: object) -> None:
         """Check that there is memory for a member, new or changed.
@@ -127,19 +134,15 @@ class GroupTable(Generic[G]):
         group_key = self._decode_key(key)
         if group_key is None:
             return False
-        self.written(group_key, value)
-        return True
-
-    def written(self, key: RecordKey, value: bytes | None) -> None:
-        """Store a record that is on disk."""
-        stored = self._stored.setdefault(key.group_id, {})
+        stored = self._stored.setdefault(group_key.group_id, {})
         if value is None:
-            stored.pop(key, None)
+            stored.pop(group_key, None)
         else:
-            stored[key] = value
+            stored[group_key] = value
         if not stored:
-            del self._stored[key.group_id]
-        self._landed(key.group_id)
+            del self._stored[group_key.group_id]
+        self._landed(group_key.group_id)
+        return True
 
     def write_failed(self, records: Iterable[StateRecord]) -> set[str]:
         """Forget records that could not be written; return their groups."""
@@ -161,7 +164,7 @@ class GroupTable(Generic[G]):
     def restore(self, group_id: str) -> None:
         """Make a group from its records that are on disk."""
         self.remove(group_id)
-        group = self._restored(group_id, self._stored.get(group_id, {}))
+        group = restored(self._kind(group_id), self._stored.get(group_id, {}))
         if group is not None:
             self.add(group)
 

@@ -12,42 +12,34 @@ Source: KIP-932, section "Share group membership"; the limits and errors of Apac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from tidemill.state.assignors.simple import assign_shared
-from tidemill.state.assignors.types import AssignedMember
 from tidemill.state.errors import (
     FencedMemberEpochError,
     GroupIdNotFoundError,
-    GroupMaxSizeReachedError,
     InvalidRequestError,
     UnknownMemberIdError,
 )
-from tidemill.state.groups.consumer_protocol import MAX_TOPICS
 from tidemill.state.groups.events import MemberChange
-from tidemill.state.groups.join import MAX_STRING_BYTES, check_group_id
-from tidemill.state.groups.memory import MEMBER_BYTES, GroupLimits
-from tidemill.state.modern_groups.format import RecordKey
+from tidemill.state.groups.join import check_group_id
+from tidemill.state.groups.memory import MEMBER_BYTES
 from tidemill.state.modern_groups.group import ModernGroup
 from tidemill.state.modern_groups.machine import (
-    REASONS,
     GroupMachine,
     Limit,
+    assign,
+    check_lengths,
     named_partitions,
     note_epoch,
     note_member,
-    partition_counts,
-    topics_hash,
+    start_epoch,
 )
-from tidemill.state.modern_groups.records import GroupChanges, restored
+from tidemill.state.modern_groups.records import GroupChanges
 from tidemill.state.modern_groups.types import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
-    GroupTimes,
     HeartbeatResult,
-    Topics,
 )
-from tidemill.state.outcome import Outcome, StateRecord, nothing
+from tidemill.state.outcome import Outcome, nothing
 from tidemill.state.share_groups.format import FORMAT
 from tidemill.state.share_groups.types import (
     ShareAssignment,
@@ -96,20 +88,8 @@ class ShareGroups(GroupMachine[ShareGroup]):
 
     GROUP_TYPE = "share"
     PROTOCOL_TYPE = "share"
-
-    def __init__(
-        self,
-        topics: Topics,
-        *,
-        times: Callable[[str], GroupTimes] = lambda _: GroupTimes(),
-        max_size: int = 200,
-        limits: GroupLimits | None = None,
-        other_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
-        super().__init__(
-            topics, FORMAT, _restored, times=times, limits=limits, other_bytes=other_bytes
-        )
-        self._max_size = max_size
+    KIND = ShareGroup
+    CHANGES = Changes
 
     def start_sessions(self, group: ShareGroup, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
@@ -142,7 +122,10 @@ class ShareGroups(GroupMachine[ShareGroup]):
                 raise _unknown(request)
             group = ShareGroup(request.group_id)
         if request.member_epoch == LEAVE_EPOCH:
-            result = self._leave(group, request, now_ms, out)
+            if request.member_id not in group.members:
+                raise _unknown(request)
+            self.remove(group, request.member_id, now_ms, out, what=MemberChange.LEFT)
+            result = HeartbeatResult(request.member_id, LEAVE_EPOCH, 0)
         else:
             result = self._stay(group, request, now_ms, out)
             if group.table is None:
@@ -164,10 +147,8 @@ class ShareGroups(GroupMachine[ShareGroup]):
                     f"group {group.group_id!r}: member {member_id!r} has epoch {current.epoch}, "
                     f"not {request.member_epoch}. It must join again."
                 )
-        if before is None and len(group.members) >= self._max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} is full: it has {len(group.members)} members"
-            )
+        if before is None:
+            self.table.check_size(group.group_id, len(group.members))
         member = _member_of(request, before)
         self.table.check_growth(group, member_id, member)
         changes = Changes(group, out.records)
@@ -189,24 +170,18 @@ class ShareGroups(GroupMachine[ShareGroup]):
             step.partitions if full or step.partitions != current.partitions else None,
         )
 
-    def _leave(
-        self, group: ShareGroup, request: ShareHeartbeat, now_ms: int, out: Outcome[None]
-    ) -> HeartbeatResult:
-        if request.member_id not in group.members:
-            raise _unknown(request)
-        self._remove(group, request.member_id, "", MemberChange.LEFT, out)
-        return HeartbeatResult(request.member_id, LEAVE_EPOCH, 0)
-
-    def _remove(
+    def remove(
         self,
         group: ShareGroup,
         member_id: str,
-        reason: str,
-        what: MemberChange,
+        now_ms: int,
         out: Outcome[None],
+        reason: str = "",
+        what: MemberChange = MemberChange.REMOVED,
     ) -> None:
+        """Remove a member, and start a new epoch."""
         note_member(what, group, member_id, group.members[member_id], reason, out)
-        self._sessions.forget(group.group_id, member_id)
+        self._sessions.forget(group, member_id)
         changes = Changes(group, out.records)
         changes.drop_member(member_id)
         self._update(changes, True, f"member {member_id} is gone", out)
@@ -218,26 +193,11 @@ class ShareGroups(GroupMachine[ShareGroup]):
         group, topics = changes.group, self._topics
         if not members_changed and group.topics_version == topics.version:
             return
-        group.topics_version = topics.version
         before = group.epoch
-        present = topics_hash(group.subscribed, topics)
-        if not members_changed and present == group.topics_hash:
-            return
-        changes.set_epoch(group.epoch + 1, present)
-        note_epoch(group, before, reason, out)
-        ids = {n: found[0] for n in group.subscribed if (found := topics.find(n)) is not None}
-        members = {
-            member_id: AssignedMember(
-                frozenset(ids[name] for name in member.topic_names if name in ids),
-                group.target(member_id),
-            )
-            for member_id, member in group.members.items()
-        }
-        targets = assign_shared(members, partition_counts(group.subscribed, topics))
-        for member_id, target in targets.items():
-            if target != group.target(member_id) or member_id not in group.targets:
-                changes.set_target(member_id, target)
-        changes.set_target_epoch(group.epoch)
+        start_epoch(changes, topics, members_changed=members_changed)
+        if group.epoch != before:
+            note_epoch(group, before, reason, out)
+            assign(changes, topics, assign_shared)
 
     def create(self, group_id: str, *, is_taken: bool) -> Outcome[None]:
         """Create an empty group, unless it exists. So its start can be set before members join.
@@ -264,32 +224,9 @@ class ShareGroups(GroupMachine[ShareGroup]):
             self.table.expect(out.records)
         return out
 
-    def drop_group(self, group: ShareGroup) -> list[StateRecord]:
-        """Remove a group; return the records that do it."""
-        records: list[StateRecord] = []
-        for member_id in group.members:
-            self._sessions.forget(group.group_id, member_id)
-        Changes(group, records).drop_group()
-        self.table.remove(group.group_id)
-        self.table.expect(records)
-        return records
-
-    # --- time ------------------------------------------------------------------------------------
-
-    def tick(self, now_ms: int) -> Outcome[None]:
-        """Remove the members whose sessions have ended."""
-        out = nothing()
-        while (due := self._sessions.timers.pop_due(now_ms)) is not None:
-            kind, group_id, member_id = due
-            group = self.table.find(group_id)
-            if group is not None and member_id in group.members:
-                self._remove(group, member_id, REASONS[kind], MemberChange.REMOVED, out)
-        self.table.expect(out.records)
-        return out
-
     def _start_session(self, group: ShareGroup, member_id: str, now_ms: int) -> None:
         limit = self._times(group.group_id).session_timeout_ms
-        self._sessions.start(Limit.SESSION, group.group_id, member_id, limit, now_ms)
+        self._sessions.start(Limit.SESSION, group, member_id, limit, now_ms)
 
     # --- views -----------------------------------------------------------------------------------
 
@@ -330,15 +267,7 @@ def check_heartbeat(request: ShareHeartbeat) -> None:
     if request.rack_id is not None and not request.rack_id.strip():
         raise InvalidRequestError("RackId can't be empty.")
     strings = (request.member_id, request.rack_id, request.client_id)
-    if any(len(text.encode()) > MAX_STRING_BYTES for text in strings if text):
-        raise InvalidRequestError(
-            f"a string in the request is longer than {MAX_STRING_BYTES} bytes"
-        )
-    if len(request.topic_names or ()) > MAX_TOPICS:
-        raise InvalidRequestError(
-            f"the member subscribes to {len(request.topic_names or ())} topics: at most "
-            f"{MAX_TOPICS} are allowed"
-        )
+    check_lengths(strings, request.topic_names)
     if request.member_epoch == JOIN_EPOCH and not request.topic_names:
         raise InvalidRequestError("SubscribedTopicNames must be set in first request.")
 
@@ -358,7 +287,3 @@ def _not_shared(group_id: str) -> GroupIdNotFoundError:
 
 def _unknown(request: ShareHeartbeat) -> UnknownMemberIdError:
     return UnknownMemberIdError(f"group {request.group_id!r} has no member {request.member_id!r}")
-
-
-def _restored(group_id: str, records: Mapping[RecordKey, bytes]) -> ShareGroup | None:
-    return restored(ShareGroup(group_id), records)
