@@ -18,20 +18,20 @@ from tidemill.log.errors import InvalidRecordError
 from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups.group import Changes, ConsumerGroup, ConsumerTable
 from tidemill.state.consumer_groups.members import replace_static, replaced_member, update_member
+from tidemill.state.consumer_groups.migration import assignment_of, member_of
 from tidemill.state.consumer_groups.targets import update_epoch
 from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMember, MemberState
 from tidemill.state.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     MemberIdRequiredError,
-    RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from tidemill.state.groups.commits import rebalancing
 from tidemill.state.groups.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     Subscription,
     read_subscription,
-    write_assignment,
 )
 from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.types import (
@@ -84,7 +84,7 @@ class ClassicMembers:
         known = group.members.get(old_id or member_id)
         if known is None:
             self._table.check_size(group.group_id, len(group.members))
-        member = _member_of(request, subscription)
+        member = member_of(request, subscription)
         self._table.check_growth(group, member_id, member)
         if is_new and instance_id is None and request.require_known_member_id:
             raise MemberIdRequiredError("join again with this member id", member_id=member_id)
@@ -117,16 +117,11 @@ class ClassicMembers:
         current = group.current(member_id)
         if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED:
             self._expect_join(group, member_id, member, now_ms)
-            raise _rebalancing(group)
+            raise rebalancing(group)
         self._sessions.end(Limit.SYNC, group, member_id)
         self._sessions.start(Limit.SESSION, group, member_id, classic.session_timeout_ms, now_ms)
-        names = {
-            name: numbers
-            for topic, numbers in current.partitions.items()
-            if (name := self._topics.name_of(topic)) is not None
-        }
-        version = read_subscription(metadata).version
-        return SyncResult(CONSUMER_PROTOCOL_TYPE, protocol, write_assignment(names, version))
+        assignment = assignment_of(current, metadata, self._topics)
+        return SyncResult(CONSUMER_PROTOCOL_TYPE, protocol, assignment)
 
     def heartbeat(
         self,
@@ -145,7 +140,7 @@ class ClassicMembers:
         )
         if current.epoch < group.epoch or current.state is MemberState.UNREVOKED or released:
             self._expect_join(group, member_id, member, now_ms)
-            raise _rebalancing(group)
+            raise rebalancing(group)
 
     def leave(
         self, group: ConsumerGroup, members: Sequence[LeaveMember], now_ms: int
@@ -212,20 +207,6 @@ def _subscription_of(request: JoinRequest) -> Subscription:
         ) from error
 
 
-def _member_of(request: JoinRequest, subscription: Subscription) -> ConsumerMember:
-    return ConsumerMember(
-        request.instance_id,
-        subscription.rack_id,
-        request.client_id,
-        request.client_host,
-        tuple(sorted(set(subscription.topics))),
-        None,
-        request.rebalance_timeout_ms,
-        None,
-        ClassicProtocols(request.session_timeout_ms, request.protocols),
-    )
-
-
 def _classic_of(group: ConsumerGroup, member_id: str, member: ConsumerMember) -> ClassicProtocols:
     if member.classic is None:
         raise UnknownMemberIdError(
@@ -237,7 +218,3 @@ def _classic_of(group: ConsumerGroup, member_id: str, member: ConsumerMember) ->
 def _check_same(what: str, sent: str | None, actual: str) -> None:
     if sent is not None and sent != actual:
         raise InconsistentGroupProtocolError(f"the member's {what} is {actual!r}, not {sent!r}")
-
-
-def _rebalancing(group: ConsumerGroup) -> RebalanceInProgressError:
-    return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing: join again")

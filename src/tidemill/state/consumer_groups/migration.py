@@ -20,12 +20,14 @@ from tidemill.state.consumer_groups.types import ClassicProtocols, ConsumerMembe
 from tidemill.state.errors import GroupIdNotFoundError
 from tidemill.state.groups.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
+    Subscription,
     read_assignment,
     read_subscription,
     write_assignment,
 )
 from tidemill.state.groups.group import Group, GroupState
 from tidemill.state.groups.members import Member
+from tidemill.state.groups.types import JoinRequest
 from tidemill.state.modern_groups.types import Topics
 
 
@@ -55,23 +57,39 @@ def _add(member_id: str, member: Member, group: Group, topics: Topics, changes: 
             topic, count = found or (UUID(int=0), 0)
             if 0 <= number < count and not changes.group.is_taken(member_id, topic, number):
                 assigned.setdefault(topic, {})[number] = group.generation
-    changes.set_member(
-        member_id,
-        ConsumerMember(
-            member.instance_id,
-            subscription.rack_id,
-            member.client_id,
-            member.client_host,
-            tuple(sorted(set(subscription.topics))),
-            None,
-            member.rebalance_timeout_ms,
-            None,
-            ClassicProtocols(member.session_timeout_ms, member.protocols),
-        ),
-    )
+    changes.set_member(member_id, member_of(member, subscription))
     current = MemberAssignment(group.generation, group.generation, assigned=assigned)
     changes.set_target(member_id, current.partitions)
     changes.set_current(member_id, current)
+
+
+def member_of(member: Member | JoinRequest, subscription: Subscription) -> ConsumerMember:
+    """Return a member with the classic protocol as a consumer group stores it."""
+    return ConsumerMember(
+        member.instance_id,
+        subscription.rack_id,
+        member.client_id,
+        member.client_host,
+        tuple(sorted(set(subscription.topics))),
+        None,
+        member.rebalance_timeout_ms,
+        None,
+        ClassicProtocols(member.session_timeout_ms, member.protocols),
+    )
+
+
+def assignment_of(current: MemberAssignment, metadata: bytes, topics: Topics) -> bytes:
+    """Return a member's partitions for a client with the classic protocol.
+
+    Args:
+        metadata: the subscription of the member, whose version the client reads.
+    """
+    names = {
+        name: numbers
+        for topic, numbers in current.assigned.items()
+        if (name := topics.name_of(topic)) is not None
+    }
+    return write_assignment(names, read_subscription(metadata).version)
 
 
 def classic_group_of(group: ConsumerGroup, topics: Topics, now_ms: int) -> Group:
@@ -79,14 +97,8 @@ def classic_group_of(group: ConsumerGroup, topics: Topics, now_ms: int) -> Group
     classic = Group(group.group_id, now_ms)
     classic.generation = group.epoch
     for member_id in group.classic_members():
-        member = group.members[member_id]
+        member, current = group.members[member_id], group.current(member_id)
         assert member.classic is not None
-        names = {
-            name: numbers
-            for topic, numbers in group.current(member_id).partitions.items()
-            if (name := topics.name_of(topic)) is not None
-        }
-        version = read_subscription(member.classic.protocols[0][1]).version
         classic.add(
             Member(
                 member_id,
@@ -96,7 +108,7 @@ def classic_group_of(group: ConsumerGroup, topics: Topics, now_ms: int) -> Group
                 member.rebalance_timeout_ms,
                 member.classic.session_timeout_ms,
                 member.classic.protocols,
-                write_assignment(names, version),
+                assignment_of(current, member.classic.protocols[0][1], topics),
             ),
             CONSUMER_PROTOCOL_TYPE,
         )
