@@ -89,7 +89,7 @@ class AllGroups:
         for machine in self._modern:
             machine.loaded(now_ms)
             for group in machine.table.all():
-                self._classic.handover.take(group.group_id, out)
+                self._classic.take(group.group_id, out)
         return out
 
     def write_failed(self, outcome: Outcome[Any], now_ms: int) -> list[Reply]:
@@ -100,9 +100,9 @@ class AllGroups:
         out = nothing()
         for group_id in _groups_of(outcome.records):
             if self._consumers.table.find(group_id) is not None:
-                self._classic.handover.take(group_id, out)
+                self._classic.take(group_id, out)
             else:
-                self._classic.handover.restore(group_id, now_ms)
+                self._classic.restore(group_id, now_ms)
         return [*replies, *out.replies]
 
     # --- the consumer protocol -------------------------------------------------------------------
@@ -134,7 +134,7 @@ class AllGroups:
         else:
             group = self._new_consumer_group(request.group_id, out.records)
             result = self._consumers.heartbeat(group, request, now_ms, out)
-            self._classic.handover.take(group.group_id, out)
+            self._classic.take(group.group_id, out)
             self._consumers.table.add(group)
             self._consumers.start_sessions(group, now_ms)
         self._consumers.table.expect(out.records)
@@ -171,7 +171,7 @@ class AllGroups:
             return False
         classic = classic_group_of(group, self._topics, now_ms)
         out.records += self._consumers.drop_group(group)
-        self._classic.handover.put(classic, now_ms, out, f"member {leaving} is gone")
+        self._classic.put(classic, now_ms, out, f"member {leaving} is gone")
         return True
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupInfo:

@@ -33,7 +33,7 @@ from tidemill.state.groups.consumer_protocol import (
     Subscription,
     read_subscription,
 )
-from tidemill.state.groups.events import MemberChange
+from tidemill.state.groups.events import MemberChange, note_member
 from tidemill.state.groups.types import (
     JoinRequest,
     JoinResult,
@@ -41,7 +41,7 @@ from tidemill.state.groups.types import (
     SyncRequest,
     SyncResult,
 )
-from tidemill.state.modern_groups.machine import Limit, Sessions, note_epoch, note_member
+from tidemill.state.modern_groups.machine import Limit, Sessions, note_epoch
 from tidemill.state.modern_groups.types import Topics
 from tidemill.state.outcome import Outcome, nothing
 
@@ -97,7 +97,7 @@ class ClassicMembers:
         owned = self._ids_of(subscription)
         step = update_member(changes, member_id, member, owned, self._topics, now_ms)
         if known is None:
-            note_member(MemberChange.JOINED, group, member_id, member, request.reason or "", out)
+            note_member(MemberChange.JOINED, group, member_id, member, request.reason, out)
         elif old_id is not None:
             note_member(MemberChange.REPLACED, group, member_id, member, f"was {old_id}", out)
         note_epoch(group, epoch, f"member {member_id} joined", out)
@@ -156,7 +156,7 @@ class ClassicMembers:
                     member_id = group.static_members.get(leaving.instance_id, "")
                 member = group.check_member(member_id, leaving.instance_id)
                 _classic_of(group, member_id, member)
-                note_member(MemberChange.LEFT, group, member_id, member, leaving.reason or "", out)
+                note_member(MemberChange.LEFT, group, member_id, member, leaving.reason, out)
                 self._sessions.forget(group, member_id)
                 changes.drop_member(member_id)
                 result.append(None)

@@ -28,14 +28,13 @@ from tidemill.state.consumer_groups.types import (
 )
 from tidemill.state.errors import GroupIdNotFoundError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
-from tidemill.state.groups.events import MemberChange
+from tidemill.state.groups.events import MemberChange, note_member
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.modern_groups.machine import (
     GroupMachine,
     Limit,
     named_partitions,
     note_epoch,
-    note_member,
 )
 from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
 from tidemill.state.outcome import Outcome

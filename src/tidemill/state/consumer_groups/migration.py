@@ -112,7 +112,6 @@ def classic_group_of(group: ConsumerGroup, topics: Topics, now_ms: int) -> Group
             ),
             CONSUMER_PROTOCOL_TYPE,
         )
-    if classic.members:
-        classic.protocol = classic.select_protocol()
-        classic.state = classic.previous_state = GroupState.STABLE
+    classic.protocol = classic.select_protocol()
+    classic.state = GroupState.STABLE
     return classic

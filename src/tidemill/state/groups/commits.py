@@ -13,7 +13,7 @@ from tidemill.state.errors import (
     UnknownMemberIdError,
 )
 from tidemill.state.groups.group import Group, GroupState
-from tidemill.state.groups.members import Members, check_ids
+from tidemill.state.groups.members import WithId, check_ids
 from tidemill.state.types import CommitRequest
 
 
@@ -69,7 +69,7 @@ def check_generation(group: Group, generation: int) -> None:
         )
 
 
-def rebalancing(group: Members) -> RebalanceInProgressError:
+def rebalancing(group: WithId) -> RebalanceInProgressError:
     """Return the error that makes a member join again."""
     return RebalanceInProgressError(f"group {group.group_id!r} is rebalancing: join again")
 

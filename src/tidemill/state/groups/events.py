@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 from tidemill.state.groups.group import Group
-from tidemill.state.groups.members import Member
+from tidemill.state.groups.members import Client, WithId
 from tidemill.state.outcome import Outcome
 
 
@@ -58,20 +58,16 @@ class GroupEvent:
 
 
 def note_member(
-    what: MemberChange, group: Group, member: Member, reason: str | None, out: Outcome[None]
+    what: MemberChange,
+    group: WithId,
+    member_id: str,
+    member: Client,
+    reason: str | None,
+    out: Outcome[None],
 ) -> None:
     """Add the change of a member to an outcome."""
-    out.events.append(
-        MemberEvent(
-            what,
-            group.group_id,
-            member.member_id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            reason or "",
-        )
-    )
+    ids = group.group_id, member_id, member.instance_id
+    out.events.append(MemberEvent(what, *ids, member.client_id, member.client_host, reason or ""))
 
 
 def note_group(what: GroupChange, group: Group, reason: str, out: Outcome[None]) -> None:

@@ -10,6 +10,7 @@ of the group coordinator.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 
 from tidemill.state.errors import GroupMaxSizeReachedError
@@ -59,7 +60,6 @@ class Group:
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
-        self.previous_state = GroupState.EMPTY
         self.state_since_ms = now_ms
         self.protocol_type: str | None = None
         self.protocol: str | None = None
@@ -98,7 +98,7 @@ class Group:
             group.add(Member.of_stored(stored, value.protocol), value.protocol_type)
         group.leader = value.leader if value.leader in group.members else group.leader
         if value.members:
-            group.state = group.previous_state = GroupState.STABLE
+            group.state = GroupState.STABLE
         return group
 
     def stored(self) -> GroupValue:
@@ -128,7 +128,6 @@ class Group:
             raise RuntimeError(
                 f"group {self.group_id}: invalid transition {self.state.value} -> {to.value}"
             )
-        self.previous_state = self.state
         self.state = to
         self.state_since_ms = now_ms
 
@@ -305,11 +304,8 @@ class Group:
         If two have equally many, the one that the oldest member prefers wins.
         """
         common = {name for name, count in self._support.items() if count == len(self.members)}
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            choice = member.vote(common)
-            if choice is not None:
-                votes[choice] = votes.get(choice, 0) + 1
+        choices = (member.vote(common) for member in self.members.values())
+        votes = Counter(choice for choice in choices if choice is not None)
         return max(votes, key=lambda name: votes[name])
 
     def _count(self, protocols: Protocols, change: int) -> None:

@@ -64,8 +64,9 @@ class Joins:
                     f"{request.member_id!r}"
                 )
             group = Group(request.group_id, now_ms)
-        self._check_limits(group, request, now_ms, out)
-        self._check_memory(group, request)
+        known = request.member_id or group.static_members.get(request.instance_id or "", "")
+        self._check_limits(group, known, now_ms, out)
+        self._check_memory(group, group.members.get(known), request)
         if not group.supports(request.protocol_type, request.protocols):
             raise InconsistentGroupProtocolError(
                 f"group {group.group_id!r}: not all members support one of {_names(request)} "
@@ -91,26 +92,21 @@ class Joins:
                 hint="Set session.timeout.ms of the client within these limits.",
             )
 
-    def _check_memory(self, group: Group, request: JoinRequest) -> None:
+    def _check_memory(self, group: Group, member: Member | None, request: JoinRequest) -> None:
         """Check that the group, and the broker, have space for what the member sends."""
         size = size_of_request(
             request.protocols, request.instance_id, request.client_id, request.client_host
         )
         self._groups.check_member(group.group_id, size)
-        known = request.member_id or group.static_members.get(request.instance_id or "", "")
-        member = group.members.get(known)
         before = 0 if member is None else member.size - len(member.assignment)
         self._groups.check_growth(group, size - before)
 
-    def _check_limits(
-        self, group: Group, request: JoinRequest, now_ms: int, out: Outcome[None]
-    ) -> None:
+    def _check_limits(self, group: Group, member_id: str, now_ms: int, out: Outcome[None]) -> None:
         """Check the largest number of members.
 
         During the join phase only members that have joined count. So a group that is larger than a
         lowered limit loses the members that join last.
         """
-        member_id = request.member_id or group.static_members.get(request.instance_id or "", "")
         member = group.members.get(member_id)
         if group.is_in(_S.EMPTY):
             return
@@ -159,11 +155,11 @@ class Joins:
         check_ids(group, request.member_id, request.instance_id)
         member = group.members[request.member_id]
         unchanged = member.protocols == request.protocols
-        if group.is_in(_S.COMPLETING_REBALANCE) and unchanged:
+        follows = group.is_in(_S.STABLE) and group.leader != member.member_id
+        if unchanged and (follows or group.is_in(_S.COMPLETING_REBALANCE)):
             # The member missed the answer to its join: answer with the current generation again.
-            self._answer_with_generation(group, member, ticket, now_ms, out)
-        elif group.is_in(_S.STABLE) and unchanged and group.leader != member.member_id:
-            self._answer_with_generation(group, member, ticket, now_ms, out)
+            self._rebalancer.refresh(group, member, now_ms)
+            self._rebalancer.answer(ticket, self._rebalancer.join_result(group, member), out)
         else:
             # New metadata, or the leader, which asks for a rebalance by joining again.
             what = "leader" if unchanged else "member with a new subscription"
@@ -171,12 +167,6 @@ class Joins:
             group.update(member, request)
             self._rebalancer.park_join(group, member, ticket, out)
             self._rebalancer.prepare_or_complete(group, now_ms, out, reason)
-
-    def _answer_with_generation(
-        self, group: Group, member: Member, ticket: int, now_ms: int, out: Outcome[None]
-    ) -> None:
-        self._rebalancer.refresh(group, member, now_ms)
-        self._rebalancer.answer(ticket, self._rebalancer.join_result(group, member), out)
 
     def _add(
         self,
@@ -193,7 +183,7 @@ class Joins:
         group.add(member, request.protocol_type)
         self._rebalancer.park_join(group, member, ticket, out)
         self._rebalancer.expect_heartbeat(group, member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, now_ms)
-        note_member(MemberChange.JOINED, group, member, request.reason, out)
+        note_member(MemberChange.JOINED, group, member_id, member, request.reason, out)
         reason = _because(f"member {member_id} joined", request.reason)
         self._rebalancer.prepare_or_complete(group, now_ms, out, reason)
 
@@ -219,7 +209,7 @@ class Joins:
         old_metadata = member.metadata(group.protocol)
         group.update(member, request)
         self._rebalancer.refresh(group, member, now_ms)
-        note_member(MemberChange.REPLACED, group, member, f"its id was {old_id}", out)
+        note_member(MemberChange.REPLACED, group, new_id, member, f"its id was {old_id}", out)
         same_topics = _same_topics(old_metadata, member.metadata(group.protocol))
         if group.is_in(_S.STABLE) and group.select_protocol() == group.protocol and same_topics:
             out.records.append(self._rebalancer.record(group))

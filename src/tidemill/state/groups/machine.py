@@ -21,6 +21,7 @@ from tidemill.state.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     NonEmptyGroupError,
+    RebalanceInProgressError,
 )
 from tidemill.state.groups.commits import check_commit, check_transactional_commit
 from tidemill.state.groups.format import (
@@ -30,7 +31,6 @@ from tidemill.state.groups.format import (
     encode_group_key,
 )
 from tidemill.state.groups.group import Group, GroupState, GroupTable
-from tidemill.state.groups.handover import Handover
 from tidemill.state.groups.join import Joins, check_group_id
 from tidemill.state.groups.membership import Membership
 from tidemill.state.groups.memory import GroupLimits
@@ -38,6 +38,7 @@ from tidemill.state.groups.rebalance import (
     JOIN,
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     SESSION,
+    SYNC,
     Rebalancer,
 )
 from tidemill.state.groups.types import (
@@ -85,8 +86,6 @@ class Groups:
             new_id=new_id,
         )
         self._membership = Membership(self._groups, self._rebalancer)
-        self.handover = Handover(self._groups, self._rebalancer, self._stored)
-        """Takes groups out and in that change their protocol."""
 
     # --- state that survives a restart -----------------------------------------------------------
 
@@ -113,14 +112,22 @@ class Groups:
         """Create the groups after all records were replayed at start. Sessions start now."""
         out = nothing()
         for group_id, value in self._stored.items():
-            group = Group.of_stored(group_id, decode_group_value(value))
-            self._groups[group_id] = group
-            for member in group.members.values():
-                self._rebalancer.refresh(group, member, now_ms)
+            group = self._restored(group_id, value, now_ms)
             if len(group.members) > self._max_size:  # the limit is lower than before the restart
                 reason = f"it has more than {self._max_size} members (groups.max_size)"
                 self._rebalancer.prepare(group, now_ms, out, reason)
         return out
+
+    def _restored(self, group_id: str, value: bytes, now_ms: int) -> Group:
+        group = Group.of_stored(group_id, decode_group_value(value))
+        self._start(group, now_ms)
+        return group
+
+    def _start(self, group: Group, now_ms: int) -> None:
+        """Add a group with members, and start their sessions."""
+        self._groups[group.group_id] = group
+        for member in group.members.values():
+            self._rebalancer.refresh(group, member, now_ms)
 
     def write_failed(self, outcome: Outcome[Any], now_ms: int) -> list[Reply]:
         """Return the replies for an outcome whose records could not be written.
@@ -257,6 +264,36 @@ class Groups:
                 reason = f"its first join was not answered within {NEW_MEMBER_JOIN_TIMEOUT_MS} ms"
             self._rebalancer.drop(group, member, out, reason)
             self._rebalancer.after_removal(group, now_ms, out, f"member {member_id}: {reason}")
+
+    # --- groups that change their protocol -------------------------------------------------------
+
+    def take(self, group_id: str, out: Outcome[None]) -> None:
+        """Remove a group, if it exists. Members with a parked request have to join again."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        error = RebalanceInProgressError(f"group {group_id!r} has a new protocol: join again")
+        for member in group.members.values():
+            self._rebalancer.refuse(group, member, error, out)
+        for member_id in (*group.members, *group.pending_members):
+            self._rebalancer.forget_session(group, member_id)
+        for kind in (JOIN, SYNC):
+            self._rebalancer.timers.cancel((kind, group_id, ""))
+        del self._groups[group_id]
+
+    def put(self, group: Group, now_ms: int, out: Outcome[None], reason: str) -> None:
+        """Add a group whose members have to join again."""
+        self._start(group, now_ms)
+        out.records.append(self._rebalancer.record(group))
+        self._rebalancer.prepare(group, now_ms, out, reason)
+
+    def restore(self, group_id: str, now_ms: int) -> None:
+        """Make a group again from its record on disk, if there is one and no group."""
+        value = self._stored.get(group_id)
+        if value is not None and group_id not in self._groups:
+            group = self._restored(group_id, value, now_ms)
+            if group.is_in(_S.STABLE):
+                self._rebalancer.prepare(group, now_ms, nothing(), "its state could not be written")
 
     # --- views -----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ This module must not know the group or a timer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,10 +25,31 @@ def size_of_request(
     return MEMBER_BYTES + strings + sum(len(name) + len(data) for name, data in protocols)
 
 
-class Members(Protocol):
-    """A group, as far as its members' ids go."""
+class Client(Protocol):
+    """A member of a group of any kind, as far as events name it."""
+
+    @property
+    def instance_id(self) -> str | None:
+        """The instance id of a static member."""
+
+    @property
+    def client_id(self) -> str:
+        """The name of the client."""
+
+    @property
+    def client_host(self) -> str:
+        """The address of the client."""
+
+
+class WithId(Protocol):
+    """A group of any kind."""
 
     group_id: str
+
+
+class Members(WithId, Protocol):
+    """A group, as far as its members' ids go."""
+
     static_members: dict[str, str]
 
     @property
@@ -153,10 +174,9 @@ class Member:
                 return metadata
         return b""
 
-    def vote(self, candidates: Iterable[str]) -> str | None:
+    def vote(self, candidates: Container[str]) -> str | None:
         """Return the protocol that it prefers among ``candidates``."""
-        allowed = set(candidates)
-        return next((name for name, _ in self.protocols if name in allowed), None)
+        return next((name for name, _ in self.protocols if name in candidates), None)
 
     def info(self, protocol: str | None) -> GroupMemberInfo:
         """Return the member for ``describe``; metadata and assignment only with a protocol."""

@@ -87,6 +87,13 @@ class Rebalancer:
         replaced, member.sync_ticket = member.sync_ticket, ticket
         self.answer(replaced, _superseded(group, member), out)
 
+    def refuse(
+        self, group: Group, member: Member, error: TidemillError, out: Outcome[None]
+    ) -> None:
+        """Answer the parked requests of a member with an error."""
+        self.answer(group.take_join(member), error, out)
+        self._end_sync(member, error, out)
+
     def drop(
         self,
         group: Group,
@@ -96,12 +103,11 @@ class Rebalancer:
         what: MemberChange = MemberChange.REMOVED,
     ) -> None:
         """Remove a member and answer its parked requests. Call ``after_removal`` next."""
-        note_member(what, group, member, reason, out)
+        note_member(what, group, member.member_id, member, reason, out)
         error = UnknownMemberIdError(
             f"member {member.member_id!r} was removed from group {group.group_id!r}"
         )
-        self.answer(group.take_join(member), error, out)
-        self._end_sync(member, error, out)
+        self.refuse(group, member, error, out)
         group.remove(member.member_id)
         self.forget_session(group, member.member_id)
         self._stop_sync_timer_if_done(group)
@@ -111,8 +117,7 @@ class Rebalancer:
         error = FencedInstanceIdError(
             f"group {group.group_id!r}: a newer member uses the instance id {member.instance_id!r}"
         )
-        self.answer(group.take_join(member), error, out)
-        self._end_sync(member, error, out)
+        self.refuse(group, member, error, out)
         member.is_new = False
 
     def after_removal(self, group: Group, now_ms: int, out: Outcome[None], reason: str) -> None:

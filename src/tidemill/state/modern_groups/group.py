@@ -13,24 +13,13 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tidemill.state.assignors.types import NO_PARTITIONS, Partitions
+from tidemill.state.groups.members import Client
 from tidemill.state.groups.memory import GROUP_BYTES, Total
 from tidemill.state.modern_groups.format import RecordFormat, RecordKey, RecordKind
 
 
-class Subscriber(Protocol):
+class Subscriber(Client, Protocol):
     """A member, as far as all kinds of groups know it."""
-
-    @property
-    def instance_id(self) -> str | None:
-        """The instance id of a static member."""
-
-    @property
-    def client_id(self) -> str:
-        """The name of the client."""
-
-    @property
-    def client_host(self) -> str:
-        """The address of the client."""
 
     @property
     def topic_names(self) -> tuple[str, ...]:

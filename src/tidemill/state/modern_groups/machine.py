@@ -15,11 +15,11 @@ from uuid import UUID
 from tidemill.state.assignors.types import AssignedMember, Assignor, Partitions
 from tidemill.state.errors import InvalidRequestError
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
-from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, MemberEvent
+from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange
 from tidemill.state.groups.join import MAX_STRING_BYTES
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.types import GroupListing
-from tidemill.state.modern_groups.group import ModernGroup, Subscriber
+from tidemill.state.modern_groups.group import ModernGroup
 from tidemill.state.modern_groups.records import GroupChanges
 from tidemill.state.modern_groups.table import GroupTable
 from tidemill.state.modern_groups.types import GroupTimes, NamedPartitions, Topics
@@ -182,19 +182,6 @@ class GroupMachine(ABC, Generic[G]):
             state = group.state_name
             if not wanted or state.lower() in wanted:
                 yield GroupListing(group.group_id, self.PROTOCOL_TYPE, state, self.GROUP_TYPE)
-
-
-def note_member(
-    what: MemberChange,
-    group: ModernGroup[Any, Any],
-    member_id: str,
-    member: Subscriber,
-    reason: str,
-    out: Outcome[None],
-) -> None:
-    """Add the change of a member to an outcome."""
-    ids = group.group_id, member_id, member.instance_id
-    out.events.append(MemberEvent(what, *ids, member.client_id, member.client_host, reason))
 
 
 def note_epoch(group: ModernGroup[Any, Any], before: int, reason: str, out: Outcome[None]) -> None:

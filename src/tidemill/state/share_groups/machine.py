@@ -19,7 +19,7 @@ from tidemill.state.errors import (
     InvalidRequestError,
     UnknownMemberIdError,
 )
-from tidemill.state.groups.events import MemberChange
+from tidemill.state.groups.events import MemberChange, note_member
 from tidemill.state.groups.join import check_group_id
 from tidemill.state.groups.memory import MEMBER_BYTES
 from tidemill.state.modern_groups.group import ModernGroup
@@ -30,7 +30,6 @@ from tidemill.state.modern_groups.machine import (
     check_lengths,
     named_partitions,
     note_epoch,
-    note_member,
     start_epoch,
 )
 from tidemill.state.modern_groups.records import GroupChanges
