@@ -256,7 +256,7 @@ class TransactionSimulation(RuleBasedStateMachine):
             producer.begin(identity)
             self.txns.append(producer.txn)
 
-        request = InitProducer(transactional_id, TIMEOUT_MS, version=version)
+        request = InitProducer(transactional_id, TIMEOUT_MS)
         self.run(transactional_id, producer, self.broker.init(request), done, count)
 
     def recover(self, number: int, count: int) -> None:

@@ -52,7 +52,7 @@ class Producer:
         self.sequences: dict[tuple[str, int], int] = {}
 
     async def init(self) -> Producer:
-        request = InitProducer(self.transactional_id, self.timeout_ms, version=self.version)
+        request = InitProducer(self.transactional_id, self.timeout_ms)
         self._become(await self.engine.transactions.init(request))
         return self
 

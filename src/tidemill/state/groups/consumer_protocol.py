@@ -86,9 +86,7 @@ def write_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> b
     writer = Writer().i16(max(0, min(version, NEWEST_VERSION))).i32(len(partitions))
     for topic in sorted(partitions):
         numbers = sorted(partitions[topic])
-        writer.string(topic).i32(len(numbers))
-        for number in numbers:
-            writer.i32(number)
+        writer.string(topic).i32(len(numbers)).i32s(numbers)
     return writer.i32(-1).done()  # no user data
 
 

@@ -110,12 +110,9 @@ def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition]) -> N
         (topic, [tp.partition for tp in group])
         for topic, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
     ]
-    writer.uvarint(len(topics) + 1)
+    writer.compact_count(len(topics))
     for topic, numbers in topics:
-        writer.compact_string(topic).uvarint(len(numbers) + 1)
-        for number in numbers:
-            writer.i32(number)
-        writer.uvarint(0)  # no tags
+        writer.compact_string(topic).compact_count(len(numbers)).i32s(numbers).tagged_fields({})
 
 
 def _tags(value: TransactionValue) -> dict[int, bytes]:

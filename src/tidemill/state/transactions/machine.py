@@ -14,7 +14,7 @@ Source: KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidTxnStateError
@@ -353,15 +353,32 @@ class Transactions:
             duration_ms: only transactions that have been open for longer; -1: all.
             id_pattern: only ids that this regular expression matches as a whole; None: all.
         """
-        return listing(self._values, states, producer_ids, duration_ms, id_pattern, now_ms)
+        producer_ids = frozenset(producer_ids)
+        matches = None if id_pattern is None else id_matcher(id_pattern)
+        since_ms = now_ms - duration_ms
+        return [
+            TransactionListing(transactional_id, value.producer.producer_id, value.state)
+            for transactional_id, value in self._values.items()
+            if (not states or value.state in states)
+            and (not producer_ids or value.producer.producer_id in producer_ids)
+            and (duration_ms < 0 or (value.state not in IDLE and value.start_ms < since_ms))
+            and (matches is None or matches(transactional_id))
+        ]
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return the id and its transaction."""
+        """Return the id and its transaction. Only an open or ending one has a start time."""
         check_id(transactional_id)
         value = self._values.get(transactional_id)
         if value is None:
             raise not_found(transactional_id)
-        return description(transactional_id, value)
+        return TransactionDescription(
+            transactional_id,
+            value.state,
+            value.producer,
+            value.timeout_ms,
+            NO_TIME if value.state in IDLE else value.start_ms,
+            tuple(sorted(value.partitions)),
+        )
 
     def stored(self) -> dict[str, TransactionValue]:
         """Return the state that survives a restart."""
@@ -382,40 +399,3 @@ def _grown(transactional_id: str, value: TransactionValue) -> Outcome[None]:
     encoded = encode_value(value)
     check_size(transactional_id, encoded)
     return Outcome(None, [StateRecord(encode_key(transactional_id), encoded)])
-
-
-def listing(
-    values: Mapping[str, TransactionValue],
-    states: Collection[str],
-    producer_ids: Collection[int],
-    duration_ms: int,
-    id_pattern: str | None,
-    now_ms: int,
-) -> list[TransactionListing]:
-    """Return the ids that pass all filters of ``Transactions.list``."""
-    producer_ids = frozenset(producer_ids)
-    matches = None if id_pattern is None else id_matcher(id_pattern)
-    return [
-        TransactionListing(transactional_id, value.producer.producer_id, value.state)
-        for transactional_id, value in values.items()
-        if (not states or value.state in states)
-        and (not producer_ids or value.producer.producer_id in producer_ids)
-        and (duration_ms < 0 or _is_open_longer(value, now_ms - duration_ms))
-        and (matches is None or matches(transactional_id))
-    ]
-
-
-def _is_open_longer(value: TransactionValue, since_ms: int) -> bool:
-    return value.state not in IDLE and value.start_ms < since_ms
-
-
-def description(transactional_id: str, value: TransactionValue) -> TransactionDescription:
-    """Return an id with its transaction. Only an open or ending one has a start time."""
-    return TransactionDescription(
-        transactional_id,
-        value.state,
-        value.producer,
-        value.timeout_ms,
-        NO_TIME if value.state in IDLE else value.start_ms,
-        tuple(sorted(value.partitions)),
-    )

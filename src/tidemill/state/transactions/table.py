@@ -14,7 +14,6 @@ from tidemill.state.transactions.types import TransactionState
 from tidemill.state.types import TransactionVersion
 
 _S = TransactionState
-_V1, _V2 = TransactionVersion.V1, TransactionVersion.V2
 
 COMPLETE = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 """All markers of the last transaction are durable."""
@@ -104,5 +103,5 @@ def end_answer(
     version: TransactionVersion, state: TransactionState, epoch: Epoch, *, commit: bool
 ) -> Answer:
     """Look up the answer to an EndTxn."""
-    row = END_V2[state, epoch] if version is _V2 else END_V1[state]
+    row = END_V2[state, epoch] if version is TransactionVersion.V2 else END_V1[state]
     return row[0] if commit else row[1]

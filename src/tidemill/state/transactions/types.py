@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from tidemill.log.names import TopicPartition
-from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TransactionVersion
+from tidemill.state.types import NO_PRODUCER, ProducerIdentity
 
 
 class TransactionState(enum.StrEnum):
@@ -35,7 +35,6 @@ class InitProducer:
     transactional_id: str
     timeout_ms: int
     current: ProducerIdentity = NO_PRODUCER
-    version: TransactionVersion = TransactionVersion.V1
 
 
 @dataclass(frozen=True, slots=True)
