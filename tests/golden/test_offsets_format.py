@@ -15,7 +15,6 @@ from tidemill.state.groups.format import (
     GroupKey,
     GroupValue,
     OffsetKey,
-    OffsetValue,
     StoredMember,
     decode_group_value,
     decode_key,
@@ -25,6 +24,7 @@ from tidemill.state.groups.format import (
     encode_offset_key,
     encode_offset_value,
 )
+from tidemill.state.types import CommittedOffset
 
 
 def h(*parts: str) -> bytes:
@@ -59,27 +59,27 @@ TIME_MS = 1_700_000_000_000
 META = "0002" + b"me".hex()
 
 OFFSET_VALUES = [
-    (h("0000", OFFSET, META, TIME), OffsetValue(42, -1, "me", TIME_MS)),
+    (h("0000", OFFSET, META, TIME), CommittedOffset(42, -1, "me", TIME_MS)),
     (
         h("0001", OFFSET, META, TIME, "0000018bcfe56be8"),
-        OffsetValue(42, -1, "me", TIME_MS, TIME_MS + 1000),
+        CommittedOffset(42, -1, "me", TIME_MS, TIME_MS + 1000),
     ),
-    (h("0001", OFFSET, META, TIME, "ff" * 8), OffsetValue(42, -1, "me", TIME_MS)),
-    (h("0002", OFFSET, META, TIME), OffsetValue(42, -1, "me", TIME_MS)),
-    (h("0003", OFFSET, "00000009", META, TIME), OffsetValue(42, 9, "me", TIME_MS)),
+    (h("0001", OFFSET, META, TIME, "ff" * 8), CommittedOffset(42, -1, "me", TIME_MS)),
+    (h("0002", OFFSET, META, TIME), CommittedOffset(42, -1, "me", TIME_MS)),
+    (h("0003", OFFSET, "00000009", META, TIME), CommittedOffset(42, 9, "me", TIME_MS)),
     (
         h("0004", OFFSET, "00000009", "03" + b"me".hex(), TIME, "00"),
-        OffsetValue(42, 9, "me", TIME_MS),
+        CommittedOffset(42, 9, "me", TIME_MS),
     ),
     (  # version 4 with the topic's id in tagged field 0
         h("0004", OFFSET, "00000009", "03" + b"me".hex(), TIME, "010010", "ab" * 16),
-        OffsetValue(42, 9, "me", TIME_MS),
+        CommittedOffset(42, 9, "me", TIME_MS),
     ),
 ]
 
 
 @pytest.mark.parametrize(("data", "value"), OFFSET_VALUES)
-def test_offset_values(data: bytes, value: OffsetValue) -> None:
+def test_offset_values(data: bytes, value: CommittedOffset) -> None:
     assert decode_offset_value(data) == value
 
 

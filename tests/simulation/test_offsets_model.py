@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.state.driver import GroupsDriver, compacted
 from tests.support.effort import examples
 from tidemill.state.errors import GroupSubscribedToTopicError, UnknownMemberIdError
-from tidemill.state.groups.format import OffsetKey, OffsetValue
+from tidemill.state.groups.format import OffsetKey
 from tidemill.state.groups.types import LeaveMember
 from tidemill.state.types import CommittedOffset, OffsetToCommit
 
@@ -161,7 +161,7 @@ class OffsetSimulation(RuleBasedStateMachine):
             assert all(listing in known for listing in list(fresh.groups.list_groups()))
 
 
-def _values(driver: GroupsDriver) -> dict[OffsetKey, OffsetValue]:
+def _values(driver: GroupsDriver) -> dict[OffsetKey, CommittedOffset]:
     return {key: logged.value for key, logged in driver.offsets.stored()}
 
 

@@ -65,12 +65,14 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset as it is stored."""
+    """A committed offset as it is stored. Times are in milliseconds since the epoch."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
+    expire_timestamp_ms: int | None = None
+    """The expiry time that the client sent (OffsetCommit up to version 4), or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tidemill.log.errors import FormatVersionError, InvalidRecordError
 from tidemill.state.internal_topics import OFFSETS_TOPIC
 from tidemill.state.primitives import Reader, Writer
+from tidemill.state.types import CommittedOffset
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2
@@ -37,18 +38,6 @@ class GroupKey:
     """The group that a record is about."""
 
     group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetValue:
-    """A committed offset. Times are in milliseconds since the epoch."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_timestamp_ms: int
-    expire_timestamp_ms: int | None = None
-    """The expiry time that the client sent (OffsetCommit up to version 4), or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     return None
 
 
-def encode_offset_value(value: OffsetValue) -> bytes:
+def encode_offset_value(value: CommittedOffset) -> bytes:
     """Encode OffsetCommitValue version 3, or 1 (without leader epoch) if it has an expiry time."""
     writer = Writer()
     if value.expire_timestamp_ms is None:
@@ -115,7 +104,7 @@ def encode_offset_value(value: OffsetValue) -> bytes:
     return writer.i64(value.commit_timestamp_ms).i64(value.expire_timestamp_ms).done()
 
 
-def decode_offset_value(data: bytes) -> OffsetValue:
+def decode_offset_value(data: bytes) -> CommittedOffset:
     """Decode OffsetCommitValue, versions 0 to 4."""
     reader = Reader(data)
     version = reader.i16()
@@ -128,7 +117,7 @@ def decode_offset_value(data: bytes) -> OffsetValue:
     expire = reader.i64() if version == 1 else _NO_EXPIRY
     if version >= 4:
         reader.tagged_fields()
-    return OffsetValue(
+    return CommittedOffset(
         offset, leader_epoch, metadata, commit_timestamp, None if expire == _NO_EXPIRY else expire
     )
 

@@ -25,7 +25,6 @@ from tidemill.state.errors import (
 )
 from tidemill.state.groups.format import (
     OffsetKey,
-    OffsetValue,
     decode_key,
     decode_offset_value,
     encode_offset_key,
@@ -177,7 +176,7 @@ class Offsets:
                     )
                 )
                 continue
-            value = OffsetValue(item.offset, item.leader_epoch, metadata, now_ms, expires)
+            value = CommittedOffset(item.offset, item.leader_epoch, metadata, now_ms, expires)
             key = OffsetKey(request.group_id, item.topic, item.partition)
             records.append(StateRecord(encode_offset_key(key), encode_offset_value(value)))
             result.append(None)
@@ -261,7 +260,9 @@ class Offsets:
                     self._groups.forget(group.group_id)
         return out
 
-    def _is_due(self, group: OffsetOwner, at: Position, value: OffsetValue, now_ms: int) -> bool:
+    def _is_due(
+        self, group: OffsetOwner, at: Position, value: CommittedOffset, now_ms: int
+    ) -> bool:
         since = group.retained_since_ms(value.commit_timestamp_ms)
         if since is None or group.is_subscribed(at[0]) or self._pending.has(group.group_id, at):
             return False
@@ -295,7 +296,7 @@ class Offsets:
                     hint="Try again when the transaction has ended.",
                 )
             elif at in stored:
-                found[at] = _committed(stored[at].value)
+                found[at] = stored[at].value
         return found
 
     def positions(self, group_id: str) -> list[Position]:
@@ -319,9 +320,3 @@ class Offsets:
 
 def _tombstone(group_id: str, position: Position) -> StateRecord:
     return StateRecord(encode_offset_key(OffsetKey(group_id, *position)), None)
-
-
-def _committed(value: OffsetValue) -> CommittedOffset:
-    return CommittedOffset(
-        value.offset, value.leader_epoch, value.metadata, value.commit_timestamp_ms
-    )

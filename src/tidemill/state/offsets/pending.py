@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidemill.state.groups.format import OffsetValue
+from tidemill.state.types import CommittedOffset
 
 Position = tuple[str, int]
 """(topic, partition)"""
@@ -20,7 +20,7 @@ Position = tuple[str, int]
 class LoggedOffset(NamedTuple):
     """A committed offset, and the offset of its record in ``__consumer_offsets``."""
 
-    value: OffsetValue
+    value: CommittedOffset
     log_offset: int
 
 
