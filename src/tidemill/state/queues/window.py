@@ -210,8 +210,6 @@ class AckWindow:
             first = self.first_available(self.next)
             if first is None:
                 break
-            if first == self.next:
-                break
             _, last = self._returned[0]
             block = self._blocks[first >> SHIFT]
             index = first & MASK

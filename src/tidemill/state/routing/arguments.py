@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tidemill.state.routing.errors import InvalidQueueArgumentError
 
@@ -189,30 +190,29 @@ def parse_policy(queue: str, arguments: Mapping[str, object]) -> Policy:
         raise InvalidQueueArgumentError(
             "queue", queue, "x-dead-letter-routing-key", "x-dead-letter-exchange is missing"
         )
-    limit = values.get("x-delivery-limit")
-    if limit is None and type_ is QueueType.QUORUM:
-        limit = QUORUM_DELIVERY_LIMIT
+    default_limit = QUORUM_DELIVERY_LIMIT if type_ is QueueType.QUORUM else -1
+    limit = values.get("x-delivery-limit", default_limit)
     return Policy(
         type=type_,
-        message_ttl_ms=_number(values, "x-message-ttl"),
-        expires_ms=_number(values, "x-expires"),
-        max_length=_number(values, "x-max-length"),
-        max_bytes=_number(values, "x-max-length-bytes"),
+        message_ttl_ms=values.get("x-message-ttl"),
+        expires_ms=values.get("x-expires"),
+        max_length=values.get("x-max-length"),
+        max_bytes=values.get("x-max-length-bytes"),
         overflow=Overflow(values.get("x-overflow", "drop-head")),
-        dead_letter_exchange=_string(values, "x-dead-letter-exchange"),
-        dead_letter_key=_string(values, "x-dead-letter-routing-key"),
-        max_priority=_number(values, "x-max-priority") or 0,
-        single_active=values.get("x-single-active-consumer") is True,
-        delivery_limit=None if limit is None or limit == -1 else int(str(limit)),
-        retain_ms=_number(values, "x-retain") or 0,
-        max_age_ms=_number(values, "x-max-age"),
+        dead_letter_exchange=values.get("x-dead-letter-exchange"),
+        dead_letter_key=values.get("x-dead-letter-routing-key"),
+        max_priority=values.get("x-max-priority", 0),
+        single_active=values.get("x-single-active-consumer", False),
+        delivery_limit=None if limit == -1 else limit,
+        retain_ms=values.get("x-retain", 0),
+        max_age_ms=values.get("x-max-age"),
     )
 
 
 def check_arguments(
     kind: str, name: str, arguments: Mapping[str, object], known: Mapping[str, Check]
-) -> dict[str, object]:
-    """Return the checked values of the arguments that are known."""
+) -> dict[str, Any]:
+    """Return the checked values of the arguments that are known, each of its check's type."""
     values = {}
     for argument in arguments.keys() & known.keys():
         try:
@@ -220,16 +220,6 @@ def check_arguments(
         except (TypeError, ValueError) as error:
             raise InvalidQueueArgumentError(kind, name, argument, str(error)) from error
     return values
-
-
-def _number(values: Mapping[str, object], name: str) -> int | None:
-    value = values.get(name)
-    return value if isinstance(value, int) else None
-
-
-def _string(values: Mapping[str, object], name: str) -> str | None:
-    value = values.get(name)
-    return value if isinstance(value, str) else None
 
 
 EXCHANGE_ARGUMENTS: Mapping[str, Check] = {"alternate-exchange": _text}

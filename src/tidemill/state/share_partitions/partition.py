@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tidemill.log.errors import InvalidRecordError
 from tidemill.state.outcome import StateRecord
@@ -38,6 +38,9 @@ RANGES_PER_UPDATE = 64
 
 MAX_WAITING = 1 << 20
 """Most records between two stored ranges. A group can't have acquired more."""
+
+
+R = TypeVar("R", StateBatch, Acquired)
 
 
 class Acknowledge(enum.IntEnum):
@@ -121,12 +124,12 @@ class SharePartition:
         found = cls(key, start, state_epoch=snapshot.state_epoch)
         found._snapshot_epoch = snapshot.snapshot_epoch
         found._created_ms = created_ms
-        states = Overlay(snapshot.batches)
+        batches = snapshot.batches
         if update is not None:
-            states.put(update.batches)
             for batch in update.batches:
                 found._changed.add(batch.first, batch.last)
-        for batch in states.batches:
+            batches = _overlaid(batches, update.batches, found._changed)
+        for batch in batches:
             found._restore(batch)
         found.window.release_owner(0, counts=False)
         found.window.forget_changes()
@@ -204,7 +207,10 @@ class SharePartition:
             acquired = window.acquire_range(owner, first, span.last, count, end, deadline)
             most -= sum(run.last - run.first + 1 for run in acquired)
             runs += acquired
-        return _joined(runs)
+        joined: list[Acquired] = []
+        for run in runs:
+            _append(joined, run)
+        return joined
 
     def _archive_free(self, first: int, last: int) -> None:
         """Archive what is available in a range, and what was never acquired."""
@@ -309,7 +315,7 @@ class SharePartition:
         window = self.window
         return window.next - window.start - window.acquired - window.returned
 
-    def take_record(self, now_ms: int, *, leader_epoch: int = 0) -> StateRecord:
+    def take_record(self, now_ms: int) -> StateRecord:
         """Return the record with what changed, and note it as stored."""
         start = self.window.start
         self._changed.remove_below(start)
@@ -325,15 +331,15 @@ class SharePartition:
             if len(batches) <= 2 * RANGES_PER_UPDATE:
                 self._updates += 1
                 stored = Stored(self._snapshot_epoch, start, batches, self.complete)
-                value = encode_update(stored, leader_epoch=leader_epoch)
+                value = encode_update(stored, leader_epoch=0)
                 return StateRecord(encode_key(Kind.UPDATE, self.key), value)
-        return self._snapshot(now_ms, leader_epoch)
+        return self._snapshot(now_ms)
 
     def must_snapshot(self) -> None:
         """Note that it is not known what is stored."""
         self._updates = UPDATES_PER_SNAPSHOT
 
-    def _snapshot(self, now_ms: int, leader_epoch: int) -> StateRecord:
+    def _snapshot(self, now_ms: int) -> StateRecord:
         window = self.window
         if self._created_ms is None:
             self._created_ms = now_ms
@@ -344,16 +350,15 @@ class SharePartition:
         stored = Stored(
             self._snapshot_epoch, window.start, batches, self.complete, self.state_epoch
         )
-        value = encode_snapshot(
-            stored, leader_epoch=leader_epoch, created_ms=self._created_ms, now_ms=now_ms
-        )
+        value = encode_snapshot(stored, leader_epoch=0, created_ms=self._created_ms, now_ms=now_ms)
         return StateRecord(encode_key(Kind.SNAPSHOT, self.key), value)
 
     def _batches(self, ranges: Iterable[tuple[int, int]]) -> list[StateBatch]:
         """Return the stored states of ranges."""
         batches: list[StateBatch] = []
+        end = self.window.next - 1
         for first, last in ranges:
-            for start, stop, state, count in self.window.runs(first, min(last, self._last)):
+            for start, stop, state, count in self.window.runs(first, min(last, end)):
                 if state != DONE:
                     if count:
                         _append(batches, StateBatch(start, stop, State.AVAILABLE, count))
@@ -363,33 +368,22 @@ class SharePartition:
                     _append(batches, StateBatch(low, high, done, 1))
         return batches
 
-    @property
-    def _last(self) -> int:
-        return self.window.next - 1
 
-
-class Overlay:
-    """Ranges with states, over which others are put.
+def _overlaid(
+    batches: Iterable[StateBatch], over: Sequence[StateBatch], covered: Ranges
+) -> list[StateBatch]:
+    """Return ranges with others put over them, lowest first.
 
     Args:
-        batches: lowest first, without overlaps.
+        covered: the offsets of the others.
     """
-
-    def __init__(self, batches: Sequence[StateBatch]) -> None:
-        self.batches = list(batches)
-
-    def put(self, batches: Sequence[StateBatch]) -> None:
-        """Put other ranges over these."""
-        covered = Ranges()
-        for batch in batches:
-            covered.add(batch.first, batch.last)
-        left = [
-            batch._replace(first=first, last=last)
-            for batch in self.batches
-            for first, last, hidden in covered.split(batch.first, batch.last)
-            if not hidden
-        ]
-        self.batches = sorted([*left, *batches])
+    left = [
+        batch._replace(first=first, last=last)
+        for batch in batches
+        for first, last, hidden in covered.split(batch.first, batch.last)
+        if not hidden
+    ]
+    return sorted([*left, *over])
 
 
 def _by_type(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:
@@ -406,24 +400,9 @@ def _by_type(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:
             first = offset + 1
 
 
-def _joined(runs: list[Acquired]) -> list[Acquired]:
-    """Return runs without borders between those with the same delivery count."""
-    joined: list[Acquired] = []
-    for run in runs:
-        if joined and joined[-1].last + 1 == run.first:
-            before = joined[-1]
-            if before.delivery_count == run.delivery_count:
-                joined[-1] = before._replace(last=run.last)
-                continue
-        joined.append(run)
-    return joined
-
-
-def _append(batches: list[StateBatch], batch: StateBatch) -> None:
-    """Append a range, or make the last one longer."""
-    if batches:
-        before = batches[-1]
-        if before.last + 1 == batch.first and before[2:] == batch[2:]:
-            batches[-1] = before._replace(last=batch.last)
-            return
-    batches.append(batch)
+def _append(ranges: list[R], new: R) -> None:
+    """Append a range, or make the last one longer if it continues there."""
+    if ranges and ranges[-1].last + 1 == new.first and ranges[-1][2:] == new[2:]:
+        ranges[-1] = ranges[-1]._replace(last=new.last)
+    else:
+        ranges.append(new)
