@@ -140,7 +140,7 @@ def parse_fetch(view: memoryview, version: int) -> FetchResponse:
     if version >= 5:
         cursor.i64()  # log start offset
     aborted = sorted(
-        (_ABORTED.iter_unpack(cursor.take(16 * cursor.count(16)))),
+        _ABORTED.iter_unpack(cursor.take(16 * cursor.count(16))),
         key=lambda pair: pair[1],
     )
     return FetchResponse(error, end, cursor.bytes(), aborted)
@@ -163,9 +163,6 @@ class _Cursor:
             raise _malformed() from None
         self._at += form.size
         return int(number)
-
-    def i8(self) -> int:
-        return self.take(1)[0]
 
     def i16(self) -> int:
         return self._unpack(_I16)

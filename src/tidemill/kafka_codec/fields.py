@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any, TypeVar, cast
 
 from tidemill.kafka_codec.primitives import FIXED_FORMATS
@@ -30,6 +31,11 @@ class Field:
     tag: int | None
     default: Any
     """The value on the wire where none is given: a number for times, None, "", b"", () or {}."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one value of a fixed format."""
+        return self.kafka_type in FIXED_FORMATS and not self.is_array
 
     @property
     def size(self) -> int | None:
@@ -58,6 +64,11 @@ class Structure:
     def plain(self) -> list[Field]:
         """The fields that are always on the wire."""
         return [field for field in self.fields if field.tag is None]
+
+    def runs(self) -> Iterator[tuple[bool, list[Field]]]:
+        """Yield the plain fields in runs of numbers, and of others: (whether numbers, fields)."""
+        for is_number, run in groupby(self.plain, key=lambda field: field.is_number):
+            yield is_number, list(run)
 
     @property
     def tagged(self) -> list[tuple[int, Field]]:

@@ -150,7 +150,7 @@ def element_packer(
         path: the names of the arrays from the response to this one.
         names: the fields that are its arguments; see ``writer.compile_packer``.
     """
-    return compile_packer(_element("response", api_key, version, path), names)
+    return compile_packer(_element(api_key, version, path), names)
 
 
 @cached
@@ -217,17 +217,17 @@ def _step_writer(kind: Kind, api_key: int, version: int) -> StepWriter:
 
 @cached
 def _element_writer(api_key: int, version: int, path: tuple[str, ...]) -> Writer:
-    structure = _element("response", api_key, version, path)
+    structure = _element(api_key, version, path)
     return compile_writer(structure, _known_names("response", api_key, path))
 
 
-def _element(kind: Kind, api_key: int, version: int, path: tuple[str, ...]) -> Structure:
-    """Return the structure that an array has as elements."""
-    structure = _structure(kind, api_key, version)
+def _element(api_key: int, version: int, path: tuple[str, ...]) -> Structure:
+    """Return the structure that an array of a response has as elements."""
+    structure = _structure("response", api_key, version)
     for name in path:
         field = structure.field(name)
         if field is None or field.structure is None:
-            raise EncodeError(f"{kind} of API {api_key} v{version} has no structures {path}")
+            raise EncodeError(f"response of API {api_key} v{version} has no structures {path}")
         structure = field.structure
     return structure
 

@@ -130,15 +130,12 @@ def _read_structure(out: Source, structure: Structure) -> str:
     """Write code that reads a structure; return the variable that holds its message."""
     message = out.variable("message")
     out.line(f"{message} = new({out.constant(message_class(structure), 'class')})")
-    numbers: list[Field] = []
-    for field in structure.plain:
-        if field.kafka_type in FIXED_FORMATS and not field.is_array:
-            numbers.append(field)
+    for is_number, fields in structure.runs():
+        if is_number:
+            _read_numbers(out, message, fields)
             continue
-        _read_numbers(out, message, numbers)
-        numbers = []
-        _read_field(out, field, f"{message}.{field.name}", structure.flexible)
-    _read_numbers(out, message, numbers)
+        for field in fields:
+            _read_field(out, field, f"{message}.{field.name}", structure.flexible)
     if structure.flexible:
         _read_tags(out, message, structure.tagged)
     return message
@@ -146,8 +143,6 @@ def _read_structure(out: Source, structure: Structure) -> str:
 
 def _read_numbers(out: Source, message: str, numbers: list[Field]) -> None:
     """Read a run of numbers that follow one another."""
-    if not numbers:
-        return
     layout = struct.Struct(">" + "".join(FIXED_FORMATS[field.kafka_type] for field in numbers))
     targets = "".join(f"{message}.{field.name}, " for field in numbers)
     out.line(f"{targets}= {out.constant(layout.unpack_from, 'unpack')}(data, at)")

@@ -19,7 +19,7 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ih")
 _ACQUIRED = struct.Struct(">qqhB")
-_LEADER = struct.Struct(">iiB")
+_NO_LEADER = struct.pack(">iiB", -1, -1, 0)
 _COPY_BELOW = 4096
 """Records shorter than this are copied. To send them as a buffer of their own costs more."""
 _PARTITIONS_PER_STEP = 32
@@ -53,13 +53,8 @@ def encode_share_fetch(
     error_code: int = 0,
     error_message: str | None = None,
     lock_ms: int = 0,
-    leader: tuple[int, int] = (-1, -1),
 ) -> Generator[None, None, list[Part]]:
-    """Encode the body of a ShareFetch response. Yield after every few elements.
-
-    Args:
-        leader: node id and leader epoch of all partitions.
-    """
+    """Encode the body of a ShareFetch response. Yield after every few elements."""
     out = bytearray(_HEAD.pack(0, error_code))
     out += _nullable(error_message)
     out += _I32.pack(lock_ms)
@@ -77,7 +72,7 @@ def encode_share_fetch(
             out += _nullable(each.error_message)
             out += _I16.pack(each.acknowledge_error_code)
             out += _nullable(each.acknowledge_error_message)
-            out += _LEADER.pack(*leader, 0)
+            out += _NO_LEADER
             size = sum(map(len, each.records))
             out += uvarint(size + 1)
             for piece in each.records:

@@ -87,9 +87,7 @@ def compile_packer(structure: Structure, names: Sequence[str]) -> Callable[..., 
         ValueError: the structure has other fields.
     """
     fields = structure.plain
-    if structure.tagged or not all(
-        field.kafka_type in FIXED_FORMATS and not field.is_array for field in fields
-    ):
+    if structure.tagged or not all(field.is_number for field in fields):
         raise ValueError(f"{structure.name} has fields that are not numbers")
     layout = ">" + "".join(FIXED_FORMATS[field.kafka_type] for field in fields)
     pack = struct.Struct(layout + ("x" if structure.flexible else "")).pack  # no tagged fields
@@ -157,15 +155,12 @@ def _write_structure(
         out.line(f"refuse_unknown({path!r}, {tree}.keys() - {names}, {names})")
     get = out.variable("get")
     out.line(f"{get} = {tree}.get")
-    numbers: list[Field] = []
-    for field in structure.plain:
-        if field.kafka_type in FIXED_FORMATS and not field.is_array:
-            numbers.append(field)
+    for is_number, fields in structure.runs():
+        if is_number:
+            _write_numbers(out, fields, get, sink)
             continue
-        _write_numbers(out, numbers, get, sink)
-        numbers = []
-        _write_field(out, field, _get(out, get, field), sink, structure.flexible, path)
-    _write_numbers(out, numbers, get, sink)
+        for field in fields:
+            _write_field(out, field, _get(out, get, field), sink, structure.flexible, path)
     if structure.flexible:
         _write_tags(out, structure.tagged, get, sink, path)
 
@@ -176,8 +171,6 @@ def _get(out: Source, get: str, field: Field) -> str:
 
 def _write_numbers(out: Source, numbers: list[Field], get: str, sink: str) -> None:
     """Append a run of numbers that follow one another."""
-    if not numbers:
-        return
     layout = struct.Struct(">" + "".join(FIXED_FORMATS[field.kafka_type] for field in numbers))
     values = ", ".join(_get(out, get, field) for field in numbers)
     out.line(f"{sink} += {out.constant(layout.pack, 'pack')}({values})")
