@@ -36,7 +36,6 @@ from tidemill.state.catalog.format import (
 from tidemill.state.catalog.stored import StoredCatalog
 from tidemill.state.catalog.topic_rules import (
     check_assignments,
-    check_not_internal,
     collision,
     fold,
     partitions_of,
@@ -282,6 +281,15 @@ class Catalog:
                 hint="Raise limits.partitions in the broker's settings, or delete topics.",
             )
 
+    def _changeable(self, name: str) -> Topic:
+        """Return a topic that clients may change."""
+        topic = self._upcoming.topic(name)
+        if is_internal(name):
+            raise InvalidTopicError(
+                f"topic {name!r} is internal: clients can't change or delete it"
+            )
+        return topic
+
     # --- add partitions, delete ------------------------------------------------------------------
 
     def add_partitions(
@@ -304,8 +312,7 @@ class Catalog:
             InvalidReplicaAssignmentError: the assignments don't fit.
             PolicyViolationError: there would be too many partitions.
         """
-        topic = self._upcoming.topic(name)
-        check_not_internal(name)
+        topic = self._changeable(name)
         added = total - topic.partitions
         if added <= 0:
             raise InvalidPartitionsError(
@@ -333,8 +340,7 @@ class Catalog:
         gone: set[str] = set()
         for name in names:
             try:
-                topic = self._upcoming.topic(name)
-                check_not_internal(name)
+                topic = self._changeable(name)
                 if name in gone:
                     raise _named_twice(name)
             except TidemillError as error:
@@ -364,8 +370,7 @@ class Catalog:
             InvalidConfigError: a config is unknown or its value is invalid.
             InvalidRequestError: a config is named twice.
         """
-        topic = self._upcoming.topic(name)
-        check_not_internal(name)
+        topic = self._changeable(name)
         configs = rules.altered(topic.configs, changes, self.defaults())
         return self._set_configs(topic, configs, validate_only=validate_only)
 
@@ -379,8 +384,7 @@ class Catalog:
             InvalidTopicError: the topic is internal.
             InvalidConfigError: a config is unknown or its value is invalid.
         """
-        topic = self._upcoming.topic(name)
-        check_not_internal(name)
+        topic = self._changeable(name)
         kept = {key: value for key, value in configs.items() if value is not None}
         checked = rules.checked_overrides(kept, self.defaults())
         return self._set_configs(topic, checked, validate_only=validate_only)

@@ -162,14 +162,7 @@ def topic_entries(overrides: Mapping[str, str], layers: BrokerLayers) -> list[Co
             first, text, source = chain[0]
             value = text if first == name else topic_defaults({first: text})[name]
         entries.append(
-            ConfigEntry(
-                name,
-                value,
-                source,
-                each.type,
-                doc=each.doc,
-                synonyms=tuple(chain),
-            )
+            ConfigEntry(name, value, source, each.type, doc=each.doc, synonyms=tuple(chain))
         )
     return entries
 

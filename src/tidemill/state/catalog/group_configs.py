@@ -202,19 +202,12 @@ class GroupConfigs:
         own = self._stored.get(group_id, {})
         entries = []
         for name, each in DEFINITIONS.items():
-            default = _written(self._defaults[name])
-            layers = [(f"group.{name}", default, ConfigSource.DEFAULT)]
+            layers = [(f"group.{name}", _written(self._defaults[name]), ConfigSource.DEFAULT)]
             if name in own:
                 layers.insert(0, (name, own[name], ConfigSource.DYNAMIC_GROUP))
+            _, value, source = layers[0]
             entries.append(
-                ConfigEntry(
-                    name,
-                    own.get(name, default),
-                    ConfigSource.DYNAMIC_GROUP if name in own else ConfigSource.DEFAULT,
-                    each.type,
-                    doc=each.doc,
-                    synonyms=tuple(layers),
-                )
+                ConfigEntry(name, value, source, each.type, doc=each.doc, synonyms=tuple(layers))
             )
         return entries
 

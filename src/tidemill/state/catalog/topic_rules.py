@@ -17,7 +17,6 @@ from tidemill.state.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
 )
-from tidemill.state.internal_topics import is_internal
 
 
 def partitions_of(new: NewTopic, *, default: int, node_id: int) -> int:
@@ -69,9 +68,3 @@ def collision(name: str, other: str) -> InvalidTopicError:
         f"topic {name!r} collides with {other!r}",
         hint="Metrics can't distinguish names that differ in '.' and '_' only.",
     )
-
-
-def check_not_internal(name: str) -> None:
-    """Check that clients may change the topic."""
-    if is_internal(name):
-        raise InvalidTopicError(f"topic {name!r} is internal: clients can't change or delete it")

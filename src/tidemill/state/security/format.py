@@ -83,8 +83,7 @@ def rule_record(rule: Rule, *, exists: bool) -> StateRecord:
 
 def permission_record(user: str, permission: Permission | None) -> StateRecord:
     """Return the record that sets or deletes the permissions of an AMQP user."""
-    value = None if permission is None else permission._asdict()
-    return _record([PERMISSION, user], value)
+    return _record([PERMISSION, user], None if permission is None else permission._asdict())
 
 
 def topic_permission_record(

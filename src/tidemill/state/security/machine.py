@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tidemill.errors import TidemillError
 from tidemill.state.errors import InvalidRequestError, PolicyViolationError
-from tidemill.state.outcome import Outcome, StateRecord
+from tidemill.state.outcome import Outcome
 from tidemill.state.security import format as stored
 from tidemill.state.security.errors import (
     DuplicateUserError,
@@ -175,7 +175,9 @@ class Security:
             for user, mechanism, credential in changes
             if errors[user] is None
         ]
-        return Outcome(errors, [*self._secret_records(records), *records])
+        if records and not self._is_secret_stored:
+            records.insert(0, stored.secret_record(self._secret))
+        return Outcome(errors, records)
 
     def _check_change(
         self, user: str, mechanism: ScramMechanism, credential: ScramCredential | None
@@ -201,11 +203,6 @@ class Security:
         if not credential.salt:
             return InvalidCredentialError("the salt is empty")
         return None
-
-    def _secret_records(self, records: Sequence[StateRecord]) -> list[StateRecord]:
-        if self._is_secret_stored or not records:
-            return []
-        return [stored.secret_record(self._secret)]
 
     def set_admin(self, user: str, *, is_admin: bool) -> Outcome[None]:
         """Make a user a super user, or an ordinary one."""
@@ -245,10 +242,9 @@ class Security:
         Raises:
             PolicyViolationError: there are too many.
         """
-        if permission is None:
-            records = [stored.permission_record(user, None)] if user in self.permissions else []
-            return Outcome(None, records)
         if user not in self.permissions:
+            if permission is None:
+                return Outcome(None)
             _raise(_check_count(len(self.permissions) + 1, "permissions"))
         return Outcome(None, [stored.permission_record(user, permission)])
 
@@ -261,9 +257,9 @@ class Security:
             PolicyViolationError: there are too many.
         """
         at = (user, exchange)
-        if permission is None and at not in self.topic_permissions:
-            return Outcome(None)
         if at not in self.topic_permissions:
+            if permission is None:
+                return Outcome(None)
             _raise(_check_count(len(self.topic_permissions) + 1, "topic permissions"))
         return Outcome(None, [stored.topic_permission_record(user, exchange, permission)])
 
