@@ -15,7 +15,7 @@ def test_due_keys_come_in_order_of_time() -> None:
     timers.set("a", 25)
     timers.set("c", 5)
     assert [timers.pop_due(25) for _ in range(4)] == ["c", "b", "a", None]
-    assert len(timers) == 0
+    assert timers.active() == []
 
 
 def test_nothing_is_due_before_its_time() -> None:

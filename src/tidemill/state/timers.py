@@ -22,9 +22,6 @@ class Timers(Generic[K]):
         self._heap: list[tuple[int, int, K]] = []
         self._sequence = 0
 
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
     def active(self) -> list[K]:
         """Return the keys that have a deadline."""
         return list(self._deadlines)

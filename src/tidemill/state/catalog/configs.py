@@ -18,7 +18,7 @@ Source: KIP-226 (dynamic configs, synonyms), KIP-339 (incremental alteration).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tidemill.log.config.definition import ConfigDef
@@ -62,15 +62,7 @@ def altered(
     Args:
         defaults: the defaults of topic configs, under topic names.
     """
-    _check_not_repeated(changes)
-    result = dict(configs)
-    for change in changes:
-        if change.op is AlterOp.DELETE:
-            result.pop(change.name, None)  # of any name: tools delete what was never set
-            continue
-        found = definition(change.name)
-        current = result.get(change.name, defaults.get(change.name, found.default))
-        _apply(result, change, found, current)
+    result = _changed(configs, changes, definition, lambda _: defaults)
     return checked_overrides(result, defaults)
 
 
@@ -83,16 +75,12 @@ def altered_broker(
         layers: the layers before.
         all_brokers: whether to change the configs of all brokers, and not of this one.
     """
-    _check_not_repeated(changes)
-    result = dict(layers.cluster if all_brokers else layers.broker)
-    for change in changes:
-        if change.op is AlterOp.DELETE:
-            result.pop(change.name, None)
-            continue
-        found = dynamic_definition(change.name)
-        in_force = with_layer(layers, result, all_brokers=all_brokers).defaults()
-        current = result.get(change.name, in_force.get(found.name, found.default))
-        _apply(result, change, found, current)
+    result = _changed(
+        layers.cluster if all_brokers else layers.broker,
+        changes,
+        dynamic_definition,
+        lambda configs: with_layer(layers, configs, all_brokers=all_brokers).defaults(),
+    )
     check_broker(with_layer(layers, result, all_brokers=all_brokers))
     return result
 
@@ -110,6 +98,33 @@ def check_broker(layers: BrokerLayers) -> None:
     check_values(layers.broker, all_brokers=False)
     for part in (replace(layers, broker={}), layers):  # an overridden value must be valid too
         parse_config({}, part.defaults())
+
+
+def _changed(
+    configs: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    define: Callable[[str], ConfigDef],
+    defaults: Callable[[Mapping[str, str]], Mapping[str, str]],
+) -> dict[str, str]:
+    """Return configs after incremental changes, without a check of the new values.
+
+    Args:
+        define: returns the definition of a config.
+        defaults: returns the defaults of topic configs, under topic names, given the configs.
+    """
+    names = [change.name for change in changes]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InvalidRequestError(f"config {repeated[0]!r} is changed twice in one request")
+    result = dict(configs)
+    for change in changes:
+        if change.op is AlterOp.DELETE:
+            result.pop(change.name, None)  # of any name: tools delete what was never set
+            continue
+        found = define(change.name)
+        current = result.get(change.name, defaults(result).get(found.name, found.default))
+        _apply(result, change, found, current)
+    return result
 
 
 def _apply(
@@ -136,13 +151,6 @@ def _apply(
 
 def _items(text: str | None) -> list[str]:
     return [item.strip() for item in (text or "").split(",") if item.strip()]
-
-
-def _check_not_repeated(changes: Sequence[ConfigChange]) -> None:
-    names = [change.name for change in changes]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InvalidRequestError(f"config {repeated[0]!r} is changed twice in one request")
 
 
 # --- describing ----------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ class ProducerIds:
 
     def __init__(self, *, block_size: int = BLOCK_SIZE) -> None:
         self._block_size = block_size
-        self._claimed = 0
-        """The log claims all ids below this one."""
+        self.claimed = 0
+        """The log claims all ids below this one, which survives a restart. They may be in use."""
         self._claiming = 0
         """The records that were returned, written or not, claim all ids below this one."""
         self._free: list[range] = []
@@ -62,7 +62,7 @@ class ProducerIds:
         if value is None:
             return True
         end = decode_producer_ids(value)
-        self._claimed = max(self._claimed, end)
+        self.claimed = max(self.claimed, end)
         block = self._blocks.pop(end, None)
         if block is not None:
             self._free.append(block)
@@ -81,9 +81,4 @@ class ProducerIds:
     @property
     def reserved(self) -> int:
         """All ids below it may be in use, also by claims that are not written yet."""
-        return max(self._claimed, self._claiming)
-
-    @property
-    def claimed(self) -> int:
-        """The end of the claimed ids, which survives a restart. Each id below may be in use."""
-        return self._claimed
+        return max(self.claimed, self._claiming)

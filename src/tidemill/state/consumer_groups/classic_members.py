@@ -11,11 +11,9 @@ Source: KIP-848, section "Online upgrade"; Apache Kafka's ``GroupMetadataManager
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from uuid import UUID
 
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidRecordError
-from tidemill.state.assignors.types import Partitions
 from tidemill.state.consumer_groups.group import Changes, ConsumerGroup, ConsumerTable
 from tidemill.state.consumer_groups.members import replace_static, replaced_member, update_member
 from tidemill.state.consumer_groups.migration import assignment_of, member_of
@@ -94,7 +92,11 @@ class ClassicMembers:
         if old_id is not None:
             self._sessions.forget(group, old_id)
             replace_static(changes, old_id, member_id)
-        owned = self._ids_of(subscription)
+        owned = {
+            found[0]: numbers
+            for name, numbers in subscription.owned.items()
+            if (found := self._topics.find(name)) is not None
+        }
         step = update_member(changes, member_id, member, owned, self._topics, now_ms)
         if known is None:
             note_member(MemberChange.JOINED, group, member_id, member, request.reason, out)
@@ -182,14 +184,6 @@ class ClassicMembers:
                 f"{generation}"
             )
         return member, classic
-
-    def _ids_of(self, subscription: Subscription) -> Partitions:
-        owned: dict[UUID, frozenset[int]] = {}
-        for name, numbers in subscription.owned.items():
-            found = self._topics.find(name)
-            if found is not None:
-                owned[found[0]] = numbers
-        return owned
 
     def _expect_join(
         self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int

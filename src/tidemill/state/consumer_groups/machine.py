@@ -23,7 +23,6 @@ from tidemill.state.consumer_groups.types import (
     STATIC_LEAVE_EPOCH,
     ConsumerGroupInfo,
     ConsumerHeartbeat,
-    ConsumerMember,
     ConsumerMemberInfo,
 )
 from tidemill.state.errors import GroupIdNotFoundError
@@ -76,9 +75,8 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
 
     def start_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
-        for member_id, member in group.members.items():
-            self._start_session(group, member_id, member, now_ms)
-            self._await_revocation(group, member_id, member, now_ms)
+        for member_id in group.members:
+            self._extend(group, member_id, now_ms)
 
     # --- heartbeats ------------------------------------------------------------------------------
 
@@ -117,8 +115,7 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         elif old_id is not None:
             note_member(MemberChange.REPLACED, group, member_id, member, f"was {old_id}", out)
         note_epoch(group, epoch, f"member {member_id}", out)
-        self._start_session(group, member_id, member, now_ms)
-        self._await_revocation(group, member_id, member, now_ms)
+        self._extend(group, member_id, now_ms)
         assigned = step.partitions
         return HeartbeatResult(
             member_id,
@@ -162,19 +159,15 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
 
     # --- time ------------------------------------------------------------------------------------
 
-    def _start_session(
-        self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
-    ) -> None:
-        limit = self._times(group.group_id).session_timeout_ms
-        if member.classic is not None:
+    def _extend(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Start a member's session again, and its time to give partitions back, if it has to."""
+        member = group.members[member_id]
+        if member.classic is not None:  # it has a limit for its next join, and none for this
             limit = member.classic.session_timeout_ms
+            self._sessions.start(Limit.SESSION, group, member_id, limit, now_ms)
+            return
+        limit = self._times(group.group_id).session_timeout_ms
         self._sessions.start(Limit.SESSION, group, member_id, limit, now_ms)
-
-    def _await_revocation(
-        self, group: ConsumerGroup, member_id: str, member: ConsumerMember, now_ms: int
-    ) -> None:
-        if member.classic is not None:
-            return  # it has a limit for its next join instead
         if group.waits_for_revocation(member_id):
             limit = member.rebalance_timeout_ms
             self._sessions.start_once(Limit.REVOKE, group, member_id, limit, now_ms)

@@ -52,9 +52,8 @@ def _add(member_id: str, member: Member, group: Group, topics: Topics, changes: 
     subscription = read_subscription(metadata)
     assigned: dict[UUID, dict[int, int]] = {}
     for name, numbers in read_assignment(member.assignment).items():
-        found = topics.find(name)
-        for number in numbers if found is not None else ():
-            topic, count = found or (UUID(int=0), 0)
+        topic, count = topics.find(name) or (UUID(int=0), 0)  # none of it, if the topic is gone
+        for number in numbers:
             if 0 <= number < count and not changes.group.is_taken(member_id, topic, number):
                 assigned.setdefault(topic, {})[number] = group.generation
     changes.set_member(member_id, member_of(member, subscription))

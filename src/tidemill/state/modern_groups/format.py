@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -75,11 +76,10 @@ class RecordFormat(Generic[M, C]):
     decode_member: Callable[[bytes], M]
     encode_current: Callable[[C], bytes]
     decode_current: Callable[[bytes], C]
-    _kinds: Mapping[int, RecordKind] = field(init=False)
 
-    def __post_init__(self) -> None:
-        kinds = {version: kind for kind, version in self.versions.items()}
-        object.__setattr__(self, "_kinds", kinds)
+    @cached_property
+    def _kinds(self) -> Mapping[int, RecordKind]:
+        return {version: kind for kind, version in self.versions.items()}
 
     def encode_key(self, key: RecordKey) -> bytes:
         """Encode a key."""

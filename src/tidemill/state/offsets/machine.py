@@ -122,9 +122,7 @@ class Offsets:
 
         Call it after ``Groups.loaded``.
         """
-        for group_id in self._offsets:
-            self._groups.ensure(group_id, now_ms)
-        for group_id, _ in self._pending:
+        for group_id in (*self._offsets, *self._pending):
             self._groups.ensure(group_id, now_ms)
         for group in self._groups:
             if not self._has_offsets(group.group_id):  # all its offsets were deleted
@@ -229,8 +227,7 @@ class Offsets:
         """Delete the offsets of deleted topics, in all groups and open transactions."""
         gone = set(topics)
         out = nothing()
-        pending = (group_id for group_id, _ in self._pending)
-        for group_id in dict.fromkeys([*self._offsets, *pending]):
+        for group_id in dict.fromkeys([*self._offsets, *self._pending]):
             known = self._known(group_id)
             out.records += [_tombstone(group_id, at) for at in known if at[0] in gone]
         return out

@@ -74,9 +74,9 @@ class PendingOffsets:
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._by_group
 
-    def __iter__(self) -> Iterator[tuple[str, list[Position]]]:
-        """Yield each group with its positions."""
-        return iter([(group_id, list(at)) for group_id, at in self._by_group.items()])
+    def __iter__(self) -> Iterator[str]:
+        """Yield the groups that open transactions have committed offsets of."""
+        return iter(self._by_group)
 
     def stored(self) -> dict[int, dict[tuple[str, Position], LoggedOffset]]:
         """Return the state that survives a restart, by producer id."""

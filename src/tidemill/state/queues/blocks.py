@@ -20,8 +20,7 @@ UNTOUCHED, AVAILABLE, ACQUIRED, DONE = range(4)
 
 _VERSION = 0
 _ONE_IF_DONE = bytes(0x31 if state == DONE else 0x30 for state in range(256))
-_FROM_BIT = {0x30: UNTOUCHED, 0x31: DONE}
-_TO_STATE = bytes(_FROM_BIT.get(byte, UNTOUCHED) for byte in range(256))
+_TO_STATE = bytes(DONE if byte == 0x31 else UNTOUCHED for byte in range(256))
 _BITMAP = SIZE // 8
 
 

@@ -23,10 +23,7 @@ class DeliveryCounts:
 
     def of(self, offset: int) -> int:
         """Return the count of an offset."""
-        count = self.known.get(offset)
-        if count is None:
-            return 1 if offset < self.recovered else 0
-        return count
+        return self.known.get(offset, 1 if offset < self.recovered else 0)
 
     def add(self, first: int, last: int) -> None:
         """Count one more delivery of a range."""
