@@ -18,11 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidemill.errors import ProtocolError
-from tidemill.kafka_codec.primitives import (
-    array_length,
-    legacy_string,
-    topic_key,
-)
+from tidemill.kafka_codec.primitives import array_length, legacy_string, topic_key
 from tidemill.native import extension
 from tidemill.parts import Part
 
@@ -235,13 +231,10 @@ def _append_fields(
             partition.last_stable_offset,
         )
     aborted = partition.aborted
-    if aborted is None:
-        out += array_length(compact, -1)
-    else:
-        out += array_length(compact, len(aborted))
-        for entry in aborted:
-            out += _ABORTED.pack(*entry)
-            if compact:
-                out.append(0)
+    out += array_length(compact, -1 if aborted is None else len(aborted))
+    for entry in aborted or ():
+        out += _ABORTED.pack(*entry)
+        if compact:
+            out.append(0)
     if version >= 11:
         out += _NO_REPLICA

@@ -10,7 +10,7 @@ Source: Kafka protocol guide, "Protocol Primitive Types".
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tidemill.log.errors import FormatVersionError, InvalidRecordError
 
@@ -85,6 +85,10 @@ class Reader:
         if value is None:
             raise InvalidRecordError("a string that must not be null is null")
         return value
+
+    def compact_strings(self) -> Iterator[str]:
+        """Read an array of strings of a flexible version, one at a time."""
+        return (self.string(compact=True) for _ in range(self.count(compact=True)))
 
     def nullable_bytes(self, *, compact: bool = False) -> bytes | None:
         size = self.uvarint() - 1 if compact else self.i32()
@@ -163,6 +167,13 @@ class Writer:
     def compact_count(self, count: int) -> Writer:
         """Write the length of an array of a flexible version."""
         return self.uvarint(count + 1)
+
+    def compact_strings(self, values: Sequence[str]) -> Writer:
+        """Write an array of strings of a flexible version."""
+        self.compact_count(len(values))
+        for value in values:
+            self.compact_string(value)
+        return self
 
     def compact_blob(self, value: bytes) -> Writer:
         """Write bytes of a flexible version."""

@@ -62,9 +62,7 @@ def encode_member(member: ConsumerMember) -> bytes:
     writer = Writer().i16(0)
     writer.compact_nullable_string(member.instance_id).compact_nullable_string(member.rack_id)
     writer.compact_string(member.client_id).compact_string(member.client_host)
-    writer.compact_count(len(member.topic_names))
-    for name in member.topic_names:
-        writer.compact_string(name)
+    writer.compact_strings(member.topic_names)
     writer.compact_nullable_string(member.topic_pattern).i32(member.rebalance_timeout_ms)
     writer.compact_nullable_string(member.assignor)
     classic = member.classic
@@ -79,7 +77,7 @@ def decode_member(data: bytes) -> ConsumerMember:
     instance_id = reader.nullable_string(compact=True)
     rack_id = reader.nullable_string(compact=True)
     client_id, client_host = reader.string(compact=True), reader.string(compact=True)
-    names = tuple(reader.string(compact=True) for _ in range(reader.count(compact=True)))
+    names = tuple(reader.compact_strings())
     pattern = reader.nullable_string(compact=True)
     timeout = reader.i32()
     assignor = reader.nullable_string(compact=True)
@@ -99,16 +97,14 @@ def decode_member(data: bytes) -> ConsumerMember:
 
 def encode_pattern(resolved: ResolvedPattern) -> bytes:
     """Encode ConsumerGroupRegularExpressionValue: the topics that match a pattern."""
-    writer = Writer().i16(0).compact_count(len(resolved.topics))
-    for name in sorted(resolved.topics):
-        writer.compact_string(name)
+    writer = Writer().i16(0).compact_strings(sorted(resolved.topics))
     return writer.i64(resolved.version).i64(resolved.timestamp_ms).tagged_fields({}).done()
 
 
 def decode_pattern(data: bytes) -> ResolvedPattern:
     """Return the topics that match a pattern."""
     reader = versioned(data, "ConsumerGroupRegularExpressionValue")
-    topics = frozenset(reader.string(compact=True) for _ in range(reader.count(compact=True)))
+    topics = frozenset(reader.compact_strings())
     return ResolvedPattern(topics, reader.i64(), reader.i64())
 
 

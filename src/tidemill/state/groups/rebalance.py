@@ -153,7 +153,7 @@ class Rebalancer:
         elif group.all_joined:
             self.complete_join(group, now_ms, out)
         else:
-            self._wait_for_joins(group, now_ms)
+            self._wait(JOIN, group, now_ms)
 
     def complete_if_all_joined(self, group: Group, now_ms: int, out: Outcome[None]) -> None:
         """End the join phase if all members have joined and there is no initial delay."""
@@ -180,9 +180,9 @@ class Rebalancer:
         else:
             self.complete_join(group, now_ms, out)
 
-    def _wait_for_joins(self, group: Group, now_ms: int) -> None:
-        limit = max(group.rebalance_timeout_ms, 1)
-        self.timers.set((JOIN, group.group_id, ""), now_ms + limit)
+    def _wait(self, kind: str, group: Group, now_ms: int) -> None:
+        """Wait for the joins or syncs of members, as long as the rebalance timeout allows."""
+        self.timers.set((kind, group.group_id, ""), now_ms + max(group.rebalance_timeout_ms, 1))
 
     def complete_join(self, group: Group, now_ms: int, out: Outcome[None]) -> None:
         """End the join phase, and answer the members that joined with the new generation.
@@ -197,24 +197,20 @@ class Rebalancer:
                 self.drop(group, member, out, late)
         if group.members and not group.elect_joined_leader():
             # Only static members are left and none has joined. They stay until a session ends.
-            self._wait_for_joins(group, now_ms)
+            self._wait(JOIN, group, now_ms)
             return
         group.next_generation(now_ms)
         if group.is_in(_S.EMPTY):
             note_group(GroupChange.EMPTY, group, "", out)
             out.records.append(self.record(group))
             return
-        self._announce(group, now_ms, out)
-
-    def _announce(self, group: Group, now_ms: int, out: Outcome[None]) -> None:
         for member in group.members.values():
             ticket = group.take_join(member)
             self.answer(ticket, self.join_result(group, member), out)
             self.refresh(group, member, now_ms)
             member.is_new = False
             group.pending_sync.add(member.member_id)
-        limit = max(group.rebalance_timeout_ms, 1)
-        self.timers.set((SYNC, group.group_id, ""), now_ms + limit)
+        self._wait(SYNC, group, now_ms)
 
     def join_result(
         self, group: Group, member: Member, *, skip_assignment: bool = False

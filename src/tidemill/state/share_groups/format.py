@@ -39,10 +39,7 @@ def encode_member(member: ShareMember) -> bytes:
     """Encode ShareGroupMemberMetadataValue: what a member asked for."""
     writer = Writer().i16(0).compact_nullable_string(member.rack_id)
     writer.compact_string(member.client_id).compact_string(member.client_host)
-    writer.compact_count(len(member.topic_names))
-    for name in member.topic_names:
-        writer.compact_string(name)
-    return writer.tagged_fields({}).done()
+    return writer.compact_strings(member.topic_names).tagged_fields({}).done()
 
 
 def decode_member(data: bytes) -> ShareMember:
@@ -50,7 +47,7 @@ def decode_member(data: bytes) -> ShareMember:
     reader = versioned(data, "ShareGroupMemberMetadataValue")
     rack_id = reader.nullable_string(compact=True)
     client_id, client_host = reader.string(compact=True), reader.string(compact=True)
-    names = tuple(reader.string(compact=True) for _ in range(reader.count(compact=True)))
+    names = tuple(reader.compact_strings())
     return ShareMember(rack_id, client_id, client_host, names)
 
 
