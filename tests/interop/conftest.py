@@ -68,3 +68,21 @@ def make_topic(admin: AdminClient, unique: Callable[[str], str]) -> MakeTopic:
         return name
 
     return make
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic) -> str:
+    """A topic with one partition."""
+    return make_topic()
+
+
+@pytest.fixture
+def group(unique: Callable[[str], str]) -> str:
+    """The name of a group that is not there yet."""
+    return unique("group")
+
+
+@pytest.fixture
+def txn_id(unique: Callable[[str], str]) -> str:
+    """A transactional id that nobody has used."""
+    return unique("txn")

@@ -81,9 +81,8 @@ def hundred(bootstrap: str, make_topic: MakeTopic) -> str:
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_and_acks_comes_back_as_it_was(
-    bootstrap: str, make_topic: MakeTopic, codec: str, acks: Any
+    bootstrap: str, topic: str, codec: str, acks: Any
 ) -> None:
-    topic = make_topic()
     records = sample_records(30)
 
     async def work() -> list[Any]:
@@ -159,10 +158,8 @@ async def test_every_position(bootstrap: str, hundred: str) -> None:
         assert values(await take(client, 1)) == [100]
 
 
-async def test_consume_from_the_committed_offset(
-    bootstrap: str, hundred: str, unique: Callable[[str], str]
-) -> None:
-    group, partition = unique("group"), TopicPartition(hundred, 0)
+async def test_consume_from_the_committed_offset(bootstrap: str, hundred: str, group: str) -> None:
+    partition = TopicPartition(hundred, 0)
     async with consumer(bootstrap, group_id=group) as client:
         client.assign([partition])
         await client.commit({partition: OffsetAndMetadata(60, "note ü")})
@@ -189,9 +186,9 @@ async def settle(clients: list[AIOKafkaConsumer], shares: list[int]) -> None:
     "assignor", [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor]
 )
 async def test_members_share_partitions_and_take_over_from_who_leaves(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str], assignor: Any
+    bootstrap: str, make_topic: MakeTopic, group: str, assignor: Any
 ) -> None:
-    topic, group = make_topic(partitions=4), unique("group")
+    topic = make_topic(partitions=4)
     config = {"group_id": group, "partition_assignment_strategy": [assignor]}
     async with consumer(bootstrap, topic, **config) as first:
         await settle([first], [4])
@@ -201,9 +198,9 @@ async def test_members_share_partitions_and_take_over_from_who_leaves(
 
 
 async def test_a_static_member_keeps_its_partitions(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str
 ) -> None:
-    topic, group = make_topic(partitions=4), unique("group")
+    topic = make_topic(partitions=4)
     async with consumer(bootstrap, topic, group_id=group, group_instance_id="a") as first:
         async with consumer(bootstrap, topic, group_id=group, group_instance_id="b") as second:
             await settle([first, second], [2, 2])

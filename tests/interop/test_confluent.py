@@ -131,9 +131,8 @@ def as_rec(message: Message) -> Rec:
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_and_acks_comes_back_as_it_was(
-    bootstrap: str, make_topic: MakeTopic, codec: str, acks: str
+    bootstrap: str, topic: str, codec: str, acks: str
 ) -> None:
-    topic = make_topic()
     records = sample_records(60)
     send(bootstrap, topic, records, config={"compression.type": codec, "acks": acks})
     with consumer(bootstrap) as client:
@@ -247,10 +246,7 @@ def test_offsets_for_timestamps_are_exact(
         assert found.offset == offset
 
 
-def test_consume_from_the_committed_offset(
-    bootstrap: str, hundred: str, unique: Callable[[str], str]
-) -> None:
-    group = unique("group")
+def test_consume_from_the_committed_offset(bootstrap: str, hundred: str, group: str) -> None:
     with consumer(bootstrap, group) as client:
         client.assign([TopicPartition(hundred, 0)])
         take(client, 5)
@@ -283,8 +279,7 @@ def test_watermarks_and_seek(bootstrap: str, hundred: str) -> None:
         wait_for(lambda: values(take(client, 1)) == [7], "the position after the seek")
 
 
-def test_small_fetches_read_everything(bootstrap: str, make_topic: MakeTopic) -> None:
-    topic = make_topic()
+def test_small_fetches_read_everything(bootstrap: str, topic: str) -> None:
     records = [Rec(None, bytes([n]) * 5000, BASE_TIMESTAMP) for n in range(50)]
     send(bootstrap, topic, records, config={"batch.num.messages": 1})
     limits: dict[str, Any] = {
@@ -350,9 +345,9 @@ def settle(members: Sequence[Any], shares: list[int]) -> None:
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_partitions_and_take_over_from_who_leaves(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str], assignor: str
+    bootstrap: str, make_topic: MakeTopic, group: str, assignor: str
 ) -> None:
-    topic, group = make_topic(partitions=6), unique("group")
+    topic = make_topic(partitions=6)
     config: dict[str, Any] = {"partition_assignment_strategy": assignor}
     with consumer(bootstrap, group, **config) as one:
         first = Member(one, topic)
@@ -391,13 +386,8 @@ def test_two_groups_each_get_everything(
 @pytest.mark.crash
 @pytest.mark.parametrize("client_name", ["confluent", "kafka-python", "aiokafka"])
 def test_takeover_from_the_last_commit_when_a_consumer_dies(
-    bootstrap: str,
-    make_topic: MakeTopic,
-    unique: Callable[[str], str],
-    tmp_path: Path,
-    client_name: str,
+    bootstrap: str, topic: str, group: str, tmp_path: Path, client_name: str
 ) -> None:
-    topic, group = make_topic(), unique("group")
     send(bootstrap, topic, numbered(5))
     with GroupMemberProcess(client_name, bootstrap, group, topic, tmp_path / "member") as member:
         wait_for(lambda: len(member.seen()) == 5, "the member has committed 5 records")
@@ -410,9 +400,9 @@ def test_takeover_from_the_last_commit_when_a_consumer_dies(
 
 
 def test_a_static_member_comes_back_without_a_rebalance(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str
 ) -> None:
-    topic, group = make_topic(partitions=4), unique("group")
+    topic = make_topic(partitions=4)
     static: dict[str, Any] = {"group_instance_id": "one", "session_timeout_ms": 20_000}
     with consumer(bootstrap, group, group_instance_id="two") as other_client:
         with consumer(bootstrap, group, **static) as client:
@@ -434,9 +424,9 @@ def test_a_static_member_comes_back_without_a_rebalance(
 
 
 def test_a_static_id_that_is_used_again_fences_the_first(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str
 ) -> None:
-    topic, group = make_topic(partitions=2), unique("group")
+    topic = make_topic(partitions=2)
     with (
         consumer(bootstrap, group, group_instance_id="same") as one,
         consumer(bootstrap, group, group_instance_id="same") as two,
@@ -461,9 +451,8 @@ def test_a_static_id_that_is_used_again_fences_the_first(
 
 
 def test_lag_of_a_group_as_tools_compute_it(
-    bootstrap: str, hundred: str, unique: Callable[[str], str], admin: AdminClient
+    bootstrap: str, hundred: str, group: str, admin: AdminClient
 ) -> None:
-    group = unique("group")
     with consumer(bootstrap, group) as client:
         client.commit(offsets=[TopicPartition(hundred, 0, 60)], asynchronous=False)
     asked = [ConsumerGroupTopicPartitions(group)]

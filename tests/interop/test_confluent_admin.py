@@ -101,10 +101,7 @@ def test_validate_only_makes_nothing(admin: AdminClient, unique: Callable[[str],
     assert name not in admin.list_topics(timeout=60).topics
 
 
-def test_delete_records_moves_the_start(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic
-) -> None:
-    topic = make_topic()
+def test_delete_records_moves_the_start(bootstrap: str, admin: AdminClient, topic: str) -> None:
     fill(bootstrap, topic, 10)
     partition = TopicPartition(topic, 0, 4)
     assert result(admin.delete_records([partition])).low_watermark == 4
@@ -130,10 +127,7 @@ def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(
         assert error_of(deletion) == expected
 
 
-def test_list_offsets_of_every_kind(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic
-) -> None:
-    topic = make_topic()
+def test_list_offsets_of_every_kind(bootstrap: str, admin: AdminClient, topic: str) -> None:
     for timestamp in (1000, 3000, 2000):
         write(bootstrap, topic, b"x", partition=0, timestamp=timestamp)
     partition = TopicPartition(topic, 0)
@@ -202,9 +196,9 @@ def test_broker_configs(admin: AdminClient) -> None:
 
 
 def test_a_group_is_listed_described_moved_and_deleted(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, group: str
 ) -> None:
-    topic, group = make_topic(partitions=2), unique("group")
+    topic = make_topic(partitions=2)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": "me"})
     consumer.subscribe([topic])
     wait_for(lambda: consumer.poll(0.1) is not None or consumer.assignment(), "an assignment")

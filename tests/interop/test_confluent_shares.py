@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -81,13 +81,9 @@ def gather(known: list[T], new: list[T]) -> list[T]:
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_each_record_is_accepted_once(
-    bootstrap: str,
-    admin: AdminClient,
-    make_topic: MakeTopic,
-    unique: Callable[[str], str],
-    codec: str,
+    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, group: str, codec: str
 ) -> None:
-    topic, group = make_topic(2), unique("share")
+    topic = make_topic(2)
     set_configs(admin, group)
     produce(bootstrap, topic, range(3000), **{"compression.type": codec})
     found: list[int] = []
@@ -102,9 +98,8 @@ def test_each_record_is_accepted_once(
 
 
 def test_what_is_released_returns_and_what_is_rejected_does_not(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, admin: AdminClient, topic: str, group: str
 ) -> None:
-    topic, group = make_topic(), unique("share")
     set_configs(admin, group, share_delivery_count_limit="3")
     produce(bootstrap, topic, range(30))
     deliveries: Counter[int] = Counter()
@@ -139,9 +134,8 @@ def test_what_is_released_returns_and_what_is_rejected_does_not(
 
 
 def test_records_of_a_member_that_leaves_go_to_another(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, admin: AdminClient, topic: str, group: str
 ) -> None:
-    topic, group = make_topic(), unique("share")
     set_configs(admin, group)
     produce(bootstrap, topic, range(100))
     with member(bootstrap, group, topic, **EXPLICIT) as first:

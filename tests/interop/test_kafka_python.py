@@ -68,9 +68,8 @@ def hundred(bootstrap: str, make_topic: MakeTopic) -> str:
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec_and_acks_comes_back_as_it_was(
-    bootstrap: str, make_topic: MakeTopic, codec: str, acks: Any
+    bootstrap: str, topic: str, codec: str, acks: Any
 ) -> None:
-    topic = make_topic()
     records = sample_records(30)
     producer = KafkaProducer(
         bootstrap_servers=bootstrap,
@@ -149,10 +148,8 @@ def test_consume_from_beginning_end_and_timestamp(bootstrap: str, hundred: str) 
         assert values(take(client, 1)) == [100]
 
 
-def test_consume_from_the_committed_offset(
-    bootstrap: str, hundred: str, unique: Callable[[str], str]
-) -> None:
-    group, partition = unique("group"), TopicPartition(hundred, 0)
+def test_consume_from_the_committed_offset(bootstrap: str, hundred: str, group: str) -> None:
+    partition = TopicPartition(hundred, 0)
     with closing(consumer(bootstrap, group_id=group)) as client:
         client.assign([partition])
         client.commit({partition: OffsetAndMetadata(60, "note ü", -1)})
@@ -179,9 +176,9 @@ def settle(clients: list[KafkaConsumer], shares: list[int]) -> None:
 
 
 def test_members_share_partitions_and_take_over_from_who_leaves(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str
 ) -> None:
-    topic, group = make_topic(partitions=4), unique("group")
+    topic = make_topic(partitions=4)
     with closing(consumer(bootstrap, topic, group_id=group)) as first:
         settle([first], [4])
         with closing(consumer(bootstrap, topic, group_id=group)) as second:
@@ -190,9 +187,9 @@ def test_members_share_partitions_and_take_over_from_who_leaves(
 
 
 def test_a_static_member_keeps_its_partitions(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str
 ) -> None:
-    topic, group = make_topic(partitions=4), unique("group")
+    topic = make_topic(partitions=4)
     with closing(consumer(bootstrap, topic, group_id=group, group_instance_id="a")) as first:
         second = consumer(bootstrap, topic, group_id=group, group_instance_id="b")
         settle([first, second], [2, 2])
@@ -231,9 +228,8 @@ def test_admin_of_configs_and_cluster(kafka_admin: KafkaAdminClient, make_topic:
 
 
 def test_admin_of_groups(
-    bootstrap: str, kafka_admin: KafkaAdminClient, hundred: str, unique: Callable[[str], str]
+    bootstrap: str, kafka_admin: KafkaAdminClient, hundred: str, group: str
 ) -> None:
-    group = unique("group")
     with closing(consumer(bootstrap, hundred, group_id=group)) as client:
         take(client, 100)
         client.commit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -52,8 +51,7 @@ def twenty(bootstrap: str, make_topic: MakeTopic) -> str:
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_produce_and_consume(bootstrap: str, make_topic: MakeTopic, codec: str, acks: str) -> None:
-    topic = make_topic()
+def test_produce_and_consume(bootstrap: str, topic: str, codec: str, acks: str) -> None:
     lines = [f"key{number}:value {number}" for number in range(50)]
     text = "\n".join(lines) + "\n"
     options = [
@@ -96,10 +94,7 @@ def test_query_of_offsets(bootstrap: str, twenty: str) -> None:
     assert f"{twenty} [0] offset 20" in kcat(bootstrap, "-Q", "-t", f"{twenty}:0:-1")
 
 
-def test_a_group_goes_on_where_it_was(
-    bootstrap: str, twenty: str, unique: Callable[[str], str]
-) -> None:
-    group = unique("group")
+def test_a_group_goes_on_where_it_was(bootstrap: str, twenty: str, group: str) -> None:
     options = ["-X", "auto.offset.reset=earliest", "-q", "-G", group]
     first = kcat(bootstrap, *options, "-c", "8", twenty)
     assert first.split() == [str(n) for n in range(8)]

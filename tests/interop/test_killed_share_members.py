@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 
 from tests.crash.shares.processes import MemberProcess
 from tests.interop.common import DEADLINE
-from tests.interop.conftest import MakeTopic
 from tests.interop.test_confluent_shares import set_configs
 from tests.support.processes import poll_until
 from tests.support.topics import write
@@ -35,14 +33,13 @@ COUNT = 40
 def test_another_member_gets_what_a_lost_one_held_and_not_what_it_had_accepted(
     bootstrap: str,
     admin: AdminClient,
-    make_topic: MakeTopic,
-    unique: Callable[[str], str],
+    topic: str,
+    group: str,
     tmp_path: Path,
     how: signal.Signals,
     lock_ms: int,
     least_count: int,
 ) -> None:
-    topic, group = make_topic(), unique("share")
     set_configs(
         admin,
         group,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,6 +45,21 @@ def write(client: Producer, topic: str, numbers: range, partition: int = 0) -> N
     assert client.flush(DEADLINE) == 0
 
 
+def end(client: Producer, commit: bool) -> None:
+    """Commit the open transaction, or abort it."""
+    if commit:
+        client.commit_transaction(DEADLINE)
+    else:
+        client.abort_transaction(DEADLINE)
+
+
+def transact(client: Producer, topic: str, numbers: range, commit: bool = True) -> None:
+    """Write numbers in a transaction of their own."""
+    client.begin_transaction()
+    write(client, topic, numbers)
+    end(client, commit)
+
+
 def read(bootstrap: str, topic: str, isolation: str, count: int, partition: int = 0) -> list[int]:
     with consumer(bootstrap, isolation_level=isolation) as client:
         client.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -64,18 +78,10 @@ def stable_end(admin: AdminClient, topic: str) -> int:
     return end_of(admin, topic, IsolationLevel.READ_COMMITTED)
 
 
-def test_committed_is_read_and_aborted_is_not(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    topic = make_topic()
-    client = transactional(bootstrap, unique("txn"))
+def test_committed_is_read_and_aborted_is_not(bootstrap: str, txn_id: str, topic: str) -> None:
+    client = transactional(bootstrap, txn_id)
     for start, commit in ((0, True), (100, False), (200, True), (300, False), (400, True)):
-        client.begin_transaction()
-        write(client, topic, range(start, start + 10))
-        if commit:
-            client.commit_transaction(DEADLINE)
-        else:
-            client.abort_transaction(DEADLINE)
+        transact(client, topic, range(start, start + 10), commit)
     wanted = [*range(10), *range(200, 210), *range(400, 410)]
     assert read(bootstrap, topic, COMMITTED, 30) == wanted
     everything = [n for start in range(0, 500, 100) for n in range(start, start + 10)]
@@ -83,10 +89,9 @@ def test_committed_is_read_and_aborted_is_not(
 
 
 def test_open_transaction_holds_readers_of_committed_records_back(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, admin: AdminClient, txn_id: str, topic: str
 ) -> None:
-    topic = make_topic()
-    client = transactional(bootstrap, unique("txn"))
+    client = transactional(bootstrap, txn_id)
     client.begin_transaction()
     write(client, topic, range(5))
     other = Producer({"bootstrap.servers": bootstrap})
@@ -103,18 +108,15 @@ def test_open_transaction_holds_readers_of_committed_records_back(
 
 
 def test_large_transaction_over_several_partitions_is_whole(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, txn_id: str
 ) -> None:
     topic = make_topic(partitions=5)
-    client = transactional(bootstrap, unique("txn"), batch_size=2000)
+    client = transactional(bootstrap, txn_id, batch_size=2000)
     for start, commit in ((10_000, False), (0, True)):
         client.begin_transaction()
         for partition in range(5):
             write(client, topic, range(start, start + 2000), partition)
-        if commit:
-            client.commit_transaction(DEADLINE)
-        else:
-            client.abort_transaction(DEADLINE)
+        end(client, commit)
     for partition in range(5):
         found = read(bootstrap, topic, COMMITTED, 2000, partition)
         assert found == list(range(2000))
@@ -135,11 +137,11 @@ def committed(bootstrap: str, group: str, topic: str) -> int:
 
 
 def test_offsets_and_records_go_together(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str, txn_id: str
 ) -> None:
-    source, sink, group = make_topic(), make_topic(), unique("group")
+    source, sink = make_topic(), make_topic()
     write(Producer({"bootstrap.servers": bootstrap}), source, range(20))
-    client = transactional(bootstrap, unique("txn"))
+    client = transactional(bootstrap, txn_id)
     with consumer(bootstrap, group, isolation_level=COMMITTED) as reader:
         reader.subscribe([source])
         for commit in (False, True):
@@ -150,10 +152,8 @@ def test_offsets_and_records_go_together(
             client.send_offsets_to_transaction(
                 reader.position(reader.assignment()), reader.consumer_group_metadata(), DEADLINE
             )
-            if commit:
-                client.commit_transaction(DEADLINE)
-            else:
-                client.abort_transaction(DEADLINE)
+            end(client, commit)
+            if not commit:
                 assert committed(bootstrap, group, source) < 0
                 reader.seek(TopicPartition(source, 0, 0))
     assert committed(bootstrap, group, source) == 10
@@ -161,11 +161,11 @@ def test_offsets_and_records_go_together(
 
 
 def test_member_of_an_older_generation_may_not_commit(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str, txn_id: str
 ) -> None:
     """KIP-447: a zombie consumer is fenced, its producer may go on after an abort."""
-    source, sink, group = make_topic(), make_topic(), unique("group")
-    client = transactional(bootstrap, unique("txn"))
+    source, sink = make_topic(), make_topic()
+    client = transactional(bootstrap, txn_id)
     with consumer(bootstrap, group) as zombie:
         zombie.subscribe([source])
         wait_for(lambda: members(zombie), "the group's first member")
@@ -194,32 +194,26 @@ def test_member_of_an_older_generation_may_not_commit(
 # --- errors and recovery -------------------------------------------------------------------------
 
 
-def test_producer_with_the_same_id_takes_over(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    topic, name = make_topic(), unique("txn")
-    zombie = transactional(bootstrap, name)
+def test_producer_with_the_same_id_takes_over(bootstrap: str, topic: str, txn_id: str) -> None:
+    zombie = transactional(bootstrap, txn_id)
     zombie.begin_transaction()
     write(zombie, topic, range(5))
-    successor = transactional(bootstrap, name)
+    successor = transactional(bootstrap, txn_id)
     with pytest.raises(KafkaException) as refused:
         zombie.commit_transaction(DEADLINE)
     error = refused.value.args[0]
     assert (error.fatal(), error.code()) == (True, KafkaError._FENCED)
-    successor.begin_transaction()
-    write(successor, topic, range(50, 53))
-    successor.commit_transaction(DEADLINE)
+    transact(successor, topic, range(50, 53))
     assert read(bootstrap, topic, COMMITTED, 3) == [50, 51, 52]
 
 
 def test_late_write_of_a_fenced_producer_is_refused(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, admin: AdminClient, topic: str, txn_id: str
 ) -> None:
-    topic, name = make_topic(), unique("txn")
-    zombie = transactional(bootstrap, name)
+    zombie = transactional(bootstrap, txn_id)
     zombie.begin_transaction()
     write(zombie, topic, range(5))
-    successor = transactional(bootstrap, name)
+    successor = transactional(bootstrap, txn_id)
     ended = stable_end(admin, topic)
     assert ended == 6
     with pytest.raises(KafkaException) as refused:
@@ -231,10 +225,9 @@ def test_late_write_of_a_fenced_producer_is_refused(
 
 
 def test_transaction_that_takes_too_long_is_aborted(
-    bootstrap: str, admin: AdminClient, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, admin: AdminClient, topic: str, txn_id: str
 ) -> None:
-    topic, name = make_topic(), unique("txn")
-    client = transactional(bootstrap, name, transaction_timeout_ms=1000)
+    client = transactional(bootstrap, txn_id, transaction_timeout_ms=1000)
     client.begin_transaction()
     write(client, topic, range(5))
     wait_for(lambda: stable_end(admin, topic) == 6, "the abort marker")
@@ -243,19 +236,17 @@ def test_transaction_that_takes_too_long_is_aborted(
     error = refused.value.args[0]
     assert (error.fatal(), error.code()) == (True, KafkaError._FENCED)
     # Recovery: a new producer of the same name.
-    client = transactional(bootstrap, name)
-    client.begin_transaction()
-    write(client, topic, range(20, 23))
-    client.commit_transaction(DEADLINE)
+    client = transactional(bootstrap, txn_id)
+    transact(client, topic, range(20, 23))
     assert read(bootstrap, topic, COMMITTED, 3) == [20, 21, 22]
 
 
 def test_producer_goes_on_after_an_abort(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, txn_id: str
 ) -> None:
     """KIP-360: a record was refused, so the sequence has a gap; the next epoch heals it."""
     topic = make_topic(**{"max.message.bytes": "2000"})
-    client = transactional(bootstrap, unique("txn"))
+    client = transactional(bootstrap, txn_id)
     failed: list[KafkaError | None] = []
     client.begin_transaction()
     write(client, topic, range(3))
@@ -275,10 +266,8 @@ def test_producer_goes_on_after_an_abort(
 
 def attempt(client: Producer, topic: str, numbers: range) -> bool:
     """One transaction; aborted where the client asks for that."""
-    client.begin_transaction()
     try:
-        write(client, topic, numbers)
-        client.commit_transaction(DEADLINE)
+        transact(client, topic, numbers)
     except KafkaException as error:
         if not error.args[0].txn_requires_abort():
             raise
@@ -287,9 +276,7 @@ def attempt(client: Producer, topic: str, numbers: range) -> bool:
     return True
 
 
-def test_timeout_above_the_brokers_limit_is_refused(
-    bootstrap: str, unique: Callable[[str], str]
-) -> None:
+def test_timeout_above_the_brokers_limit_is_refused(bootstrap: str, txn_id: str) -> None:
     with pytest.raises(KafkaException) as refused:
-        transactional(bootstrap, unique("txn"), transaction_timeout_ms=900_001)
+        transactional(bootstrap, txn_id, transaction_timeout_ms=900_001)
     assert refused.value.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT

@@ -45,6 +45,21 @@ def write(client: KafkaProducer, topic: str, numbers: range, partition: int = 0)
         future.get(DEADLINE)
 
 
+def end(client: KafkaProducer, commit: bool) -> None:
+    """Commit the open transaction, or abort it."""
+    if commit:
+        client.commit_transaction()
+    else:
+        client.abort_transaction()
+
+
+def transact(client: KafkaProducer, topic: str, numbers: range, commit: bool = True) -> None:
+    """Write numbers in a transaction of their own."""
+    client.begin_transaction()
+    write(client, topic, numbers)
+    end(client, commit)
+
+
 def read(bootstrap: str, topic: str, isolation: str, count: int, partition: int = 0) -> list[int]:
     with closing(consumer(bootstrap, isolation_level=isolation)) as client:
         tp = TopicPartition(topic, partition)
@@ -65,28 +80,19 @@ def stable_end(bootstrap: str, topic: str, isolation: str = COMMITTED) -> int:
         return int(client.end_offsets([tp])[tp])
 
 
-def test_committed_is_read_and_aborted_is_not(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    topic = make_topic()
-    with transactional(bootstrap, unique("txn")) as client:
+def test_committed_is_read_and_aborted_is_not(bootstrap: str, txn_id: str, topic: str) -> None:
+    with transactional(bootstrap, txn_id) as client:
         for start, commit in ((0, True), (100, False), (200, True)):
-            client.begin_transaction()
-            write(client, topic, range(start, start + 10))
-            if commit:
-                client.commit_transaction()
-            else:
-                client.abort_transaction()
+            transact(client, topic, range(start, start + 10), commit)
     assert read(bootstrap, topic, COMMITTED, 20) == [*range(10), *range(200, 210)]
     everything = [*range(10), *range(100, 110), *range(200, 210)]
     assert read(bootstrap, topic, UNCOMMITTED, 30) == everything
 
 
 def test_open_transaction_holds_readers_of_committed_records_back(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, txn_id: str, topic: str
 ) -> None:
-    topic = make_topic()
-    with transactional(bootstrap, unique("txn")) as client:
+    with transactional(bootstrap, txn_id) as client:
         client.begin_transaction()
         write(client, topic, range(5))
         send_numbers(bootstrap, topic, range(100, 105))
@@ -100,20 +106,17 @@ def test_open_transaction_holds_readers_of_committed_records_back(
 
 
 def test_large_transaction_over_several_partitions_is_whole(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, txn_id: str
 ) -> None:
     topic = make_topic(partitions=4)
-    with transactional(bootstrap, unique("txn"), batch_size=2000) as client:
+    with transactional(bootstrap, txn_id, batch_size=2000) as client:
         for start, commit in ((10_000, False), (0, True)):
             client.begin_transaction()
             for number in range(1000):
                 for partition in range(4):
                     client.send(topic, b"%d" % (start + number), partition=partition)
             client.flush(DEADLINE)
-            if commit:
-                client.commit_transaction()
-            else:
-                client.abort_transaction()
+            end(client, commit)
     for partition in range(4):
         assert read(bootstrap, topic, COMMITTED, 1000, partition) == list(range(1000))
 
@@ -133,13 +136,13 @@ def committed(bootstrap: str, group: str, topic: str) -> int | None:
 
 
 def test_offsets_and_records_go_together(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str, txn_id: str
 ) -> None:
-    source, sink, group = make_topic(), make_topic(), unique("group")
+    source, sink = make_topic(), make_topic()
     send_numbers(bootstrap, source, range(10))
     tp = TopicPartition(source, 0)
     with (
-        transactional(bootstrap, unique("txn")) as client,
+        transactional(bootstrap, txn_id) as client,
         closing(consumer(bootstrap, source, group_id=group, isolation_level=COMMITTED)) as reader,
     ):
         for commit in (False, True):
@@ -149,10 +152,8 @@ def test_offsets_and_records_go_together(
                 client.send(sink, b"%d" % (number * 2))
             offsets = {tp: OffsetAndMetadata(records[-1].offset + 1, "here", -1)}
             client.send_offsets_to_transaction(offsets, reader.group_metadata())
-            if commit:
-                client.commit_transaction()
-            else:
-                client.abort_transaction()
+            end(client, commit)
+            if not commit:
                 assert committed(bootstrap, group, source) is None
                 reader.seek(tp, 0)
     assert committed(bootstrap, group, source) == 10
@@ -160,11 +161,11 @@ def test_offsets_and_records_go_together(
 
 
 def test_member_of_an_older_generation_may_not_commit(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, group: str, txn_id: str
 ) -> None:
-    source, sink, group = make_topic(), make_topic(), unique("group")
+    source, sink = make_topic(), make_topic()
     offsets = {TopicPartition(source, 0): OffsetAndMetadata(1, "", -1)}
-    with transactional(bootstrap, unique("txn")) as client:
+    with transactional(bootstrap, txn_id) as client:
         with closing(consumer(bootstrap, source, group_id=group)) as zombie:
             wait_for(lambda: members(zombie), "the group's first member")
             metadata = zombie.group_metadata()
@@ -186,45 +187,37 @@ def test_member_of_an_older_generation_may_not_commit(
 # --- errors and recovery -------------------------------------------------------------------------
 
 
-def test_producer_with_the_same_id_takes_over(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    topic, name = make_topic(), unique("txn")
-    with transactional(bootstrap, name) as zombie:
+def test_producer_with_the_same_id_takes_over(bootstrap: str, topic: str, txn_id: str) -> None:
+    with transactional(bootstrap, txn_id) as zombie:
         zombie.begin_transaction()
         write(zombie, topic, range(5))
-        with transactional(bootstrap, name) as successor:
+        with transactional(bootstrap, txn_id) as successor:
             with pytest.raises(ProducerFencedError):
                 zombie.commit_transaction()
-            successor.begin_transaction()
-            write(successor, topic, range(50, 53))
-            successor.commit_transaction()
+            transact(successor, topic, range(50, 53))
     assert read(bootstrap, topic, COMMITTED, 3) == [50, 51, 52]
 
 
 def test_transaction_that_takes_too_long_is_aborted(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, topic: str, txn_id: str
 ) -> None:
-    topic, name = make_topic(), unique("txn")
-    with transactional(bootstrap, name, transaction_timeout_ms=1000) as client:
+    with transactional(bootstrap, txn_id, transaction_timeout_ms=1000) as client:
         client.begin_transaction()
         write(client, topic, range(5))
         wait_for(lambda: stable_end(bootstrap, topic) == 6, "the abort marker")
         with pytest.raises(ProducerFencedError):
             client.commit_transaction()
-    with transactional(bootstrap, name) as client:
-        client.begin_transaction()
-        write(client, topic, range(20, 23))
-        client.commit_transaction()
+    with transactional(bootstrap, txn_id) as client:
+        transact(client, topic, range(20, 23))
     assert read(bootstrap, topic, COMMITTED, 3) == [20, 21, 22]
 
 
 def test_producer_goes_on_after_an_abort(
-    bootstrap: str, make_topic: MakeTopic, unique: Callable[[str], str]
+    bootstrap: str, make_topic: MakeTopic, txn_id: str
 ) -> None:
     """KIP-360: a record was refused, so the sequence has a gap; the next epoch heals it."""
     topic = make_topic(**{"max.message.bytes": "2000"})
-    with transactional(bootstrap, unique("txn")) as client:
+    with transactional(bootstrap, txn_id) as client:
         client.begin_transaction()
         write(client, topic, range(3))
         lost = client.send(topic, b"x" * 5000, partition=0)
@@ -253,12 +246,10 @@ def begins(client: KafkaProducer) -> bool:
     return True
 
 
-def test_timeout_above_the_brokers_limit_is_refused(
-    bootstrap: str, unique: Callable[[str], str]
-) -> None:
+def test_timeout_above_the_brokers_limit_is_refused(bootstrap: str, txn_id: str) -> None:
     with (
         pytest.raises(KafkaError, match="InvalidTransactionTimeout"),
-        transactional(bootstrap, unique("txn"), transaction_timeout_ms=900_001),
+        transactional(bootstrap, txn_id, transaction_timeout_ms=900_001),
     ):
         raise AssertionError("it was accepted")
 
@@ -271,23 +262,24 @@ def test_transaction_is_listed_and_described(
     operator: KafkaAdminClient,
     make_topic: MakeTopic,
     unique: Callable[[str], str],
+    txn_id: str,
 ) -> None:
-    topic, name = make_topic(partitions=3), unique("txn")
-    with transactional(bootstrap, name, transaction_timeout_ms=50_000) as client:
+    topic = make_topic(partitions=3)
+    with transactional(bootstrap, txn_id, transaction_timeout_ms=50_000) as client:
         client.begin_transaction()
         write(client, topic, range(3), partition=0)
         write(client, topic, range(3), partition=2)
-        found = operator.describe_transactions([name])[name]
+        found = operator.describe_transactions([txn_id])[txn_id]
         assert found.state is TransactionState.ONGOING
         assert found.transaction_timeout_ms == 50_000
         assert found.transaction_start_time_ms > 0
         assert found.topic_partitions == {TopicPartition(topic, 0), TopicPartition(topic, 2)}
-        assert states(operator)[name] is TransactionState.ONGOING
-        assert name in states(operator, state_filters=["Ongoing"])
-        assert name not in states(operator, state_filters=["CompleteCommit"])
-        assert set(states(operator, producer_id_filters=[found.producer_id])) == {name}
-        assert set(states(operator, transactional_id_pattern=f"{name}.*")) == {name}
-        assert name not in states(operator, duration_filter_ms=600_000)
+        assert states(operator)[txn_id] is TransactionState.ONGOING
+        assert txn_id in states(operator, state_filters=["Ongoing"])
+        assert txn_id not in states(operator, state_filters=["CompleteCommit"])
+        assert set(states(operator, producer_id_filters=[found.producer_id])) == {txn_id}
+        assert set(states(operator, transactional_id_pattern=f"{txn_id}.*")) == {txn_id}
+        assert txn_id not in states(operator, duration_filter_ms=600_000)
         (active,) = producers(operator, topic, 2)
         assert (active.producer_id, active.producer_epoch) == (
             found.producer_id,
@@ -297,8 +289,8 @@ def test_transaction_is_listed_and_described(
         client.commit_transaction()
         # Apache Kafka answers a commit before the markers are written.
         complete = TransactionState.COMPLETE_COMMIT
-        wait_for(lambda: states(operator)[name] is complete, "the end")
-        ended = operator.describe_transactions([name])[name]
+        wait_for(lambda: states(operator)[txn_id] is complete, "the end")
+        ended = operator.describe_transactions([txn_id])[txn_id]
         assert ended.state is complete
         assert ended.topic_partitions == set()
         assert producers(operator, topic, 2)[0].current_transaction_start_offset == -1
@@ -317,13 +309,9 @@ def producers(operator: KafkaAdminClient, topic: str, partition: int) -> list[An
 
 
 def test_operator_aborts_what_is_open_on_a_partition(
-    bootstrap: str,
-    operator: KafkaAdminClient,
-    make_topic: MakeTopic,
-    unique: Callable[[str], str],
+    bootstrap: str, operator: KafkaAdminClient, topic: str, txn_id: str
 ) -> None:
-    topic, name = make_topic(), unique("txn")
-    with transactional(bootstrap, name) as client:
+    with transactional(bootstrap, txn_id) as client:
         client.begin_transaction()
         write(client, topic, range(5))
         (active,) = producers(operator, topic, 0)
