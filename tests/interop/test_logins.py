@@ -140,19 +140,24 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 # --- clients -------------------------------------------------------------------------------------
 
 
-def with_confluent(g: Guarded, protocol: str, mechanism: str, login: Login, token: str) -> None:
+def librdkafka_properties(
+    g: Guarded, protocol: str, mechanism: str, login: Login, token: str
+) -> dict[str, Any]:
+    """Return the properties of a login; our own clients have the same."""
     properties: dict[str, Any] = {
-        "bootstrap.servers": g.address(protocol),
         "security.protocol": protocol,
         "sasl.mechanism": mechanism,
         "ssl.ca.location": str(g.folder / "cert.pem"),
-        "log_level": 0,
     }
-    failures: list[object] = []
     if mechanism == "OAUTHBEARER":
-        properties["oauth_cb"] = lambda _: (token, time.time() + 3600)
-    else:
-        properties |= {"sasl.username": login[0], "sasl.password": login[1]}
+        return {**properties, "oauth_cb": lambda _: (token, time.time() + 3600)}
+    return {**properties, "sasl.username": login[0], "sasl.password": login[1]}
+
+
+def with_confluent(g: Guarded, protocol: str, mechanism: str, login: Login, token: str) -> None:
+    failures: list[object] = []
+    properties = librdkafka_properties(g, protocol, mechanism, login, token)
+    properties |= {"bootstrap.servers": g.address(protocol), "log_level": 0}
     properties["error_cb"] = failures.append
     admin = AdminClient(properties)
     admin.poll(0.1)  # calls back for the token
@@ -209,15 +214,7 @@ async def with_aiokafka(
 
 
 def with_our_own(g: Guarded, protocol: str, mechanism: str, login: Login, token: str) -> None:
-    properties: dict[str, Any] = {
-        "security.protocol": protocol,
-        "sasl.mechanism": mechanism,
-        "ssl.ca.location": str(g.folder / "cert.pem"),
-    }
-    if mechanism == "OAUTHBEARER":
-        properties["oauth_cb"] = lambda _: (token, time.time() + 3600)
-    else:
-        properties |= {"sasl.username": login[0], "sasl.password": login[1]}
+    properties = librdkafka_properties(g, protocol, mechanism, login, token)
     try:
         with requests_to(Kafka(g.address(protocol), properties)) as requests:
             assert requests.brokers()
@@ -446,9 +443,7 @@ def test_pika_logs_in_with_the_same_users(guarded: Guarded) -> None:
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         connect(OTHER, "wrong")
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
-        pika.BlockingConnection(
-            pika.ConnectionParameters("127.0.0.1", guarded.broker.amqp_port)  # guest
-        )
+        connect("guest", "guest")
 
 
 @pytest.mark.parametrize("has_certificate", [True, False])
