@@ -85,17 +85,10 @@ class GroupMemberProcess:
 
     def __init__(self, client: str, bootstrap: str, group: str, topic: str, log: Path) -> None:
         self._out = log
+        program = [sys.executable, "-m", "tests.interop.member_main"]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.interop.member_main",
-                    client,
-                    bootstrap,
-                    group,
-                    topic,
-                ],
+                [*program, client, bootstrap, group, topic],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=Path(__file__).parents[2],

@@ -54,20 +54,8 @@ def twenty(bootstrap: str, make_topic: MakeTopic) -> str:
 def test_produce_and_consume(bootstrap: str, topic: str, codec: str, acks: str) -> None:
     lines = [f"key{number}:value {number}" for number in range(50)]
     text = "\n".join(lines) + "\n"
-    options = [
-        "-t",
-        topic,
-        "-p",
-        "0",
-        "-z",
-        codec,
-        "-X",
-        f"acks={acks}",
-        "-K:",
-        "-H",
-        "source=kcat",
-    ]
-    kcat(bootstrap, "-P", *options, stdin=text)
+    options = f"-P -t {topic} -p 0 -z {codec} -X acks={acks} -K: -H source=kcat"
+    kcat(bootstrap, *options.split(), stdin=text)
     # What was written with acks=0 and 1 is read when it is on disk. On a busy disk that takes
     # longer than a fetch waits, and kcat would end at an answer without records.
     patient = ("-X", "fetch.wait.max.ms=20000")

@@ -33,11 +33,12 @@ def config(broker: BrokerProcess, **more: object) -> dict[str, Any]:
     }
 
 
-def stop(broker: BrokerProcess, how: str) -> None:
+def restart(broker: BrokerProcess, how: str) -> None:
     if how == "killed":
         broker.kill()
     else:
         assert broker.terminate() == 0, broker.log()
+    broker.start()
 
 
 def produce(producer: Producer, topic: str, numbers: range) -> None:
@@ -80,8 +81,7 @@ def test_records_topics_and_commits_survive(start_broker: BrokerFactory, how: st
     consumer.commit(offsets=[position], asynchronous=False)
     consumer.close()
 
-    stop(broker, how)
-    broker.start()
+    restart(broker, how)
 
     consumer = Consumer(reading)
     (committed,) = consumer.committed([TopicPartition("survivors", 0)], DEADLINE)
@@ -100,8 +100,7 @@ def test_clients_that_stay_go_on_where_they_were(start_broker: BrokerFactory, ho
     produce(ready_for_id(producer), "topic", range(50))
     consumer.subscribe(["topic"])
     assert read(consumer, 50) == list(range(50))
-    stop(broker, how)
-    broker.start()
+    restart(broker, how)
     # The same idempotent producer, with its sequence numbers, and the same member of the group.
     produce(producer, "topic", range(50, 100))
     assert read(consumer, 50) == list(range(50, 100))
@@ -130,8 +129,7 @@ def test_open_transaction_goes_on_after_a_restart(start_broker: BrokerFactory, h
             producer.abort_transaction(DEADLINE)
     producer.begin_transaction()
     produce(producer, "whole", range(10, 15))
-    stop(broker, how)
-    broker.start()
+    restart(broker, how)
     produce(producer, "whole", range(15, 20))
     producer.commit_transaction(DEADLINE)
     consumer = Consumer(config(broker, group_id="g", isolation_level="read_committed"))
