@@ -309,7 +309,6 @@ static PyObject *change_encoder_new(PyTypeObject *type, PyObject *args, PyObject
 static void change_encoder_dealloc(PyObject *self)
 {
     ChangeEncoder *e = (ChangeEncoder *)self;
-    PyTypeObject *type = Py_TYPE(self);
     for (Py_ssize_t i = 0; e->columns && i < e->count; i++) {
         Py_XDECREF(e->columns[i].name);
         Py_XDECREF(e->columns[i].convert);
@@ -323,27 +322,14 @@ static void change_encoder_dealloc(PyObject *self)
     Py_XDECREF(e->records);
     Py_XDECREF(e->dumps);
     Py_XDECREF(e->source);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF(type);
+    tm_free_object(self);
 }
 
-static PyType_Slot change_encoder_slots[] = {
-    {Py_tp_new, change_encoder_new},
-    {Py_tp_dealloc, change_encoder_dealloc},
-    {Py_tp_doc, "Turns changes of a table into records."},
-    {0, NULL},
-};
-static PyType_Spec change_encoder_spec = {
-    .name = "tidemill._native.ChangeEncoder",
-    .basicsize = sizeof(ChangeEncoder),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = change_encoder_slots,
-};
+static PyMethodDef change_encoder_methods[] = {{NULL, NULL, 0, NULL}};
 
 int tm_add_change_encoder(PyObject *module)
 {
-    change_encoder_type = (PyTypeObject *)PyType_FromSpec(&change_encoder_spec);
-    if (change_encoder_type == NULL) return -1;
-    return PyModule_AddType(module, change_encoder_type);
+    return tm_add_class(module, "tidemill._native.ChangeEncoder", "Turns changes of a table into records.",
+                        sizeof(ChangeEncoder), change_encoder_new, change_encoder_dealloc,
+                        change_encoder_methods, &change_encoder_type);
 }

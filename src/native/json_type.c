@@ -141,13 +141,10 @@ failed:
 }
 
 static void parser_free(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
     parser *self = (parser *)object;
     plan_free(&self->plan);
     free(self->dropped);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    tm_free_object(object);
 }
 
 /* The values: Arrow's buffers of a binary array. */
@@ -299,25 +296,7 @@ static PyMethodDef parser_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyType_Slot parser_slots[] = {
-    {Py_tp_new, parser_new},
-    {Py_tp_dealloc, parser_free},
-    {Py_tp_methods, parser_methods},
-    {Py_tp_doc, "A parser of JSON values for one schema."},
-    {0, NULL},
-};
-
-static PyType_Spec parser_spec = {
-    .name = "tidemill._native.JsonParser",
-    .basicsize = sizeof(parser),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = parser_slots,
-};
-
 int tm_add_json_parser(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&parser_spec);
-    if (!type) return -1;
-    int failed = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return failed;
+    return tm_add_class(module, "tidemill._native.JsonParser", "A parser of JSON values for one schema.",
+                        sizeof(parser), parser_new, parser_free, parser_methods, NULL);
 }

@@ -324,14 +324,11 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
 
 static void table_dealloc(PyObject *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     tm_table *table = ((Table *)self)->table;
     if (table) tm_table_dispose(table);
     free(table);
     pthread_mutex_destroy(&((Table *)self)->lock);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(self);
-    Py_DECREF(type);
+    tm_free_object(self);
 }
 
 static PyMethodDef table_methods[] = {
@@ -343,25 +340,10 @@ static PyMethodDef table_methods[] = {
     {"counts", table_counts, METH_NOARGS, "Return what was counted since the start."},
     {NULL, NULL, 0, NULL},
 };
-static PyType_Slot table_slots[] = {
-    {Py_tp_new, table_new},
-    {Py_tp_dealloc, table_dealloc},
-    {Py_tp_methods, table_methods},
-    {Py_tp_doc, "Receives packets of StatsD, and aggregates them by series."},
-    {0, NULL},
-};
-static PyType_Spec table_spec = {
-    .name = "tidemill._native.StatsdTable",
-    .basicsize = sizeof(Table),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = table_slots,
-};
 
 int tm_add_statsd(PyObject *module)
 {
-    PyObject *type = PyType_FromSpec(&table_spec);
-    if (type == NULL) return -1;
-    int added = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return added;
+    return tm_add_class(module, "tidemill._native.StatsdTable",
+                        "Receives packets of StatsD, and aggregates them by series.", sizeof(Table),
+                        table_new, table_dealloc, table_methods, NULL);
 }
