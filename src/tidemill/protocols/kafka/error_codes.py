@@ -6,6 +6,8 @@ https://kafka.apache.org/protocol#protocol_error_codes.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidemill import errors
 from tidemill.engine import errors as engine
 from tidemill.kafka_codec.fields import cached
@@ -224,3 +226,8 @@ def error_message(error: BaseException | None) -> str | None:
         half = _MOST_CHARACTERS // 2
         text = f"{text[:half]} … {text[-half:]}"
     return f"{text.rstrip('.')}. {error.hint}" if error.hint else text
+
+
+def error_fields(error: BaseException | None, *, group: bool = False) -> dict[str, Any]:
+    """Return the fields ``error_code`` and ``error_message`` of a response, see there."""
+    return {"error_code": error_code(error, group=group), "error_message": error_message(error)}

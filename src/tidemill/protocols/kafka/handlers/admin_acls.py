@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.operations import ANY, EFFECTS, KINDS, MATCH, OPERATIONS, PATTERNS
 from tidemill.state.errors import InvalidRequestError
 from tidemill.state.security.types import Pattern, ResourceKind, Rule, RuleFilter
@@ -29,13 +29,13 @@ async def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
         rules = ctx.door.security.rules()
         found = await _selected(ctx, rules, rule_filter(request))
     except TidemillError as error:
-        return {**_outcome(error), "resources": []}
+        return {**error_fields(error), "resources": []}
     resources: dict[tuple[ResourceKind, str, Pattern], list[Rule]] = {}
     for rule in found:
         resources.setdefault((rule.kind, rule.name, rule.pattern), []).append(rule)
         if ctx.turns.is_due:
             await ctx.turns.pause()
-    return {**_outcome(None), "resources": Each(_resource, resources.items())}
+    return {**error_fields(None), "resources": Each(_resource, resources.items())}
 
 
 @handles(30)
@@ -55,7 +55,7 @@ async def handle_create_acls(ctx: RequestContext, request: Any) -> Tree:
         errors = [next(created) if isinstance(each, Rule) else each for each in parsed]
     except TidemillError as error:
         errors = [error] * len(parsed)
-    return {"results": Each(_outcome, errors)}
+    return {"results": Each(error_fields, errors)}
 
 
 @handles(31)
@@ -168,8 +168,8 @@ def _entry(rule: Rule) -> Tree:
 
 def _filter_result(found: Sequence[Rule] | TidemillError) -> Tree:
     if isinstance(found, TidemillError):
-        return {**_outcome(found), "matching_acls": []}
-    return {**_outcome(None), "matching_acls": Each(_matching, found)}
+        return {**error_fields(found), "matching_acls": []}
+    return {**error_fields(None), "matching_acls": Each(_matching, found)}
 
 
 def _matching(rule: Rule) -> Tree:
@@ -181,7 +181,3 @@ def _matching(rule: Rule) -> Tree:
         "pattern_type": _NUMBERS[rule.pattern],
         **_entry(rule),
     }
-
-
-def _outcome(error: TidemillError | None) -> Tree:
-    return {"error_code": error_code(error), "error_message": error_message(error)}

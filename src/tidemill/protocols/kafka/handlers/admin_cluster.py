@@ -7,7 +7,7 @@ from typing import Any
 from tidemill.engine.api import PartitionSize
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_code, error_fields
 from tidemill.protocols.kafka.replicas import move_replicas
 from tidemill.state.errors import InvalidRequestError
 
@@ -89,11 +89,13 @@ def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
         (topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions
     ]
     if asked != [(METADATA_TOPIC, 0)]:
-        return _refused(InvalidRequestError(f"only partition 0 of {METADATA_TOPIC} has a quorum"))
+        return error_fields(
+            InvalidRequestError(f"only partition 0 of {METADATA_TOPIC} has a quorum")
+        )
     try:
         log = ctx.door.storage.catalog_log()
     except TidemillError as error:
-        return _refused(error)
+        return error_fields(error)
     now_ms = ctx.door.clock.now_ms()
     voter = {
         "replica_id": ctx.node.node_id,
@@ -120,7 +122,3 @@ def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
         "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
         "nodes": [{"node_id": ctx.node.node_id, "listeners": [listener]}],
     }
-
-
-def _refused(error: TidemillError) -> dict[str, Any]:
-    return {"error_code": error_code(error), "error_message": error_message(error)}

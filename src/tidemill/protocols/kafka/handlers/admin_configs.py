@@ -15,7 +15,7 @@ from tidemill.engine.api import AlterOp, ConfigChange, ConfigEntry, ConfigSource
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka import broker_configs
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_code, error_fields
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.state.errors import InvalidRequestError
 
@@ -91,7 +91,7 @@ def _describe_resource(
     try:
         entries = _entries(ctx, resource.resource_type, resource.resource_name)
     except TidemillError as error:
-        return {**answer, "error_code": error_code(error), "error_message": error_message(error)}
+        return {**answer, **error_fields(error)}
     keys = frozenset(resource.configuration_keys or ())
     answer["configs"] = [
         {
@@ -182,8 +182,7 @@ async def _alter_all(
         except TidemillError as error:
             refusal = error
         return {
-            "error_code": error_code(refusal),
-            "error_message": error_message(refusal),
+            **error_fields(refusal),
             "resource_type": resource_type,
             "resource_name": name,
         }

@@ -7,7 +7,7 @@ from typing import Any
 from tidemill.engine.authorize import CLUSTER, Operation
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.state.errors import InvalidRequestError
 from tidemill.state.security.machine import LONGEST_NAME
 from tidemill.state.security.types import DEFAULT, QuotaEntity, QuotaValues
@@ -33,8 +33,8 @@ async def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tr
             if ctx.turns.is_due:
                 await ctx.turns.pause()
     except TidemillError as error:
-        return {**_outcome(error), "entries": None}
-    return {**_outcome(None), "entries": Each(_entry, found)}
+        return {**error_fields(error), "entries": None}
+    return {**error_fields(None), "entries": Each(_entry, found)}
 
 
 def _filter(components: Any) -> list[_Component]:
@@ -86,9 +86,9 @@ async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Tree:
                 raise refusal
             changes = {op.key: None if op.remove else op.value for op in entry.ops}
             await ctx.door.security.alter_quota(_entity(entry), changes, request.validate_only)
-            outcome = _outcome(None)
+            outcome = error_fields(None)
         except TidemillError as error:
-            outcome = _outcome(error)
+            outcome = error_fields(error)
         entity = [
             {"entity_type": each.entity_type, "entity_name": each.entity_name}
             for each in entry.entity
@@ -109,7 +109,3 @@ def _entity(entry: Any) -> QuotaEntity:
             raise InvalidRequestError(f"the name of entity type {each.entity_type!r} is invalid")
         fields[field] = each.entity_name or DEFAULT
     return QuotaEntity(**fields)
-
-
-def _outcome(error: TidemillError | None) -> Tree:
-    return {"error_code": error_code(error), "error_message": error_message(error)}

@@ -17,7 +17,7 @@ from tidemill.engine.api import NewTopic, TopicInfo
 from tidemill.engine.errors import AuthorizationError
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.handlers.admin_configs import config_source
 from tidemill.protocols.kafka.mutations import refuse_mutation
 from tidemill.protocols.kafka.replicas import alter_reassignments, elect_leaders
@@ -103,8 +103,7 @@ def _refused_topic(name: str, error: TidemillError) -> dict[str, Any]:
     return {
         "name": name,
         "topic_id": None,
-        "error_code": error_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
         "num_partitions": -1,
         "replication_factor": -1,
         "configs": [],
@@ -149,8 +148,7 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
             lambda key: {
                 "name": names.get(key, key[0]),
                 "topic_id": ids.get(key, key[1]),
-                "error_code": error_code(outcomes[key]),
-                "error_message": error_message(outcomes[key]),
+                **error_fields(outcomes[key]),
             },
             dict.fromkeys(asked),
         ),
@@ -209,8 +207,7 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
             refusal = error
         return {
             "name": topic.name,
-            "error_code": error_code(refusal),
-            "error_message": error_message(refusal),
+            **error_fields(refusal),
         }
 
     distinct = {topic.name: topic for topic in request.topics}
@@ -231,8 +228,7 @@ def handle_elect_leaders(ctx: RequestContext, request: Any) -> Tree:
         (outcome,) = elect_leaders(ctx.door, [(topic, partition)])
         return {
             "partition_id": partition,
-            "error_code": error_code(outcome),
-            "error_message": error_message(outcome),
+            **error_fields(outcome),
         }
 
     results = Each(
@@ -255,8 +251,7 @@ def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> T
         (outcome,) = alter_reassignments(ctx.door, ctx.node.node_id, [change])
         return {
             "partition_index": partition.partition_index,
-            "error_code": error_code(outcome),
-            "error_message": error_message(outcome),
+            **error_fields(outcome),
         }
 
     return {

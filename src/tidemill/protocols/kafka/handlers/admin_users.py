@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.engine.authorize import CLUSTER, Operation
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.state.errors import PolicyViolationError
 from tidemill.state.security.errors import (
     DuplicateUserError,
@@ -36,10 +36,10 @@ async def handle_describe_user_scram_credentials(ctx: RequestContext, request: A
     try:
         known = ctx.door.security.users()
     except TidemillError as error:
-        return {**_outcome(error), "results": []}
+        return {**error_fields(error), "results": []}
     asked = Counter([each.name for each in request.users or ()])
     return {
-        **_outcome(None),
+        **error_fields(None),
         "results": Each(lambda user: _described(user, asked, known), list(asked or known)),
     }
 
@@ -58,7 +58,7 @@ def _described(user: str, asked: Counter[str], known: Described) -> Tree:
         {"mechanism": _NUMBERS[mechanism], "iterations": iterations}
         for mechanism, iterations in (() if error else known[user])
     ]
-    return {"user": user, **_outcome(error), "credential_infos": infos}
+    return {"user": user, **error_fields(error), "credential_infos": infos}
 
 
 @handles(51)
@@ -70,7 +70,9 @@ async def handle_alter_user_scram_credentials(ctx: RequestContext, request: Any)
     except TidemillError as error:
         outcomes = dict.fromkeys(names, error)
     return {
-        "results": Each(lambda user: {"user": user, **_outcome(outcomes.get(user))}, list(names))
+        "results": Each(
+            lambda user: {"user": user, **error_fields(outcomes.get(user))}, list(names)
+        )
     }
 
 
@@ -95,7 +97,3 @@ async def _altered(ctx: RequestContext, request: Any) -> dict[str, TidemillError
         if ctx.turns.is_due:
             await ctx.turns.pause()
     return await ctx.door.security.alter_users(changes, known)
-
-
-def _outcome(error: TidemillError | None) -> Tree:
-    return {"error_code": error_code(error), "error_message": error_message(error)}

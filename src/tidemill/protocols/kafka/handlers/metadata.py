@@ -25,7 +25,7 @@ from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
 from tidemill.kafka_codec.declared import METADATA
 from tidemill.kafka_codec.messages import Encoded, encode_element
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import MismatchedEndpointError, error_code, error_message
+from tidemill.protocols.kafka.error_codes import MismatchedEndpointError, error_code, error_fields
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.protocols.kafka.node import cluster_id_text
 from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
@@ -168,8 +168,7 @@ def handle_describe_cluster(ctx: RequestContext, request: Any) -> Tree:
             f"endpoint type {endpoint_type} is not supported: there are no separate controllers"
         )
         return {
-            "error_code": error_code(error),
-            "error_message": error_message(error),
+            **error_fields(error),
             "endpoint_type": endpoint_type,
         }
     return {
@@ -273,4 +272,4 @@ def _coordinator(ctx: RequestContext, key_type: int, key: str) -> Tree:
     else:
         error = ctx.door.access.refusal(Operation.DESCRIBE, kind, key)
     here = _endpoint(ctx) if error is None else {"node_id": -1, "host": "", "port": -1}
-    return here | {"error_code": error_code(error), "error_message": error_message(error)}
+    return here | error_fields(error)

@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.engine.api import NO_PRODUCER, InitProducer, ProducerIdentity
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message, transaction_code
+from tidemill.protocols.kafka.error_codes import error_fields, transaction_code
 from tidemill.state.errors import InvalidRequestError
 
 INIT_PRODUCER_ID = 22
@@ -66,7 +66,7 @@ def _producers(ctx: RequestContext, topic: str, partition: int) -> Tree:
     try:
         producers = ctx.door.records.producers(topic, partition)
     except TidemillError as error:
-        return tree | {"error_code": error_code(error), "error_message": error_message(error)}
+        return tree | error_fields(error)
     return tree | {
         "active_producers": Each(
             lambda producer: {

@@ -13,7 +13,7 @@ from tidemill.errors import TidemillError
 from tidemill.kafka_codec.declared import API_VERSIONS
 from tidemill.kafka_codec.messages import encode_response
 from tidemill.protocols.kafka.apis import REGISTRY, Api, Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import NONE, error_code, error_message
+from tidemill.protocols.kafka.error_codes import NONE, error_code, error_fields
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.protocols.kafka.features import LEVELS, check_update
 from tidemill.state.errors import InvalidRequestError
@@ -76,6 +76,6 @@ async def handle_update_features(ctx: RequestContext, request: Any) -> Tree:
             if ctx.turns.is_due:
                 await ctx.turns.pause()
     except TidemillError as error:
-        return {"error_code": error_code(error), "error_message": error_message(error)}
+        return error_fields(error)
     done = Each(lambda update: {"feature": update.feature}, request.feature_updates)
     return {"results": done}

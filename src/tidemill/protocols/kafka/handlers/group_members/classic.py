@@ -13,7 +13,7 @@ from tidemill.engine.api import JoinRequest, LeaveMember, SyncRequest
 from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles, outcome
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_code, error_fields
 from tidemill.protocols.kafka.operations import allowed_operations
 from tidemill.state.errors import (
     GroupIdNotFoundError,
@@ -219,8 +219,7 @@ def _describe_group(ctx: RequestContext, group_id: str) -> dict[str, Any]:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
     except TidemillError as error:
         return {
-            "error_code": code(error),
-            "error_message": error_message(error),
+            **error_fields(error, group=True),
             "group_id": group_id,
             "group_state": DEAD if isinstance(error, GroupIdNotFoundError) else "",
             "protocol_type": "",

@@ -25,7 +25,7 @@ from tidemill.engine.api import (
 from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_code, error_fields
 from tidemill.protocols.kafka.operations import allowed_operations
 
 code = partial(error_code, group=True)
@@ -78,7 +78,7 @@ async def _heartbeat_answer(result: Awaitable[HeartbeatResult]) -> Tree:
     try:
         answer = await result
     except TidemillError as error:
-        return {"error_code": code(error), "error_message": error_message(error)}
+        return error_fields(error, group=True)
     assigned = answer.assignment
     return {
         "error_code": 0,
@@ -122,8 +122,7 @@ def _describe(
             group = find(group_id)
         except TidemillError as error:
             return {
-                "error_code": code(error),
-                "error_message": error_message(error),
+                **error_fields(error, group=True),
                 "group_id": group_id,
             }
         fields: Tree = {

@@ -12,7 +12,7 @@ from uuid import UUID
 from tidemill.engine.shares.api import AckBatch, PartitionAcks
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.errors import InvalidShareSessionEpochError
 from tidemill.protocols.kafka.share_sessions import (
     FINAL_EPOCH,
@@ -44,7 +44,7 @@ async def handle_share_acknowledge(ctx: RequestContext, request: Any) -> Tree:
         if epoch == FINAL_EPOCH:
             end_session(ctx, session)
     except TidemillError as error:
-        return {"error_code": error_code(error), "error_message": error_message(error)}
+        return error_fields(error)
     by_topic: dict[UUID, list[tuple[int, TidemillError | None]]] = {}
     for (topic_id, partition), error_of in errors.items():
         by_topic.setdefault(topic_id, []).append((partition, error_of))
@@ -61,8 +61,7 @@ def _settled(result: tuple[int, TidemillError | None]) -> Tree:
     partition, error = result
     return {
         "partition_index": partition,
-        "error_code": error_code(error),
-        "error_message": error_message(error),
+        **error_fields(error),
         "current_leader": {"leader_id": -1, "leader_epoch": -1},
     }
 

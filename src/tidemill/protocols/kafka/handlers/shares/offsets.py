@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.engine.shares.api import ShareOffset
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_message
+from tidemill.protocols.kafka.error_codes import error_code, error_fields
 
 code = partial(error_code, group=True)
 
@@ -32,8 +32,7 @@ async def _described(ctx: RequestContext, group: Any) -> Tree:
     except TidemillError as error:
         return {
             "group_id": group.group_id,
-            "error_code": code(error),
-            "error_message": error_message(error),
+            **error_fields(error, group=True),
         }
     by_topic: dict[str, list[ShareOffset]] = {}
     for each in found:
@@ -57,8 +56,7 @@ def _partition(offset: ShareOffset) -> Tree:
         "start_offset": offset.start,
         "leader_epoch": offset.leader_epoch,
         "lag": offset.lag,
-        "error_code": code(offset.error),
-        "error_message": error_message(offset.error),
+        **error_fields(offset.error, group=True),
     }
 
 
@@ -75,7 +73,7 @@ async def handle_alter_share_group_offsets(ctx: RequestContext, request: Any) ->
             request.group_id, starts, ctx.turns.pause_if_due
         )
     except TidemillError as error:
-        return {"error_code": code(error), "error_message": error_message(error)}
+        return error_fields(error, group=True)
     by_topic: dict[str, list[tuple[int, TidemillError | None]]] = {}
     for (name, partition), error_of in zip(starts, errors, strict=True):
         by_topic.setdefault(name, []).append((partition, error_of))
@@ -95,8 +93,7 @@ def _altered(result: tuple[int, TidemillError | None]) -> Tree:
     partition, error = result
     return {
         "partition_index": partition,
-        "error_code": code(error),
-        "error_message": error_message(error),
+        **error_fields(error, group=True),
     }
 
 
@@ -107,15 +104,14 @@ async def handle_delete_share_group_offsets(ctx: RequestContext, request: Any) -
     try:
         errors = await ctx.door.shares.delete_offsets(request.group_id, names)
     except TidemillError as error:
-        return {"error_code": code(error), "error_message": error_message(error)}
+        return error_fields(error, group=True)
 
     def deleted(result: tuple[str, TidemillError | None]) -> Tree:
         name, error = result
         return {
             "topic_name": name,
             "topic_id": None if error is not None else _topic_id(ctx, name),
-            "error_code": code(error),
-            "error_message": error_message(error),
+            **error_fields(error, group=True),
         }
 
     return {"responses": Each(deleted, list(zip(names, errors, strict=True)))}
