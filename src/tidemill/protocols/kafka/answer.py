@@ -7,7 +7,7 @@ connection and no order of requests: that is ``session``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
 from tidemill.errors import ProtocolError
@@ -41,28 +41,9 @@ ELEMENTS_PER_PARTITION = 3
 and one to spare."""
 
 
-class LaterAnswer:
-    """A framed response that a callback completes, see ``apis.Later``."""
-
-    __slots__ = ("_ctx", "_later")
-
-    def __init__(self, ctx: RequestContext, later: Later) -> None:
-        self._ctx = ctx
-        self._later = later
-
-    def call_when_done(self, callback: Callable[[Any], None]) -> None:
-        """Call ``callback`` on the event loop with the result, for ``finish``."""
-        self._later.subscribe(callback)
-
-    def finish(self, result: Any) -> list[Part]:
-        """Return the response for a result."""
-        answered = _answered(self._ctx, self._later.reply(result))
-        assert isinstance(answered, list)
-        return answered
-
-
-Answer = list[Part] | LaterAnswer | Coroutine[Any, Any, list[Part]]
-"""A framed response, empty where there is none; or what returns it later."""
+Answer = list[Part] | Later | Coroutine[Any, Any, list[Part]]
+"""A framed response, empty where there is none; or what returns it later. ``finish`` frames the
+reply of a ``Later``."""
 
 
 def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer | None:
@@ -93,6 +74,13 @@ def answer(api: Api, ctx: RequestContext, view: memoryview, body: int) -> Answer
     return _answer_large(api, ctx, view, body)
 
 
+def finish(ctx: RequestContext, later: Later, result: Any) -> list[Part]:
+    """Return the response for the result that a reply has waited for."""
+    answered = _answered(ctx, later.reply(result))
+    assert isinstance(answered, list)
+    return answered
+
+
 async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int) -> list[Part]:
     """Handle one request that ``answer`` did not, in slices.
 
@@ -102,7 +90,7 @@ async def answer_wide(api: Api, ctx: RequestContext, view: memoryview, body: int
     ctx.exclusive = True
     # What a client has produced is appended, although it may be gone.
     request = api.decode(view, body, ctx.api_version)
-    return await _complete(_answered(ctx, api.handler(ctx, request)))
+    return await _complete(ctx, _answered(ctx, api.handler(ctx, request)))
 
 
 def refuse_version(
@@ -128,18 +116,18 @@ async def _answer_large(api: Api, ctx: RequestContext, view: memoryview, body: i
     request = await ctx.turns.run(
         decode_request_in_steps(ctx.api_key, ctx.api_version, view, body, limit)
     )
-    return await _complete(_answered(ctx, api.handler(ctx, request)))
+    return await _complete(ctx, _answered(ctx, api.handler(ctx, request)))
 
 
-async def _complete(answered: Answer) -> list[Part]:
+async def _complete(ctx: RequestContext, answered: Answer) -> list[Part]:
     """Wait for a response, in a task."""
     if isinstance(answered, list):
         return answered
-    if not isinstance(answered, LaterAnswer):
+    if not isinstance(answered, Later):
         return await answered
     result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    answered.call_when_done(lambda each: None if result.done() else result.set_result(each))
-    return answered.finish(await result)
+    answered.subscribe(lambda each: None if result.done() else result.set_result(each))
+    return finish(ctx, answered, await result)
 
 
 def _answered(ctx: RequestContext, reply: Reply | Later | Awaitable[Reply]) -> Answer:
@@ -150,14 +138,15 @@ def _answered(ctx: RequestContext, reply: Reply | Later | Awaitable[Reply]) -> A
     if isinstance(reply, Body):
         return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, reply.buffers)
     if isinstance(reply, Later):
-        return LaterAnswer(ctx, reply)
+        return reply
     return [] if reply is None else _encoded(ctx, reply)
 
 
 async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list[Part]:
     """Encode a response in slices, when the handler has returned it."""
     if not isinstance(reply, dict):
-        return await _complete(_answered(ctx, await reply) if isinstance(reply, Awaitable) else [])
+        assert isinstance(reply, Awaitable)
+        return await _complete(ctx, _answered(ctx, await reply))
     out = bytearray()
     steps = encode_response_in_steps(ctx.api_key, ctx.api_version, reply, out)
     for _ in steps:

@@ -18,51 +18,41 @@ from tidemill.protocols.kafka.errors import (
 from tidemill.state.errors import InvalidReplicaAssignmentError
 
 
-def elect_leaders(door: Door, partitions: Sequence[tuple[str, int]]) -> list[TidemillError]:
-    """Return an error for each partition: those that exist have their leader already (KIP-460)."""
-    return [
-        _refusal(door, topic, partition)
-        or ElectionNotNeededError(f"partition {topic}-{partition} has its leader")
-        for topic, partition in partitions
-    ]
+def elect_leader(door: Door, topic: str, partition: int) -> TidemillError:
+    """Return an error: a partition that exists has its leader already (KIP-460)."""
+    return _refusal(door, topic, partition) or ElectionNotNeededError(
+        f"partition {topic}-{partition} has its leader"
+    )
 
 
-def alter_reassignments(
-    door: Door, node_id: int, changes: Sequence[tuple[str, int, Sequence[int] | None]]
-) -> list[TidemillError | None]:
-    """Return None or an error for each change: a partition can only stay where it is.
+def alter_reassignment(
+    door: Door, node_id: int, topic: str, partition: int, replicas: Sequence[int] | None
+) -> TidemillError | None:
+    """Return None or an error: a partition can only stay where it is (KIP-455).
 
     Args:
-        changes: (topic, partition, replicas) (KIP-455). Replicas None cancels a reassignment, and
-            none is ever in progress.
+        replicas: None cancels a reassignment, and none is ever in progress.
     """
-    return [
-        _refusal(door, topic, partition) or _refused_move(f"{topic}-{partition}", node_id, replicas)
-        for topic, partition, replicas in changes
-    ]
-
-
-def _refused_move(
-    partition: str, node_id: int, replicas: Sequence[int] | None
-) -> TidemillError | None:
+    refusal = _refusal(door, topic, partition)
+    if refusal is not None:
+        return refusal
+    name = f"{topic}-{partition}"
     if replicas is None:
-        return NoReassignmentInProgressError(f"no reassignment of {partition} is in progress")
+        return NoReassignmentInProgressError(f"no reassignment of {name} is in progress")
     if list(replicas) != [node_id]:
         return InvalidReplicaAssignmentError(
-            f"invalid replicas {list(replicas)} of {partition}: the only broker is {node_id}"
+            f"invalid replicas {list(replicas)} of {name}: the only broker is {node_id}"
         )
     return None
 
 
-def move_replicas(
-    door: Door, path: str, partitions: Sequence[tuple[str, int]]
-) -> list[TidemillError | None]:
-    """Return None or an error for each partition: there is one folder to move to (KIP-113)."""
+def move_replica(door: Door, path: str, topic: str, partition: int) -> TidemillError | None:
+    """Return None or an error: there is one folder to move to (KIP-113)."""
     here = str(door.storage.path)
-    elsewhere = None
-    if path != here:
-        elsewhere = LogDirNotFoundError(f"{path} is not a log folder of this broker: it has {here}")
-    return [_refusal(door, *each) or elsewhere for each in partitions]
+    refusal = _refusal(door, topic, partition)
+    if refusal is None and path != here:
+        return LogDirNotFoundError(f"{path} is not a log folder of this broker: it has {here}")
+    return refusal
 
 
 def _refusal(door: Door, topic: str, partition: int) -> TidemillError | None:

@@ -26,8 +26,15 @@ from tidemill.net.link import Link
 from tidemill.net.pause import Pause
 from tidemill.net.work import Work
 from tidemill.parts import Part
-from tidemill.protocols.kafka.answer import Answer, LaterAnswer, answer, answer_wide, refuse_version
-from tidemill.protocols.kafka.apis import PARKED, Api, ConnectionState, RequestContext, is_urgent
+from tidemill.protocols.kafka.answer import Answer, answer, answer_wide, finish, refuse_version
+from tidemill.protocols.kafka.apis import (
+    PARKED,
+    Api,
+    ConnectionState,
+    Later,
+    RequestContext,
+    is_urgent,
+)
 from tidemill.protocols.kafka.connection import Frame, FrameReader, kept
 from tidemill.protocols.kafka.login import Expired
 from tidemill.protocols.kafka.produce_runs import Run, Runs
@@ -409,11 +416,11 @@ class KafkaSession:
     def _answer(
         self, api: Api, ctx: RequestContext, size: int, answered: Answer, began: float
     ) -> None:
-        if isinstance(answered, LaterAnswer):
+        if isinstance(answered, Later):
             slot = Slot(api, ctx, size, began)
             slot.is_waiting = True
             self._enter(slot)
-            answered.call_when_done(lambda result: self._complete(slot, answered, result))
+            answered.subscribe(lambda result: self._complete(slot, answered, result))
             return
         started = eager.Done(answered) if isinstance(answered, list) else eager.start(answered)
         # A response that holds much memory is sent in the next turn: until then its bytes count as
@@ -471,11 +478,11 @@ class KafkaSession:
         if slot.done and slot is self._slots[0]:
             self._flush_soon()
 
-    def _complete(self, slot: Slot, answered: LaterAnswer, result: Any) -> None:
+    def _complete(self, slot: Slot, later: Later, result: Any) -> None:
         """Take the result that a request has waited for."""
         self._ended(slot)
         try:
-            buffers = answered.finish(result)
+            buffers = finish(slot.ctx, later, result)
         except Exception as error:
             self._fail_later(slot, error)
         else:

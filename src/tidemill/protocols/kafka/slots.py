@@ -6,7 +6,7 @@ Plain data. Knows no connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,41 +47,21 @@ class Shared:
     """Logins that wait, likewise."""
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
-    """A request that has started, and its place in the order of responses.
+    """A request that has started, and its place in the order of responses."""
 
-    Args:
-        size: the bytes that it counts for.
-        began: when it was started (``perf_counter``).
-        requests: the number of requests, if it is a run.
-    """
-
-    __slots__ = (
-        *(
-            "api",
-            "began",
-            "buffers",
-            "ctx",
-            "done",
-            "is_counted",
-            "is_waiting",
-            "requests",
-            "size",
-            "task",
-        ),
-    )
-
-    def __init__(
-        self, api: Api, ctx: RequestContext, size: int, began: float, requests: int = 1
-    ) -> None:
-        self.api = api
-        self.began = began
-        self.ctx = ctx
-        self.size = size
-        self.requests = requests
-        self.is_counted = True
-        self.is_waiting = False
-        """Whether a callback will complete it, without a task."""
-        self.done = False
-        self.buffers: list[Part] = []
-        self.task: asyncio.Task[list[Part]] | None = None
+    api: Api
+    ctx: RequestContext
+    size: int
+    """The bytes that it counts for."""
+    began: float
+    """When it was started (``perf_counter``)."""
+    requests: int = 1
+    """The number of requests, if it is a run."""
+    is_counted: bool = True
+    is_waiting: bool = False
+    """Whether a callback will complete it, without a task."""
+    done: bool = False
+    buffers: Sequence[Part] = ()
+    task: asyncio.Task[list[Part]] | None = None

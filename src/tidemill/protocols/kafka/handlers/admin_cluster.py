@@ -8,7 +8,7 @@ from tidemill.engine.api import PartitionSize
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
-from tidemill.protocols.kafka.replicas import move_replicas
+from tidemill.protocols.kafka.replicas import move_replica
 from tidemill.state.errors import InvalidRequestError
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -71,7 +71,7 @@ async def handle_alter_replica_log_dirs(ctx: RequestContext, request: Any) -> Tr
         for topic in folder.topics:
             answers = topics.setdefault(topic.name, [])
             for partition in topic.partitions:
-                (outcome,) = move_replicas(ctx.door, folder.path, [(topic.name, partition)])
+                outcome = move_replica(ctx.door, folder.path, topic.name, partition)
                 answers.append({"partition_index": partition, "error_code": error_code(outcome)})
                 if ctx.turns.is_due:
                     await ctx.turns.pause()

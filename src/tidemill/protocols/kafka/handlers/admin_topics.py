@@ -20,7 +20,7 @@ from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
 from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.handlers.admin_configs import config_source
 from tidemill.protocols.kafka.mutations import refuse_mutation
-from tidemill.protocols.kafka.replicas import alter_reassignments, elect_leaders
+from tidemill.protocols.kafka.replicas import alter_reassignment, elect_leader
 from tidemill.state.errors import InvalidRequestError
 
 _NameOrId: TypeAlias = tuple[str | None, UUID | None]
@@ -225,11 +225,8 @@ def handle_elect_leaders(ctx: RequestContext, request: Any) -> Tree:
         return {"error_code": 0, "replica_election_results": []}
 
     def elect(topic: str, partition: int) -> Tree:
-        (outcome,) = elect_leaders(ctx.door, [(topic, partition)])
-        return {
-            "partition_id": partition,
-            **error_fields(outcome),
-        }
+        outcome = elect_leader(ctx.door, topic, partition)
+        return {"partition_id": partition, **error_fields(outcome)}
 
     results = Each(
         lambda topic: {
@@ -246,13 +243,10 @@ def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> T
     """Answer AlterPartitionReassignments (KIP-455). Replicas None cancels a reassignment."""
 
     def alter(topic: str, partition: Any) -> Tree:
-        replicas = None if partition.replicas is None else list(partition.replicas)
-        change = (topic, partition.partition_index, replicas)
-        (outcome,) = alter_reassignments(ctx.door, ctx.node.node_id, [change])
-        return {
-            "partition_index": partition.partition_index,
-            **error_fields(outcome),
-        }
+        index = partition.partition_index
+        node_id = ctx.node.node_id
+        outcome = alter_reassignment(ctx.door, node_id, topic, index, partition.replicas)
+        return {"partition_index": index, **error_fields(outcome)}
 
     return {
         "allow_replication_factor_change": getattr(
