@@ -29,13 +29,13 @@ async def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
         rules = ctx.door.security.rules()
         found = await _selected(ctx, rules, rule_filter(request))
     except TidemillError as error:
-        return {**error_fields(error), "resources": []}
+        return error_fields(error)
     resources: dict[tuple[ResourceKind, str, Pattern], list[Rule]] = {}
     for rule in found:
         resources.setdefault((rule.kind, rule.name, rule.pattern), []).append(rule)
         if ctx.turns.is_due:
             await ctx.turns.pause()
-    return {**error_fields(None), "resources": Each(_resource, resources.items())}
+    return {"resources": Each(_resource, resources.items())}
 
 
 @handles(30)
@@ -168,14 +168,12 @@ def _entry(rule: Rule) -> Tree:
 
 def _filter_result(found: Sequence[Rule] | TidemillError) -> Tree:
     if isinstance(found, TidemillError):
-        return {**error_fields(found), "matching_acls": []}
-    return {**error_fields(None), "matching_acls": Each(_matching, found)}
+        return error_fields(found)
+    return {"matching_acls": Each(_matching, found)}
 
 
 def _matching(rule: Rule) -> Tree:
     return {
-        "error_code": 0,
-        "error_message": None,
         "resource_type": _NUMBERS[rule.kind],
         "resource_name": rule.name,
         "pattern_type": _NUMBERS[rule.pattern],

@@ -37,10 +37,8 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
     for size in partitions:
         topics.setdefault(size.topic, []).append(size)
     return {
-        "error_code": 0,
         "results": [
             {
-                "error_code": 0,
                 "log_dir": log_dir.path,
                 "topics": Each(
                     lambda topic: {"name": topic[0], "partitions": Each(_size, topic[1])},
@@ -48,19 +46,13 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
                 ),
                 "total_bytes": log_dir.total_bytes,
                 "usable_bytes": log_dir.usable_bytes,
-                "is_cordoned": False,
             }
         ],
     }
 
 
 def _size(size: PartitionSize) -> Tree:
-    return {
-        "partition_index": size.partition,
-        "partition_size": size.size_bytes,
-        "offset_lag": 0,
-        "is_future_key": False,
-    }
+    return {"partition_index": size.partition, "partition_size": size.size_bytes}
 
 
 @handles(34)
@@ -105,20 +97,13 @@ def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
     }
     partition = {
         "partition_index": 0,
-        "error_code": 0,
         "leader_id": ctx.node.node_id,
         "leader_epoch": log.leader_epoch,
         "high_watermark": log.high_watermark,
         "current_voters": [voter],
-        "observers": [],
     }
-    listener = {
-        "name": "KAFKA",
-        "host": ctx.node.host,
-        "port": ctx.node.port,
-    }
+    listener = {"name": "KAFKA", "host": ctx.node.host, "port": ctx.node.port}
     return {
-        "error_code": 0,
         "topics": [{"topic_name": METADATA_TOPIC, "partitions": [partition]}],
         "nodes": [{"node_id": ctx.node.node_id, "listeners": [listener]}],
     }

@@ -54,9 +54,15 @@ MAX_CONFIGS = 1000
 _OPERATIONS = {0: AlterOp.SET, 1: AlterOp.DELETE, 2: AlterOp.APPEND, 3: AlterOp.SUBTRACT}
 
 
-def config_source(source: ConfigSource) -> int:
-    """Return the protocol's number of a config's source (KIP-226)."""
-    return _SOURCES[source]
+def config_fields(entry: ConfigEntry) -> Tree:
+    """Return the fields of a config that DescribeConfigs and CreateTopics show."""
+    return {
+        "name": entry.name,
+        "value": None if entry.sensitive else entry.value,
+        "read_only": entry.read_only,
+        "config_source": _SOURCES[entry.source],
+        "is_sensitive": entry.sensitive,
+    }
 
 
 @handles(32)
@@ -80,26 +86,17 @@ def handle_describe_configs(ctx: RequestContext, request: Any) -> Tree:
 
 def _describe_resource(
     ctx: RequestContext, resource: Any, *, synonyms: bool, documentation: bool
-) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "error_code": 0,
-        "error_message": None,
-        "resource_type": resource.resource_type,
-        "resource_name": resource.resource_name,
-        "configs": [],
-    }
+) -> Tree:
+    kind, name = resource.resource_type, resource.resource_name
+    answer: Tree = {"resource_type": kind, "resource_name": name}
     try:
-        entries = _entries(ctx, resource.resource_type, resource.resource_name)
+        entries = _entries(ctx, kind, name)
     except TidemillError as error:
-        return {**answer, **error_fields(error)}
+        return answer | error_fields(error)
     keys = frozenset(resource.configuration_keys or ())
     answer["configs"] = [
         {
-            "name": entry.name,
-            "value": None if entry.sensitive else entry.value,
-            "read_only": entry.read_only,
-            "config_source": _SOURCES[entry.source],
-            "is_sensitive": entry.sensitive,
+            **config_fields(entry),
             "synonyms": _synonyms(entry) if synonyms else [],
             "config_type": _TYPES[entry.type],
             "documentation": entry.doc if documentation else None,
@@ -247,7 +244,7 @@ def handle_list_config_resources(ctx: RequestContext, request: Any) -> Tree:
     asked = [CLIENT_METRICS] if ctx.api_version < 1 else list(request.resource_types) or known
     if not set(asked) <= set(known):
         unknown = UnsupportedVersionError(f"unknown config resource types in {asked}")
-        return {"error_code": error_code(unknown), "config_resources": []}
+        return {"error_code": error_code(unknown)}
     resources: list[tuple[str, int]] = []
     if BROKER in asked:
         resources.append((str(ctx.node.node_id), BROKER))
@@ -256,7 +253,6 @@ def handle_list_config_resources(ctx: RequestContext, request: Any) -> Tree:
     if GROUP in asked:
         resources.extend((group_id, GROUP) for group_id in ctx.door.configs.groups())
     return {
-        "error_code": 0,
         "config_resources": [
             {"resource_name": name, "resource_type": resource_type}
             for name, resource_type in resources

@@ -34,7 +34,7 @@ async def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tr
                 await ctx.turns.pause()
     except TidemillError as error:
         return {**error_fields(error), "entries": None}
-    return {**error_fields(None), "entries": Each(_entry, found)}
+    return {"entries": Each(_entry, found)}
 
 
 def _filter(components: Any) -> list[_Component]:

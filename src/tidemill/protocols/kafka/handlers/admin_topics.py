@@ -16,9 +16,9 @@ from uuid import UUID
 from tidemill.engine.api import NewTopic, TopicInfo
 from tidemill.engine.errors import AuthorizationError
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import error_fields
-from tidemill.protocols.kafka.handlers.admin_configs import config_source
+from tidemill.protocols.kafka.handlers.admin_configs import config_fields
 from tidemill.protocols.kafka.mutations import refuse_mutation
 from tidemill.protocols.kafka.replicas import alter_reassignment, elect_leader
 from tidemill.state.errors import InvalidRequestError
@@ -51,7 +51,7 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Tree:
     def answer(name: str) -> Tree:
         outcome = outcomes[name]
         if isinstance(outcome, TidemillError):
-            return _refused_topic(name, outcome)
+            return {"name": name, **error_fields(outcome)}
         return _created_topic(ctx, outcome, wanted[name])
 
     return {
@@ -74,8 +74,6 @@ def _created_topic(ctx: RequestContext, topic: TopicInfo, wanted: NewTopic) -> d
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "error_code": 0,
-        "error_message": None,
         "num_partitions": topic.partitions,
         "replication_factor": 1,
         "configs": _configs(ctx, wanted) if ctx.api_version >= 5 else [],
@@ -87,27 +85,7 @@ def _configs(ctx: RequestContext, topic: NewTopic) -> list[dict[str, Any]]:
         entries = ctx.door.configs.of_new_topic(topic.name, topic.configs)
     except AuthorizationError:  # the topic was created; only its configs are not shown
         return []
-    return [
-        {
-            "name": entry.name,
-            "value": None if entry.sensitive else entry.value,
-            "read_only": entry.read_only,
-            "config_source": config_source(entry.source),
-            "is_sensitive": entry.sensitive,
-        }
-        for entry in entries
-    ]
-
-
-def _refused_topic(name: str, error: TidemillError) -> dict[str, Any]:
-    return {
-        "name": name,
-        "topic_id": None,
-        **error_fields(error),
-        "num_partitions": -1,
-        "replication_factor": -1,
-        "configs": [],
-    }
+    return [config_fields(entry) for entry in entries]
 
 
 @handles(20)
@@ -222,20 +200,21 @@ def handle_elect_leaders(ctx: RequestContext, request: Any) -> Tree:
     A request for all partitions leaves out those that have a leader, so here it leaves out all.
     """
     if request.topic_partitions is None:
-        return {"error_code": 0, "replica_election_results": []}
+        return {}
 
     def elect(topic: str, partition: int) -> Tree:
         outcome = elect_leader(ctx.door, topic, partition)
         return {"partition_id": partition, **error_fields(outcome)}
 
-    results = Each(
-        lambda topic: {
-            "topic": topic.topic,
-            "partition_result": Each(partial(elect, topic.topic), topic.partitions),
-        },
-        request.topic_partitions,
-    )
-    return {"error_code": 0, "replica_election_results": results}
+    return {
+        "replica_election_results": Each(
+            lambda topic: {
+                "topic": topic.topic,
+                "partition_result": Each(partial(elect, topic.topic), topic.partitions),
+            },
+            request.topic_partitions,
+        )
+    }
 
 
 @handles(45)
@@ -249,11 +228,7 @@ def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> T
         return {"partition_index": index, **error_fields(outcome)}
 
     return {
-        "allow_replication_factor_change": getattr(
-            request, "allow_replication_factor_change", True
-        ),
-        "error_code": 0,
-        "error_message": None,
+        "allow_replication_factor_change": field(request, "allow_replication_factor_change", True),
         "responses": Each(
             lambda topic: {
                 "name": topic.name,
@@ -267,7 +242,7 @@ def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> T
 @handles(46)
 def handle_list_partition_reassignments(ctx: RequestContext, request: Any) -> Tree:
     """Answer ListPartitionReassignments (KIP-455): with one broker there is never one."""
-    return {"error_code": 0, "error_message": None, "topics": []}
+    return {}
 
 
 def _distinct(topics: Iterable[Any]) -> list[str]:

@@ -36,12 +36,9 @@ async def handle_describe_user_scram_credentials(ctx: RequestContext, request: A
     try:
         known = ctx.door.security.users()
     except TidemillError as error:
-        return {**error_fields(error), "results": []}
+        return error_fields(error)
     asked = Counter([each.name for each in request.users or ()])
-    return {
-        **error_fields(None),
-        "results": Each(lambda user: _described(user, asked, known), list(asked or known)),
-    }
+    return {"results": Each(lambda user: _described(user, asked, known), list(asked or known))}
 
 
 def _described(user: str, asked: Counter[str], known: Described) -> Tree:

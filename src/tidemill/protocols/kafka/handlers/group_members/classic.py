@@ -14,7 +14,7 @@ from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles, outcome
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
-from tidemill.protocols.kafka.operations import allowed_operations
+from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
 from tidemill.state.errors import (
     GroupIdNotFoundError,
     InconsistentGroupProtocolError,
@@ -54,17 +54,9 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Tree:
         given = error.member_id if isinstance(error, MemberIdRequiredError) else request.member_id
         return {
             "error_code": code(error),
-            "generation_id": -1,
-            "protocol_type": None,
-            # Nullable since v7; before, the empty string stands for "none".
-            "protocol_name": None if version >= 7 else "",
-            "leader": "",
-            "skip_assignment": False,
             "member_id": given,
-            "members": [],
         }
     return {
-        "error_code": 0,
         "generation_id": result.generation,
         "protocol_type": result.protocol_type,
         "protocol_name": result.protocol,
@@ -104,14 +96,8 @@ async def handle_sync_group(ctx: RequestContext, request: Any) -> Tree:
             )
         )
     except TidemillError as error:
-        return {
-            "error_code": code(error),
-            "protocol_type": None,
-            "protocol_name": None,
-            "assignment": b"",
-        }
+        return {"error_code": code(error)}
     return {
-        "error_code": 0,
         "protocol_type": result.protocol_type,
         "protocol_name": result.protocol,
         "assignment": result.assignment,
@@ -121,16 +107,15 @@ async def handle_sync_group(ctx: RequestContext, request: Any) -> Tree:
 @handles(12)
 async def handle_heartbeat(ctx: RequestContext, request: Any) -> Tree:
     """Keep a member's session alive."""
-    try:
-        await ctx.door.groups.heartbeat(
+    error = await outcome(
+        ctx.door.groups.heartbeat(
             request.group_id,
             request.generation_id,
             request.member_id,
             field(request, "group_instance_id", None),
         )
-    except TidemillError as error:
-        return {"error_code": code(error)}
-    return {"error_code": 0}
+    )
+    return {"error_code": code(error)}
 
 
 @handles(13)
@@ -157,11 +142,8 @@ async def handle_leave_group(ctx: RequestContext, request: Any) -> Tree:
         # The group does not exist, so none of the members is known either.
         outcomes = [error] * len(leaving)
     except TidemillError as error:
-        return {"error_code": code(error), "members": []}
-    return {
-        "error_code": 0,
-        "members": Each(_left, list(zip(leaving, outcomes, strict=True))),
-    }
+        return {"error_code": code(error)}
+    return {"members": Each(_left, list(zip(leaving, outcomes, strict=True)))}
 
 
 def _left(outcome: tuple[LeaveMember, TidemillError | None]) -> Tree:
@@ -183,9 +165,8 @@ async def handle_list_groups(ctx: RequestContext, request: Any) -> Tree:
             )
         )
     except TidemillError as error:
-        return {"error_code": code(error), "groups": []}
+        return {"error_code": code(error)}
     return {
-        "error_code": 0,
         "groups": Each(
             lambda group: {
                 "group_id": group.group_id,
@@ -202,17 +183,10 @@ async def handle_list_groups(ctx: RequestContext, request: Any) -> Tree:
 def handle_describe_groups(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeGroups. An unknown group is Dead up to v5, an error from v6 on (KIP-1043)."""
     wants_operations = field(request, "include_authorized_operations", False)
-
-    def describe(group_id: str) -> Tree:
-        group = _describe_group(ctx, group_id)
-        if wants_operations and group["error_code"] == 0:
-            group["authorized_operations"] = allowed_operations(ctx.door.access, GROUP, group_id)
-        return group
-
-    return {"groups": Each(describe, request.groups)}
+    return {"groups": Each(partial(_describe_group, ctx, wants_operations), request.groups)}
 
 
-def _describe_group(ctx: RequestContext, group_id: str) -> dict[str, Any]:
+def _describe_group(ctx: RequestContext, wants_operations: bool, group_id: str) -> Tree:
     try:
         group = ctx.door.groups.describe(group_id)
         if group.state == DEAD and ctx.api_version >= 6:
@@ -222,13 +196,8 @@ def _describe_group(ctx: RequestContext, group_id: str) -> dict[str, Any]:
             **error_fields(error, group=True),
             "group_id": group_id,
             "group_state": DEAD if isinstance(error, GroupIdNotFoundError) else "",
-            "protocol_type": "",
-            "protocol_data": "",
-            "members": [],
         }
     return {
-        "error_code": 0,
-        "error_message": None,
         "group_id": group_id,
         "group_state": group.state,
         "protocol_type": group.protocol_type,
@@ -244,6 +213,9 @@ def _describe_group(ctx: RequestContext, group_id: str) -> dict[str, Any]:
             }
             for member in group.members
         ],
+        "authorized_operations": (
+            allowed_operations(ctx.door.access, GROUP, group_id) if wants_operations else NOT_ASKED
+        ),
     }
 
 

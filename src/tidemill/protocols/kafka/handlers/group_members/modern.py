@@ -26,7 +26,7 @@ from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
-from tidemill.protocols.kafka.operations import allowed_operations
+from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
 
 code = partial(error_code, group=True)
 NO_ID = UUID(int=0)
@@ -81,8 +81,6 @@ async def _heartbeat_answer(result: Awaitable[HeartbeatResult]) -> Tree:
         return error_fields(error, group=True)
     assigned = answer.assignment
     return {
-        "error_code": 0,
-        "error_message": None,
         "member_id": answer.member_id,
         "member_epoch": answer.member_epoch,
         "heartbeat_interval": answer.heartbeat_interval_ms,
@@ -125,20 +123,19 @@ def _describe(
                 **error_fields(error, group=True),
                 "group_id": group_id,
             }
-        fields: Tree = {
-            "error_code": 0,
-            "error_message": None,
+        return {
             "group_id": group.group_id,
             "group_state": group.state,
             "group_epoch": group.epoch,
             "assignment_epoch": group.assignment_epoch,
             "assignor_name": group.assignor,
             "members": Each(member_fields, group.members),
+            "authorized_operations": (
+                allowed_operations(ctx.door.access, GROUP, group_id)
+                if request.include_authorized_operations
+                else NOT_ASKED
+            ),
         }
-        if not request.include_authorized_operations:
-            return fields
-        operations = allowed_operations(ctx.door.access, GROUP, group_id)
-        return {**fields, "authorized_operations": operations}
 
     return {"groups": Each(describe, request.group_ids)}
 

@@ -95,7 +95,7 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Tree:
             )
         }
     answer = _fetch_group(ctx, request.group_id, request.topics, require_stable=require_stable)
-    if ctx.api_version < 2 and answer["error_code"]:
+    if ctx.api_version < 2 and "error_code" in answer:
         # v1 has no error field for the request: each partition carries the error.
         answer["topics"] = Each(
             lambda topic: {
@@ -131,13 +131,10 @@ def _fetch_group(
         ctx.door.groups.check_fetch(group_id, member_id, member_epoch)
         if topics is None:
             positions = ctx.door.groups.positions(group_id)
-            return {
-                "error_code": 0,
-                "topics": _all_topics(ctx, positions, look_up, by_id=by_id),
-            }
+            return {"topics": _all_topics(ctx, positions, look_up, by_id=by_id)}
         ctx.door.groups.committed(group_id, (), require_stable)  # checks access to the group
     except TidemillError as error:
-        return {"error_code": code(error), "topics": []}
+        return {"error_code": code(error)}
 
     def answer(topic: Any) -> Tree:
         name = _name_of(ctx, topic.topic_id) if by_id else topic.name
@@ -151,7 +148,7 @@ def _fetch_group(
             "partitions": Each(one, topic.partition_indexes),
         }
 
-    return {"error_code": 0, "topics": Each(answer, topics)}
+    return {"topics": Each(answer, topics)}
 
 
 def _all_topics(
@@ -192,7 +189,6 @@ def _fetched(partition: int, committed: CommittedOffset | TidemillError | None) 
         "committed_offset": committed.offset,
         "committed_leader_epoch": committed.leader_epoch,
         "metadata": committed.metadata,
-        "error_code": 0,
     }
 
 
@@ -200,7 +196,6 @@ def _failed(partition: int, error: int) -> dict[str, Any]:
     return {
         "partition_index": partition,
         "committed_offset": NO_OFFSET,
-        "committed_leader_epoch": NO_EPOCH,
         "metadata": "",
         "error_code": error,
     }
@@ -221,9 +216,8 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Tree:
             )
         )
     except TidemillError as error:
-        return {"error_code": code(error), "topics": []}
+        return {"error_code": code(error)}
     return {
-        "error_code": 0,
         "topics": Each(
             lambda topic: {
                 "name": topic.name,
