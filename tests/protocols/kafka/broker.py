@@ -137,7 +137,7 @@ class Broker:
             api_version=version,
             correlation_id=7,
             client_id="client",
-            connection=ConnectionState("10.0.0.7:999", "10.0.0.7"),
+            connection=ConnectionState("10.0.0.7"),
         )
         reply = REGISTRY[api_key].handler(ctx, decode_request(api_key, version, frame, 0))
         if inspect.isawaitable(reply):

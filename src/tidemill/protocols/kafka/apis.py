@@ -205,8 +205,6 @@ class Later:
 class ConnectionState:
     """The data that handlers may keep for the life of a connection."""
 
-    peer: str
-    """``host:port`` of the client, for log lines."""
     client_host: str
     software: str = ""
     """Name and version from the client's ApiVersions request (KIP-511), or empty."""
@@ -344,6 +342,20 @@ def field(message: Any, name: str, default: T) -> T:
     """Return a field of a message that only some versions have, or ``default``."""
     value: T = getattr(message, name, default)
     return value
+
+
+def partition_codes(topics: Collection[Any], codes: Iterator[int]) -> Each[Any, Tree]:
+    """Return the answer to partitions that a request names by topic: the next code for each."""
+    return Each(
+        lambda topic: {
+            "name": topic.name,
+            "partitions": Each(
+                lambda part: {"partition_index": part.partition_index, "error_code": next(codes)},
+                topic.partitions,
+            ),
+        },
+        topics,
+    )
 
 
 async def outcome(work: Awaitable[object]) -> TidemillError | None:

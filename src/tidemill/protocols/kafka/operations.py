@@ -50,15 +50,12 @@ _ASKED: dict[ResourceKind, tuple[int, ...]] = {
 }
 """Kind of resource -> the operations that a bit field has."""
 
-TOPIC_OPERATIONS, GROUP_OPERATIONS, CLUSTER_OPERATIONS = (
-    sum(1 << code for code in _ASKED[kind]) for kind in (TOPIC, GROUP, CLUSTER)
-)
-"""All operations on a resource of the kind."""
-
 NOT_ASKED = -2147483648
 """In a response: the client did not ask for the operations."""
 
 
-def allowed_operations(access: Access, kind: ResourceKind, name: str = "") -> int:
-    """Return the operations that the principal is allowed to do on the resource."""
+def allowed_operations(asked: bool, access: Access, kind: ResourceKind, name: str = "") -> int:
+    """Return the operations that the principal is allowed to do on the resource, if asked for."""
+    if not asked:
+        return NOT_ASKED
     return sum(1 << code for code in _ASKED[kind] if access.allows(OPERATIONS[code], kind, name))

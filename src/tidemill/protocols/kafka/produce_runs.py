@@ -145,20 +145,15 @@ class Runs:
         return True
 
     def _new_targets(self, name: str, topic_id: bytes | None) -> _Targets | None:
-        known = None if topic_id is None else UUID(bytes=topic_id)
-        found = self._existing(name, known)
-        if found is None:
-            return None
-        targets = self._targets[topic_id or name] = _Targets(found, known)
-        return targets
-
-    def _existing(self, name: str, topic_id: UUID | None) -> str | None:
-        """Return the name of a topic that exists. What clients make up must take no memory."""
+        """Remember a topic, if it exists: what clients make up must take no memory."""
         topics = self._door.topics
+        known = None if topic_id is None else UUID(bytes=topic_id)
         try:
-            return (topics.get(name) if topic_id is None else topics.by_id(topic_id)).name
+            found = topics.get(name) if known is None else topics.by_id(known)
         except TidemillError:
             return None
+        targets = self._targets[topic_id or name] = _Targets(found.name, known)
+        return targets
 
     def _remember(self, more: int) -> None:
         """Count so many new targets; forget all if they are too many."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -83,7 +84,6 @@ class KafkaSession:
             shared.max_frame, shared.scratch, shared.pool
         )
         self._state = ConnectionState(
-            peer=link.peer,
             client_host=link.host,
             budget=link.budget,
             sends_files=link.sends_files,
@@ -115,14 +115,17 @@ class KafkaSession:
 
     def _renew_login(self) -> None:
         """Take requests until the login expires. A connection without a login has no timer."""
-        if self._expiry is not None:
-            self._expiry.cancel()
         if isinstance(self._reader, Expired):
             self._reader = self._reader.reader
         lifetime_s = self._state.sasl.lifetime_s if self._state.sasl is not None else None
-        if lifetime_s is not None:
-            loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(lifetime_s, self._expire_login)
+        self._set_expiry(lifetime_s, self._expire_login)
+
+    def _set_expiry(self, seconds: float | None, function: Callable[[], None]) -> None:
+        """Call a function after so many seconds, and none that was to be called before."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if seconds is not None:
+            self._expiry = asyncio.get_running_loop().call_later(seconds, function)
 
     def _expire_login(self) -> None:
         if isinstance(self._reader, FrameReader):
@@ -135,16 +138,12 @@ class KafkaSession:
         """
         self._expire_login()
         self._is_refused = True
-        if self._expiry is not None:
-            self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self._link.close)
+        self._set_expiry(_REFUSED_SECONDS, self._link.close)
 
     def _end_login(self) -> None:
         """Answer what is under way, possibly the deletion itself, start nothing new, and close."""
-        if self._expiry is not None:
-            self._expiry.cancel()
         # Not close(): a client that does not read would keep it open.
-        self._expiry = asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self._link.abort)
+        self._set_expiry(_REFUSED_SECONDS, self._link.abort)
         self.stop()
 
     # --- called by the listener ------------------------------------------------------------------

@@ -76,10 +76,9 @@ async def _throttled(ctx: RequestContext, request: Any, throttle_ms: int) -> Rep
     session_id = NO_SESSION
     ctx.connection.throttle(throttle_ms)
     if field(request, "session_epoch", -1) > 0:
-        asked = await ctx.turns.collect(_asked(version, request))
-        forgotten = await ctx.turns.collect(_forgotten(version, request))
+        named = await _named(ctx, request)
         try:
-            session, _, _ = _begin(ctx, request, asked, forgotten)
+            session, _, _ = _begin(ctx, request, *named)
         except TidemillError as error:
             return Body(encode_fetch(version, [], error_code=error_code(error)))
         session_id = NO_SESSION if session is None else session.session_id
@@ -115,14 +114,20 @@ def _begin(
     )
 
 
+async def _named(
+    ctx: RequestContext, request: Any
+) -> tuple[list[FetchPart], list[tuple[TopicKey, int]]]:
+    """Return the partitions that a request asks for, and those that it forgets, in slices."""
+    asked = await ctx.turns.collect(_asked(ctx.api_version, request))
+    return asked, await ctx.turns.collect(_forgotten(ctx.api_version, request))
+
+
 async def _begin_and_answer(ctx: RequestContext, request: Any) -> Reply:
-    version = ctx.api_version
-    asked = await ctx.turns.collect(_asked(version, request))
-    forgotten = await ctx.turns.collect(_forgotten(version, request))
+    named = await _named(ctx, request)
     try:
-        began = _begin(ctx, request, asked, forgotten)
+        began = _begin(ctx, request, *named)
     except TidemillError as error:
-        return Body(encode_fetch(version, [], error_code=error_code(error)))
+        return Body(encode_fetch(ctx.api_version, [], error_code=error_code(error)))
     return await _answer(ctx, request, began)
 
 
@@ -230,7 +235,7 @@ class _Reads:
     def query(self) -> ReadQuery:
         """Return the query of all parts that have no error yet."""
         ctx, request = self._ctx, self._request
-        max_bytes = _max_bytes(ctx, request)
+        max_bytes = min(max(request.max_bytes, 0), ctx.door.settings.limits.fetch_bytes)
         # A part with an error ends the wait.
         waits = len(self._reads) == len(self._results)
         committed_only = request.isolation_level == _READ_COMMITTED
@@ -249,12 +254,6 @@ class _Reads:
         """Return the results of all parts, given those of the query."""
         following = iter(read)
         return [next(following) if result is None else result for result in self._results]
-
-
-def _max_bytes(ctx: RequestContext, request: Any) -> int:
-    """Return the limit that the client asks for, reduced to the broker's limit."""
-    asked: int = request.max_bytes
-    return min(max(asked, 0), ctx.door.settings.limits.fetch_bytes)
 
 
 async def _fetch(ctx: RequestContext, query: ReadQuery) -> list[ReadResult]:
@@ -294,10 +293,8 @@ def _fetched(part: FetchPart, result: ReadResult, committed_only: bool) -> Fetch
 
 
 def _with_news(
-    session: FetchSession,
-    answered: list[tuple[FetchPart, str, FetchedPartition]],
-    incremental: bool,
-) -> Iterator[tuple[FetchPart, str, FetchedPartition]]:
+    session: FetchSession, answered: list[_Fetched], incremental: bool
+) -> Iterator[_Fetched]:
     """Yield the parts for a session's response. Parts with records are served last next time."""
     for part, name, fetched in answered:
         news = part.update_sent(
@@ -312,7 +309,7 @@ def _with_news(
             yield part, name, fetched
 
 
-def _by_topic(answered: list[tuple[FetchPart, str, FetchedPartition]]) -> FetchedTopics:
+def _by_topic(answered: list[_Fetched]) -> FetchedTopics:
     """Group the parts by topic, each topic once: of two groups clients keep the last."""
     groups: dict[TopicKey, tuple[str, UUID | None, list[FetchedPartition]]] = {}
     for part, name, fetched in answered:

@@ -56,4 +56,4 @@ def _login(ctx: RequestContext) -> Sasl:
 
 
 def _refused(error: Exception, text: str) -> Tree:
-    return {"error_code": error_code(error), "error_message": text, "auth_bytes": b""}
+    return {"error_code": error_code(error), "error_message": text}

@@ -28,7 +28,7 @@ from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, han
 from tidemill.protocols.kafka.error_codes import MismatchedEndpointError, error_code, error_fields
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 from tidemill.protocols.kafka.node import cluster_id_text
-from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
+from tidemill.protocols.kafka.operations import allowed_operations
 from tidemill.state.errors import InvalidRequestError, UnknownTopicIdError
 
 _GROUP, _TRANSACTION = 0, 1
@@ -69,10 +69,8 @@ async def handle_metadata(ctx: RequestContext, request: Any) -> Tree:
         "cluster_id": cluster_id_text(ctx.door.storage.cluster_id),
         "controller_id": ctx.node.node_id,
         "topics": topics,
-        "cluster_authorized_operations": (
-            allowed_operations(ctx.door.access, CLUSTER)
-            if field(request, "include_cluster_authorized_operations", False)
-            else NOT_ASKED
+        "cluster_authorized_operations": allowed_operations(
+            field(request, "include_cluster_authorized_operations", False), ctx.door.access, CLUSTER
         ),
     }
 
@@ -121,8 +119,8 @@ def _topic(ctx: RequestContext, info: TopicInfo, with_operations: bool) -> Tree:
         "topic_id": info.topic_id,
         "is_internal": info.internal,
         "partitions": Encoded(info.partitions, _encoded_partitions(ctx, info)),
-        "topic_authorized_operations": (
-            allowed_operations(ctx.door.access, TOPIC, info.name) if with_operations else NOT_ASKED
+        "topic_authorized_operations": allowed_operations(
+            with_operations, ctx.door.access, TOPIC, info.name
         ),
     }
 
@@ -176,10 +174,8 @@ def handle_describe_cluster(ctx: RequestContext, request: Any) -> Tree:
         "cluster_id": cluster_id_text(ctx.door.storage.cluster_id),
         "controller_id": ctx.node.node_id,
         "brokers": [{"broker_id": ctx.node.node_id, "host": ctx.node.host, "port": ctx.node.port}],
-        "cluster_authorized_operations": (
-            allowed_operations(ctx.door.access, CLUSTER)
-            if request.include_cluster_authorized_operations
-            else NOT_ASKED
+        "cluster_authorized_operations": allowed_operations(
+            request.include_cluster_authorized_operations, ctx.door.access, CLUSTER
         ),
     }
 

@@ -21,7 +21,15 @@ from tidemill.engine.api import (
 )
 from tidemill.engine.errors import OperationNotAttemptedError
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles, outcome
+from tidemill.protocols.kafka.apis import (
+    Each,
+    RequestContext,
+    Tree,
+    field,
+    handles,
+    outcome,
+    partition_codes,
+)
 from tidemill.protocols.kafka.error_codes import transaction_code
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
@@ -149,22 +157,7 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Tree:
 
     outcomes = await ctx.turns.in_parts(commit, await ctx.turns.collect(_offsets(request.topics)))
     code = partial(transaction_code, api_key=TXN_OFFSET_COMMIT, version=ctx.api_version)
-    following = iter(outcomes)
-    return {
-        "topics": Each(
-            lambda topic: {
-                "name": topic.name,
-                "partitions": Each(
-                    lambda partition: {
-                        "partition_index": partition.partition_index,
-                        "error_code": code(next(following)),
-                    },
-                    topic.partitions,
-                ),
-            },
-            request.topics,
-        )
-    }
+    return {"topics": partition_codes(request.topics, map(code, outcomes))}
 
 
 def _offsets(topics: Iterable[Any]) -> Iterable[OffsetToCommit]:

@@ -14,7 +14,7 @@ from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles, outcome
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
-from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
+from tidemill.protocols.kafka.operations import allowed_operations
 from tidemill.state.errors import (
     GroupIdNotFoundError,
     InconsistentGroupProtocolError,
@@ -52,10 +52,7 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Tree:
         result = await ctx.door.groups.join(join)
     except TidemillError as error:
         given = error.member_id if isinstance(error, MemberIdRequiredError) else request.member_id
-        return {
-            "error_code": code(error),
-            "member_id": given,
-        }
+        return {"error_code": code(error), "member_id": given}
     return {
         "generation_id": result.generation,
         "protocol_type": result.protocol_type,
@@ -213,8 +210,8 @@ def _describe_group(ctx: RequestContext, wants_operations: bool, group_id: str) 
             }
             for member in group.members
         ],
-        "authorized_operations": (
-            allowed_operations(ctx.door.access, GROUP, group_id) if wants_operations else NOT_ASKED
+        "authorized_operations": allowed_operations(
+            wants_operations, ctx.door.access, GROUP, group_id
         ),
     }
 

@@ -26,7 +26,7 @@ from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
-from tidemill.protocols.kafka.operations import NOT_ASKED, allowed_operations
+from tidemill.protocols.kafka.operations import allowed_operations
 
 code = partial(error_code, group=True)
 NO_ID = UUID(int=0)
@@ -130,10 +130,8 @@ def _describe(
             "assignment_epoch": group.assignment_epoch,
             "assignor_name": group.assignor,
             "members": Each(member_fields, group.members),
-            "authorized_operations": (
-                allowed_operations(ctx.door.access, GROUP, group_id)
-                if request.include_authorized_operations
-                else NOT_ASKED
+            "authorized_operations": allowed_operations(
+                request.include_authorized_operations, ctx.door.access, GROUP, group_id
             ),
         }
 

@@ -13,7 +13,14 @@ from uuid import UUID
 
 from tidemill.engine.api import CommitRequest, CommittedOffset, OffsetToCommit
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.apis import (
+    Each,
+    RequestContext,
+    Tree,
+    field,
+    handles,
+    partition_codes,
+)
 from tidemill.protocols.kafka.error_codes import error_code
 
 code = partial(error_code, group=True)
@@ -210,28 +217,12 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Tree:
         for partition in topic.partitions
     )
     try:
-        outcomes = iter(
-            await ctx.turns.in_parts(
-                lambda part: ctx.door.groups.delete_offsets(request.group_id, part), asked
-            )
+        outcomes = await ctx.turns.in_parts(
+            lambda part: ctx.door.groups.delete_offsets(request.group_id, part), asked
         )
     except TidemillError as error:
         return {"error_code": code(error)}
-    return {
-        "topics": Each(
-            lambda topic: {
-                "name": topic.name,
-                "partitions": Each(
-                    lambda partition: {
-                        "partition_index": partition.partition_index,
-                        "error_code": code(next(outcomes)),
-                    },
-                    topic.partitions,
-                ),
-            },
-            request.topics,
-        ),
-    }
+    return {"topics": partition_codes(request.topics, map(code, outcomes))}
 
 
 def _topic_key(topic: Any, *, by_id: bool) -> dict[str, Any]:
