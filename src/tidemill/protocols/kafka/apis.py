@@ -33,8 +33,8 @@ there) and register it with the key of its API::
   without a task. Never block.
 - No step may take longer than a few milliseconds, however many elements a request has or an answer
   gets. Make the elements with ``Each(function, items)`` if that needs no ``await``, else with
-  ``await ctx.turns.each(function, items)``; a loop of another shape asks ``ctx.turns.is_due`` and
-  awaits ``ctx.turns.pause()``. ``tests/protocols/kafka/test_bounds.py`` measures every API.
+  ``await ctx.turns.each(function, items)``; a loop of another shape awaits
+  ``ctx.turns.pause_if_due()``. ``tests/protocols/kafka/test_bounds.py`` measures every API.
 - An array of thousands whose elements are the same in many answers, or have only numbers, can be
   ``Encoded``: ``encode_element`` and ``element_packer`` make its parts.
 - A ``TidemillError`` that escapes from a handler closes the connection with a log line. Turn every

@@ -33,8 +33,7 @@ async def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
     resources: dict[tuple[ResourceKind, str, Pattern], list[Rule]] = {}
     for rule in found:
         resources.setdefault((rule.kind, rule.name, rule.pattern), []).append(rule)
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+        await ctx.turns.pause_if_due()
     return {"resources": Each(_resource, resources.items())}
 
 
@@ -47,8 +46,7 @@ async def handle_create_acls(ctx: RequestContext, request: Any) -> Tree:
             parsed.append(_rule(each))
         except InvalidRequestError as error:
             parsed.append(error)
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+        await ctx.turns.pause_if_due()
     try:
         rules = [each for each in parsed if isinstance(each, Rule)]
         created = iter(await ctx.door.security.create_rules(rules))

@@ -65,8 +65,7 @@ async def handle_alter_replica_log_dirs(ctx: RequestContext, request: Any) -> Tr
             for partition in topic.partitions:
                 outcome = move_replica(ctx.door, folder.path, topic.name, partition)
                 answers.append({"partition_index": partition, "error_code": error_code(outcome)})
-                if ctx.turns.is_due:
-                    await ctx.turns.pause()
+                await ctx.turns.pause_if_due()
     return {
         "results": [
             {"topic_name": name, "partitions": partitions} for name, partitions in topics.items()

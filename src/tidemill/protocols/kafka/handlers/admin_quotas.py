@@ -94,8 +94,7 @@ async def handle_alter_client_quotas(ctx: RequestContext, request: Any) -> Tree:
             for each in entry.entity
         ]
         entries.append({**outcome, "entity": entity})
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+        await ctx.turns.pause_if_due()
     return {"entries": entries}
 
 

@@ -109,15 +109,15 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
                 raise InvalidRequestError("The topic is named twice, by its name and by its id.")
             named.add(name)
             names[key] = name
-            ids[key] = key[1] or _id_of(ctx, name)
-            refused = refuse_mutation(ctx, _partitions(ctx, name))
+            topic = _known(ctx, name)
+            ids[key] = key[1] or (None if topic is None else topic.topic_id)
+            refused = refuse_mutation(ctx, 1 if topic is None else topic.partitions)
             if refused is not None:
                 del names[key]
                 raise refused
         except TidemillError as error:
             outcomes[key] = error
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+        await ctx.turns.pause_if_due()
     deleted = await ctx.turns.in_parts(ctx.door.topics.delete, list(names.values()))
     outcomes.update(zip(names, deleted, strict=True))
     return {
@@ -143,19 +143,12 @@ def _name_of(ctx: RequestContext, name: str | None, topic_id: UUID | None) -> st
     return ctx.door.topics.by_id(topic_id).name
 
 
-def _id_of(ctx: RequestContext, name: str) -> UUID | None:
+def _known(ctx: RequestContext, name: str) -> TopicInfo | None:
+    """Return a topic; None if it does not exist, or the client must not know about it."""
     try:
-        return ctx.door.topics.get(name).topic_id
+        return ctx.door.topics.get(name)
     except TidemillError:
         return None
-
-
-def _partitions(ctx: RequestContext, name: str) -> int:
-    """Return how many partitions a topic has, as far as the client may know."""
-    try:
-        return ctx.door.topics.get(name).partitions
-    except TidemillError:
-        return 1
 
 
 @handles(37)
@@ -169,8 +162,9 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
             if topic.name in twice:
                 raise InvalidRequestError("Duplicate topic in request.")
             if not request.validate_only:
-                added = max(topic.count - _partitions(ctx, topic.name), 1)
-                refused = refuse_mutation(ctx, added)
+                known = _known(ctx, topic.name)
+                added = topic.count - (1 if known is None else known.partitions)
+                refused = refuse_mutation(ctx, max(added, 1))
                 if refused is not None:
                     raise refused
             await ctx.door.topics.add_partitions(

@@ -91,6 +91,5 @@ async def _altered(ctx: RequestContext, request: Any) -> dict[str, TidemillError
             changes.append((each.name, mechanism, keys))
         else:
             changes.append((each.name, mechanism, None))
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+        await ctx.turns.pause_if_due()
     return await ctx.door.security.alter_users(changes, known)

@@ -63,8 +63,7 @@ async def handle_write_txn_markers(ctx: RequestContext, request: Any) -> Tree:
         topics = codes.setdefault(marker.producer_id, {})
         for tp, failed in zip(partitions, errors, strict=True):
             topics.setdefault(tp.topic, {})[tp.partition] = error_code(failed)
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
+        await ctx.turns.pause_if_due()
     return {
         "markers": [
             {"producer_id": producer_id, "topics": _topics(topics)}

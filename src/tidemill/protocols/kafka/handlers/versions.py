@@ -73,8 +73,7 @@ async def handle_update_features(ctx: RequestContext, request: Any) -> Tree:
         ctx.door.access.check(Operation.ALTER, CLUSTER)
         for update in request.feature_updates:
             check_update(update, ctx.node.node_id)
-            if ctx.turns.is_due:
-                await ctx.turns.pause()
+            await ctx.turns.pause_if_due()
     except TidemillError as error:
         return error_fields(error)
     done = Each(lambda update: {"feature": update.feature}, request.feature_updates)
