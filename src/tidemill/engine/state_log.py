@@ -7,6 +7,7 @@ whether it counts. Knows logs and the flusher, and nothing of what the records m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -14,7 +15,12 @@ from typing import NamedTuple
 from tidemill.clock import Clock
 from tidemill.engine.flusher import Flusher
 from tidemill.errors import TidemillError
-from tidemill.log.errors import CorruptLogError, FormatVersionError, InvalidRecordError
+from tidemill.log.errors import (
+    CorruptLogError,
+    FormatVersionError,
+    InvalidRecordError,
+    StorageError,
+)
 from tidemill.log.format.batch import NO_PRODUCER_ID, BatchHeader, iter_headers
 from tidemill.log.format.markers import Marker, decode_marker
 from tidemill.log.format.records import NewRecord, decode_records, encode_batch
@@ -149,6 +155,32 @@ class StateLog:
             return -1
         self._flusher.call_when_durable(self.log, info.last_offset + 1, done)
         return info.first_offset
+
+    async def write(self, records: Sequence[StateRecord], ended: Done, failure: str) -> None:
+        """Submit ``records``, and wait until they are on disk.
+
+        Args:
+            ended: called before this returns, and also if its caller is gone: see ``submit``.
+            failure: what to say of an error that is not one of the broker's own.
+
+        Raises:
+            TidemillError: the records could not be written.
+        """
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            ended(error)
+            if written.done():  # the caller is gone
+                return
+            if error is None:
+                written.set_result(None)
+            elif isinstance(error, TidemillError):
+                written.set_exception(error)
+            else:
+                written.set_exception(StorageError(f"{failure}: {error}"))
+
+        self.submit(records, done)
+        await written
 
     def append(
         self, records: Sequence[StateRecord], producer: ProducerIdentity = NO_PRODUCER

@@ -10,8 +10,6 @@ from typing import TypeVar
 import structlog
 
 from tidemill.engine.state_log import StateLog
-from tidemill.errors import TidemillError
-from tidemill.log.errors import StorageError
 from tidemill.state.outcome import Outcome
 from tidemill.state.security.machine import Security
 
@@ -68,22 +66,11 @@ class SecurityLog:
             return outcome.result
 
     async def _write(self, outcome: Outcome[R]) -> None:
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
+        def ended(error: Exception | None) -> None:
             if error is None:
                 for record in outcome.records:
                     self._replay(record.key, record.value)
                 for changed in self.on_change:
                     changed()
-            if written.done():
-                return
-            if error is None:
-                written.set_result(None)
-            elif isinstance(error, TidemillError):
-                written.set_exception(error)
-            else:
-                written.set_exception(StorageError(f"users and rules were not stored: {error}"))
 
-        self._state_log.submit(outcome.records, done)
-        await written
+        await self._state_log.write(outcome.records, ended, "users and rules were not stored")

@@ -5,7 +5,6 @@ Knows the state machines whose records are in it, and nothing of folders.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -13,8 +12,6 @@ from uuid import UUID
 import structlog
 
 from tidemill.engine.state_log import StateLog
-from tidemill.errors import TidemillError
-from tidemill.log.errors import StorageError
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.format import TOPIC, decode_key
 from tidemill.state.catalog.group_configs import GroupConfigs
@@ -114,23 +111,13 @@ class CatalogLog:
         """
         if not outcome.records:
             return outcome.result
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def done(error: Exception | None) -> None:
+        def ended(error: Exception | None) -> None:
             if error is None:
                 for record in outcome.records:
                     self._replay(record.key, record.value)
             else:
                 (machine or self._catalog).write_failed(outcome)
-            if written.done():
-                return
-            if error is None:
-                written.set_result(None)
-            elif isinstance(error, TidemillError):
-                written.set_exception(error)
-            else:
-                written.set_exception(StorageError(f"the catalog could not be written: {error}"))
 
-        self._state_log.submit(outcome.records, done)
-        await written
+        await self._state_log.write(outcome.records, ended, "the catalog could not be written")
         return outcome.result
