@@ -38,8 +38,8 @@ FRAMES = effort.rounds("FUZZ_FRAMES", 2500, 3_000_000)
 P99_MS = effort.bound(50, normal=5_000)
 WARM_UP = max(min(1000, FRAMES // 2), FRAMES // 8)
 LEFT_BEHIND_BYTES = 150_000_000
-"""Growth of the process after the first frames, in which its heap gets the holes that it keeps. What
-clients make stays within the limits of the settings below: topics, groups, producers."""
+"""Growth of the process after the first frames, in which its heap gets the holes that it keeps.
+What clients make stays within the limits of the settings below: topics, groups, producers."""
 TURNS = 30
 """Turns of the event loop that a client waits for an answer before it closes its connection."""
 HEARTBEAT = 12
