@@ -93,7 +93,8 @@ async def test_bytes_that_are_not_a_request_keep_no_connection_open(
         await reader.readuntil(request_.split()[1] + b" 0")
         writer.write(then)
         drip = asyncio.create_task(_drip(writer, then))
-        assert await answers(reader) == b""
+        with contextlib.suppress(ConnectionResetError):  # bytes that came after the end reset it
+            assert await answers(reader) == b""
         drip.cancel()
         assert time.monotonic() - began < 10
 
