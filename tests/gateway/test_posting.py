@@ -347,6 +347,26 @@ async def test_a_request_is_a_span_whose_context_is_passed_on() -> None:
     assert made.attributes["url.path"] == "/topics/t"
 
 
+async def errors_of_lines(parts: Parts, body: bytes, key: str | None = None) -> list[str]:
+    """Send a stream of lines to a topic, and return the errors in the answer."""
+    sent: list[Any] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {"type": "http", "method": "POST", "path": "/topics/t", "headers": []}
+    writing = posting._Writing(parts, Topic("t", "", 1), key, {})
+    async with asyncio.timeout(60):
+        await posting._Stream(Request(scope, receive), writing, only_errors=False)(
+            scope, receive, send
+        )
+    lines = b"".join(each.get("body", b"") for each in sent).splitlines()
+    return [json.loads(each)["error"] for each in lines]
+
+
 async def test_a_fault_within_a_stream_of_lines_is_a_line_of_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -355,20 +375,8 @@ async def test_a_fault_within_a_stream_of_lines_is_a_line_of_the_answer(
 
     parts = Parts.start(Kafka("127.0.0.1:1"), GatewaySettings())
     monkeypatch.setattr(parts.writer, "send", fail)
-    sent: list[Any] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b'{"value":1}\n{"value":2}\n', "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope: Scope = {"type": "http", "method": "POST", "path": "/topics/t", "headers": []}
-    writing = posting._Writing(parts, Topic("t", "", 1), None, {})
-    stream = posting._Stream(Request(scope, receive), writing, only_errors=False)
-    await stream(scope, receive, send)
-    lines = b"".join(each.get("body", b"") for each in sent).splitlines()
-    assert [json.loads(each)["error"] for each in lines] == ["internal_error"]
+    errors = await errors_of_lines(parts, b'{"value":1}\n{"value":2}\n')
+    assert errors == ["internal_error"]
     await parts.close()
 
 
@@ -411,21 +419,7 @@ async def test_a_line_is_refused_if_others_keep_the_memory(key: str | None) -> N
     settings = GatewaySettings(inflight_bytes=1 << 20, slow_client_seconds=1)
     parts = Parts.start(Kafka("127.0.0.1:1"), settings)
     parts.budget.take(1 << 20)  # clients that send half a line, and wait
-    sent: list[Any] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b'{"value":1}\n', "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope: Scope = {"type": "http", "method": "POST", "path": "/topics/t", "headers": []}
-    writing = posting._Writing(parts, Topic("t", "", 1), key, {})
-    stream = posting._Stream(Request(scope, receive), writing, only_errors=False)
-    async with asyncio.timeout(20):
-        await stream(scope, receive, send)
-    lines = b"".join(each.get("body", b"") for each in sent).splitlines()
-    assert [json.loads(each)["error"] for each in lines] == ["busy"]
+    assert await errors_of_lines(parts, b'{"value":1}\n', key) == ["busy"]
     assert parts.budget.used == 1 << 20
     await parts.close()
 

@@ -9,6 +9,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -46,6 +48,8 @@ _LINES = 256
 """The most lines of an answer that are sent together."""
 JSON, LINES = "application/json", "application/x-ndjson"
 RAW = ("text/plain", "application/octet-stream")
+
+R = TypeVar("R")
 
 Outcome = Awaitable[Stored] | HttpError
 """What becomes of a record."""
@@ -287,16 +291,13 @@ class _Stream(StreamingResponse):
         except ValueError as error:
             return invalid(str(error), hint="")
         key = self._writing.key and f"{self._writing.key}/{number}"
-        # Not for ever: streams that hold beginnings of lines can have all the memory.
-        deadline = time.monotonic() + self._settings.slow_client_seconds
-        while True:
-            await self._writing.parts.writer.room()
-            try:
-                return self._writing.start(record, key)
-            except HttpError as error:
-                if error.status != 503 or time.monotonic() > deadline:
-                    return error
-            await asyncio.sleep(_MEMORY_S)
+        await self._writing.parts.writer.room()
+        try:
+            return await _when_there_is_memory(
+                lambda: self._writing.start(record, key), self._settings.slow_client_seconds
+            )
+        except HttpError as error:
+            return error
 
     async def _answers(self) -> AsyncIterator[bytes]:
         """Yield lines of the answer, several together if they are there."""
@@ -327,6 +328,24 @@ class _Stream(StreamingResponse):
         return [] if self._only_errors else [orjson.dumps(place(found)) + b"\n"]
 
 
+async def _when_there_is_memory(call: Callable[[], R], wait_s: float) -> R:
+    """Return what a call returns that takes memory, and try again while it is short.
+
+    Not for ever: streams that hold beginnings of lines can have all of it, and wait for each other.
+
+    Raises:
+        HttpError: as the call, or memory is short for too long (503).
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return call()
+        except HttpError as error:
+            if error.status != 503 or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_MEMORY_S)
+
+
 async def _lines(
     request: Request, most: int, take: Callable[[int], None], wait_s: float
 ) -> AsyncIterator[bytes]:
@@ -335,7 +354,7 @@ async def _lines(
     Args:
         most: The most bytes of a line.
         take: Takes memory from a budget, for a line that is not complete.
-        wait_s: How long it waits for memory. Streams that hold all of it wait for each other.
+        wait_s: How long it waits for memory.
 
     Raises:
         HttpError: a line is too long (413), the client is too slow (408), or memory is short (503).
@@ -359,15 +378,10 @@ async def _lines(
                         yield bytes(line)
             if len(rest) > most:
                 raise guard.too_large(most)
-            deadline = time.monotonic() + wait_s
-            while len(rest) > taken:
-                try:
-                    take(len(rest) - taken)
-                    taken = len(rest)
-                except HttpError:
-                    if time.monotonic() > deadline:
-                        raise
-                    await asyncio.sleep(_MEMORY_S)
+            if len(rest) > taken:
+                more = len(rest) - taken
+                await _when_there_is_memory(partial(take, more), wait_s)
+                taken = len(rest)
     except ClientDisconnect:
         return
     if rest.strip():

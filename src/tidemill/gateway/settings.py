@@ -105,7 +105,7 @@ class GatewaySettings(Section):
         ge=1,
         le=INT,
         description="How long a client can take to send a body, or to accept a part of an answer, "
-        "in seconds. Then its connection is closed.",
+        "in seconds. Then its connection is closed. A line of a stream waits as long for memory.",
     )
     idempotency_seconds: int = Field(
         600,

@@ -229,5 +229,5 @@ def error_message(error: BaseException | None) -> str | None:
 
 
 def error_fields(error: BaseException | None, *, group: bool = False) -> dict[str, Any]:
-    """Return the fields ``error_code`` and ``error_message`` of a response, see there."""
+    """Return the fields of a response that ``error_code`` and ``error_message`` give."""
     return {"error_code": error_code(error, group=group), "error_message": error_message(error)}
