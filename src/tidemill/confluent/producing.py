@@ -118,11 +118,15 @@ class RecordProducer:
         topic: str,
         key: bytes | str | None,
         value: bytes | str | None,
-        ts_ms: int = 0,
+        ts_ms: int | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:
         """Queue a record. Wait while the queue is full.
+
+        Args:
+            ts_ms: The time in ms since 1970; None for now. librdkafka can't write the time 0, and
+                writes the present time in its place.
 
         Raises:
             TidemillError: By the error factory: the record can't be sent, or an earlier one was
@@ -308,7 +312,7 @@ class TransactionalProducer:
         topic: str,
         key: bytes | str | None,
         value: bytes | str | None,
-        ts_ms: int = 0,
+        ts_ms: int | None = None,
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:

@@ -123,10 +123,10 @@ def _lists(batch: pa.RecordBatch) -> list[list[Any]]:
     return [batch.column(name).to_pylist() for name in ("key", "value", "at", "headers")]
 
 
-def _time_ms(at: int | None) -> int:
-    """Return the time of a record; 0 for the present."""
+def _time_ms(at: int | None) -> int | None:
+    """Return the time of a record; None for the present."""
     if at is None:
-        return 0
+        return None
     try:
         check_timestamp(at)
     except ValueError as error:

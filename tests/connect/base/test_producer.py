@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -66,6 +67,20 @@ def test_records_are_visible_after_the_commit_and_in_order(kafka: Kafka, name: s
         assert list(pairs(kafka, "tests", f"{name}.a")) == wanted * round_number
         assert len(list(pairs(kafka, "tests", f"{name}.b"))) == 2 * round_number
     producer.commit()  # nothing is open
+    producer.close()
+
+
+def test_the_time_0_is_written_but_by_librdkafka_which_writes_the_present_time(
+    kafka: Kafka, name: str
+) -> None:
+    kafka.create_topics("tests", {name: (1, {})})
+    producer = opened(kafka, name)
+    before = time.time_ns() // 1_000_000
+    producer.send(name, b"k", b"v", 0)
+    producer.commit()
+    [message] = read_to_end(kafka.servers, name)
+    written = message.timestamp()[1]
+    assert written >= before if kafka.properties else written == 0
     producer.close()
 
 

@@ -294,7 +294,7 @@ class CarefulWriter:
             ("omitted.columns", ",".join(omitted).encode()),
         ]
         key = None if record is None or len(record.key or b"") > _MOST_SHOWN_BYTES else record.key
-        self._producer.send(self._topic, key, value, change.ts_ms or 0, headers)
+        self._producer.send(self._topic, key, value, change.ts_ms, headers)
         self._written.append(row)
 
     def report(self) -> None:

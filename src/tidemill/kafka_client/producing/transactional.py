@@ -159,13 +159,13 @@ class TransactionalProducer:
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        ts_ms: int = 0,
+        ts_ms: int | None = None,
         headers: Headers = (),
     ) -> None:
         """Add a record to the transaction, which begins if none is open.
 
         Args:
-            ts_ms: The time in ms since 1970; 0 for now.
+            ts_ms: The time in ms since 1970; None for now.
 
         Raises:
             TidemillError: By the error factory: the record is too large, or the topic does not
@@ -176,11 +176,11 @@ class TransactionalProducer:
         encoder = self._encoders.get(topic)
         if encoder is None:
             encoder = self.encoder(topic)
-        now = ts_ms or time.time_ns() // 1_000_000
+        at = time.time_ns() // 1_000_000 if ts_ms is None else ts_ms
         if headers:
-            status = encoder.append(key, value, now, encode_headers(headers))
+            status = encoder.append(key, value, at, encode_headers(headers))
         else:
-            status = encoder.append(key, value, now)
+            status = encoder.append(key, value, at)
         if status == TOO_LARGE:
             size = len(key or b"") + len(value or b"")
             raise self._errors.too_large(topic, size, text_of(failures.TOO_LARGE))

@@ -66,14 +66,14 @@ Row = tuple[
     str,
     "bytes | str | None",
     "bytes | str | None",
-    int,
+    None,
     "list[tuple[str, bytes | None]] | None",
     "int | None",
 ]
 
 
 def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
-    """Yield (topic, key, value, 0: the time is now, headers, partition) of each row."""
+    """Yield (topic, key, value, None: the time is now, headers, partition) of each row."""
     count = batch.num_rows
     names = set(batch.schema.names)
 
@@ -95,4 +95,4 @@ def _rows(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
                 "the topic of a row is null", hint="Set the option topic, or filter rows."
             )
         pairs = None if headers is None else [(h["key"], h["value"]) for h in headers]
-        yield row_topic, key, value, 0, pairs, partition
+        yield row_topic, key, value, None, pairs, partition
