@@ -32,6 +32,7 @@ from tidemill.sql.errors import (
     UnknownTableError,
 )
 from tidemill.sql.session import Connection
+from tidemill.sql.topics import Topics as SqlTopics
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.store import check
 
@@ -348,13 +349,13 @@ NESTED = [
 
 @pytest.mark.parametrize("statement", NESTED, ids=["sum", "subquery", "list", "window"])
 def test_statements_that_are_nested_too_deeply_are_refused(
-    connection: Connection, statement: str
+    topics: Topics, connection: Connection, statement: str
 ) -> None:
     for run in (connection.execute, connection.plan, connection.follow):
         with pytest.raises(StatementRefusedError, match="nested too deeply"):
             run(statement)
     with pytest.raises(StatementRefusedError, match="nested too deeply"):
-        check(Definition(name="v", query=statement))
+        check(Definition(name="v", query=statement), SqlTopics(topics.kafka))
 
 
 def test_an_endless_statement_ends_at_its_time_limit(topics: Topics) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from tidemill.sql.errors import (
     UnknownTableError,
 )
 from tidemill.sql.session import Connection
+from tidemill.sql.topics import Topics as SqlTopics
 from tidemill.sql.views import files, running
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.manager import manager
@@ -249,7 +251,7 @@ def test_queries_that_make_no_view_are_refused(
     query = query.replace("FROM t", f"FROM {topic}")
 
     def made() -> None:
-        check(Definition(name="v", query=query))
+        check(Definition(name="v", query=query), SqlTopics(topics.kafka))
         with opened(topics, tmp_path, query) as store:
             store.rows()
 
@@ -452,6 +454,42 @@ def test_a_view_of_what_is_no_topic_is_refused(topics: Topics, connection: Conne
     assert f'Did you mean "{topic}"?' in raised.value.hint
     connection.execute("DROP MATERIALIZED VIEW first")
     assert "second" not in Board.read(topics.kafka, VIEWS).definitions
+
+
+MISTYPED = [
+    ("SELECT nn FROM {t}", "nn"),
+    ("SELECT who, avg(nn) FROM {t} GROUP BY who", "nn"),
+    ("SELECT nn FROM {t}$latest", "nn"),
+    ("SELECT a.n FROM {t} a JOIN {t}$latest b ON a.n = b.nn", "nn"),
+    ("SELECT window_end, count(*) FROM tumble({t}, momnt, INTERVAL 1 MINUTE) GROUP BY 1", "momnt"),
+    ("SELECT momnt(n) FROM {t}", "momnt"),
+]
+
+
+@pytest.mark.parametrize(("query", "word"), MISTYPED)
+def test_a_view_with_a_mistyped_name_is_refused_in_the_words_of_the_user(
+    topics: Topics, connection: Connection, tmp_path: Path, query: str, word: str
+) -> None:
+    query = query.format(t=(topic := topics.fill(rows_of(0, 3))))
+    with pytest.raises(SqlError, match=word) as refused:
+        connection.execute(f"CREATE MATERIALIZED VIEW mistyped AS {query}")
+    assert "mistyped" not in Board.read(topics.kafka, VIEWS).definitions
+    with (  # a settings file can declare it
+        pytest.raises(SqlError) as raised,
+        opened(topics, tmp_path, query),
+    ):
+        pass
+    assert str(raised.value) == str(refused.value)
+    assert "LINE" not in str(raised.value)
+    if "referenced column" in str(raised.value):  # what could be meant is named
+        assert re.search('bindings:.*"(n|moment)"', str(raised.value))
+    if "tumble" in query:
+        with pytest.raises(SqlError) as followed:
+            connection.follow(query)
+        assert "LINE" not in str(followed.value)
+    empty = query.replace(topic, topics.fill([]))
+    connection.execute(f"CREATE OR REPLACE MATERIALIZED VIEW later AS {empty}")
+    connection.execute("DROP MATERIALIZED VIEW later")
 
 
 @pytest.mark.usefixtures("without_pauses")

@@ -50,10 +50,10 @@ from tidemill.sql.following import Follower, refused
 from tidemill.sql.incremental import Plan
 from tidemill.sql.incremental import plan as incremental_plan
 from tidemill.sql.running import BATCH_ROWS, Running
-from tidemill.sql.statement import LATEST, WINDOWS, Bound, Needed, Uses, needed, uses
+from tidemill.sql.statement import LATEST, Bound, Needed, Uses, needed, uses
 from tidemill.sql.topics import Scan, Topics
 from tidemill.sql.views.topics import VIEWS
-from tidemill.sql.windows import expanded, statement_text
+from tidemill.sql.windows import with_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +275,7 @@ class Connection:
             )
         if self._read(running, query, explained):
             return
-        if any(name in query.lower() for name in WINDOWS):
-            query = _with_windows(running.database, query)
+        query = with_windows(running.database, query)
         if isinstance(command, Insert):
             self._insert(running, command, query, parameters)
         elif isinstance(command, Copy):
@@ -555,13 +554,6 @@ class Cursor:
 
 
 # --- statements ----------------------------------------------------------------------------------
-
-
-def _with_windows(database: duckdb.DuckDBPyConnection, query: str) -> str:
-    """Return a query with subqueries for windows in FROM."""
-    tree = tree_of(database, query)
-    whole = expanded(database, tree)
-    return query if whole == tree else statement_text(database, whole["statements"][0]["node"])
 
 
 def _explanation(plans: Sequence[TopicPlan]) -> tuple[str, list[Any]]:

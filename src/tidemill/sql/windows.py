@@ -12,8 +12,8 @@ from typing import Any
 
 import duckdb
 
-from tidemill.sql.database import ask, quoted, text_of
-from tidemill.sql.statement import Node, window_of
+from tidemill.sql.database import ask, quoted, text_of, tree_of
+from tidemill.sql.statement import WINDOWS, Node, window_of
 
 _FIRST, _LAST = "TIMESTAMP '0001-01-01'", "TIMESTAMP '9999-12-31 23:59:59.999999'"
 _BUCKET = "time_bucket({}, {}, TIMESTAMP '1970-01-01')"
@@ -41,6 +41,15 @@ def expanded(database: duckdb.DuckDBPyConnection, tree: Any) -> Any:
         database, "SELECT json_serialize_sql(?::VARCHAR)", [f"SELECT * FROM ({text}) AS {alias}"]
     )
     return json.loads(made)["statements"][0]["node"]["from_table"]
+
+
+def with_windows(database: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Return a query with subqueries for the windows in it."""
+    if not any(name in query.lower() for name in WINDOWS):
+        return query
+    tree = tree_of(database, query)
+    whole = expanded(database, tree)
+    return query if whole == tree else statement_text(database, whole["statements"][0]["node"])
 
 
 def time_text(column: str) -> str:

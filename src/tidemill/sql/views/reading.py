@@ -18,6 +18,7 @@ from tidemill.connect.base.errors import DefinitionExistsError
 from tidemill.sql.commands import CreateView
 from tidemill.sql.database import message, quoted, reader
 from tidemill.sql.errors import SqlError, UnknownTableError
+from tidemill.sql.topics import Topics
 from tidemill.sql.views.definition import Definition
 from tidemill.sql.views.topics import VIEWS
 
@@ -28,7 +29,7 @@ def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
     """Store the definition of a view, with a new version. A running worker makes it.
 
     Raises:
-        SqlError: its query can't be kept current.
+        SqlError: its query can't be kept current, or names columns that its topics don't have.
         DefinitionExistsError: the name is taken.
         DeclaredError: a settings file declares it.
     """
@@ -42,7 +43,7 @@ def create(kafka: Kafka, command: CreateView, columns: dict[str, str]) -> None:
             "version": uuid.uuid4().hex,
         }
     )
-    check(definition)
+    check(definition, Topics(kafka))
     create_topic(kafka, VIEWS)
     board = Board.read(kafka, VIEWS)
     check_not_declared(board, "view", command.name)

@@ -32,6 +32,7 @@ from tidemill.sql.database import (
     quoted,
     translation,
     tree_of,
+    views,
 )
 from tidemill.sql.errors import (
     OtherTopicError,
@@ -45,6 +46,7 @@ from tidemill.sql.statement import LATEST, uses
 from tidemill.sql.topics import Topics
 from tidemill.sql.views import files
 from tidemill.sql.views.definition import Definition
+from tidemill.sql.windows import with_windows
 
 PUBLISHED = "published.duckdb"
 """The file of the copy, in the folder of the view. Its table has the name of the view."""
@@ -54,16 +56,37 @@ _LOST_HINT = "CREATE OR REPLACE MATERIALIZED VIEW makes it again, from what its 
 _DAMAGED_HINT = "Restore the file, or drop the view and create it again: its topics are read again."
 
 
-def check(definition: Definition) -> None:
-    """Check that a query can be kept current.
+def check(definition: Definition, topics: Topics) -> None:
+    """Check that a query can be kept current, and that its topics have the columns that it names.
 
     Raises:
-        SqlError: it can't, or is malformed.
+        SqlError: it can't, they don't, or it is malformed.
     """
     with translation(), open_database(definition.memory, 1) as database:
-        for text in definition.columns.values():
-            declared(text)
+        given = {topic: declared(text) for topic, text in definition.columns.items()}
         _plan(database, definition.query)
+        tables = uses(tree_of(database, definition.query)).tables
+        shapes = {
+            topic: given.get(topic) or topics.sample(topic, topics.asking.extents(topic))
+            for topic in {table.removesuffix(LATEST) for table in tables}
+        }
+    if all(shape.fields for shape in shapes.values()):  # others get columns later
+        _bind(definition, shapes)
+
+
+def _bind(definition: Definition, shapes: Mapping[str, Shape]) -> None:
+    """Bind a query as the user has written it, to topics with all columns and without rows.
+
+    Raises:
+        SqlError: it names what does not exist.
+    """
+    with translation(), open_database(definition.memory, 1) as database:
+        for topic, shape in shapes.items():
+            columns, rows = Columns(shape, None, Misfits()), f"__rows {topic}"
+            database.register(rows, pa.Table.from_batches([], columns.schema))
+            for view in views(topic, quoted(rows), columns):
+                ask(database, view)
+        database.sql(with_windows(database, definition.query))
 
 
 def _plan(database: duckdb.DuckDBPyConnection, query: str) -> Plan | None:
@@ -314,12 +337,13 @@ class Store:
 
     @contextlib.contextmanager
     def _columns_are_known(self) -> Iterator[None]:
-        """Say of a column that is not found if no record has shown any column yet."""
+        """Say in the user's words what is not found, and if no record has shown any column yet."""
         try:
             yield
-        except duckdb.BinderException as error:
+        except (duckdb.BinderException, duckdb.CatalogException) as error:
             bare = next((name for name, shape in self._shapes.items() if not shape.fields), None)
             if bare is None:
+                _bind(self._definition, self._shapes)
                 raise
             raise SqlError(
                 f"topic {bare} has no JSON objects yet, so its columns are not known",
