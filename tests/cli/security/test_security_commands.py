@@ -137,6 +137,48 @@ def test_the_first_super_user_is_created_while_the_broker_is_stopped(
     assert (missing.returncode, (tmp_path / "typo").exists()) == (FAILURE, False)
 
 
+LAST = "everyone who can connect may do everything then"
+LOCKED_OUT = "no user can change users and rules then"
+
+
+def test_a_super_user_becomes_an_ordinary_user_while_the_broker_is_stopped(
+    tmp_path: Path, clean_environment: None
+) -> None:
+    with BrokerProcess(tmp_path / "b", settings={"kafka.mechanisms": "PLAIN"}) as broker:
+        folder = ["--data-dir", str(broker.data_dir)]
+        line = CommandLine(broker.bootstrap, tmp_path)
+        revoke = ["user", "revoke-admin", *folder]
+        assert line.run(*revoke, "boss", "--yes").returncode == CONFLICT  # it runs
+        broker.terminate()
+        assert line.run(*revoke, "boss", "--yes").returncode == NOT_FOUND
+        create = ["user", "create", "--admin", "--password-file", "-", *folder]
+        for name in ("boss", "chief"):
+            line.run(*create, name, stdin="p\n")
+        assert "--yes" in line.run(*revoke, "boss").stderr
+        tried = line.run(*revoke, "boss", "--dry-run")
+        assert (tried.stdout, tried.stderr) == ("would make boss an ordinary user\n", "")
+        done = line.run(*revoke, "boss", "--yes")
+        assert (done.stdout, done.stderr) == ("made boss an ordinary user\n", "")
+        broker.start()
+        users = Users(line)
+        boss, chief = (
+            {"user": each, "password": "p", "mechanism": "PLAIN"} for each in ("boss", "chief")
+        )
+        assert "not allowed" in users.run("user", "list", **boss).stderr
+        users.ok("user", "delete", "boss", "--yes", **chief)
+        gone = users.run("user", "delete", "chief", "--yes", **chief)
+        assert (gone.returncode, LOCKED_OUT in gone.stderr) == (OK, True)
+        broker.terminate()
+        line.run(*create, "boss", stdin="p\n")  # the mark of chief is still there
+        assert LOCKED_OUT in line.run(*revoke, "boss", "--yes").stderr
+        assert LAST in line.run(*revoke, "chief").stderr
+        settings = tmp_path / "tidemill.toml"
+        settings.write_text('[security]\nsuper_users = "User:chief"\n')
+        named = line.run(*revoke, "chief", "--yes", "--config", str(settings))
+        assert LAST not in named.stderr
+        assert "stays a super user" in named.stderr
+
+
 def test_super_users_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "admins"
     file.write_text("boss:p\n")

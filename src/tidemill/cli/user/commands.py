@@ -162,20 +162,66 @@ def list_(as_json: Json = False, brokers: Brokers = LOCAL) -> None:
     )
 
 
+@app.command("revoke-admin")
+def revoke_admin(
+    name: Name,
+    data_dir: DataDir = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    config: Config = None,
+) -> None:
+    """Make a super user an ordinary user again: the opposite of create --admin.
+
+    It writes into the folder of a broker that does not run. The user keeps its password and its
+    rules.
+    """
+    from tidemill.cli.server.config import load_settings
+    from tidemill.cli.user import offline
+
+    settings = load_settings(config, data_dir).settings
+    offline.check_exists(settings)
+    is_named = False
+
+    def may_revoke(rest: frozenset[str], one_can_log_in: bool) -> bool:
+        nonlocal is_named
+        is_named = f"User:{name}" in rest
+        follows = ""
+        if not rest and not settings.security.allow_everyone_if_no_acl_found:
+            follows = "It is the last one: everyone who can connect may do everything then."
+        elif not one_can_log_in:
+            follows = "No other one can log in: no user can change users and rules then."
+        if follows and (yes or dry_run):
+            output.warn(follows)
+        if not dry_run:
+            output.confirm(f"Make super user {name} an ordinary user? {follows}".rstrip(), yes=yes)
+        return not dry_run
+
+    offline.revoke_admin(settings, name, may_revoke)
+    print(f"{'would make' if dry_run else 'made'} {name} an ordinary user")
+    if is_named:
+        output.warn(f"{name} stays a super user: the settings name it")
+
+
 @app.command()
 def delete(name: Name, yes: Yes = False, dry_run: DryRun = False, brokers: Brokers = LOCAL) -> None:
     """Delete a user, and end its connections. Rules that name it stay: see acl delete --user.
 
-    So do its permissions; and a super user is one again if a user of this name is created.
+    So do its permissions; and a super user is one again if a user of this name is created, unless
+    revoke-admin has changed that.
     """
-    from tidemill.cli.user.requests import delete_user, list_users
+    from tidemill.cli.user.requests import delete_user, is_last_super_user, list_users
 
     with requests_to(Cluster.at(brokers)) as requests:
+        follows = ""
+        if is_last_super_user(requests, name):
+            follows = "No other super user has a password: no user can change users and rules then."
+            if yes or dry_run:
+                output.warn(follows)
         if dry_run:
             if name not in list_users(requests):
                 raise output.NotFoundError(f"there is no user {name!r}")
         else:
-            output.confirm(f"Delete user {name}?", yes=yes)
+            output.confirm(f"Delete user {name}? {follows}".rstrip(), yes=yes)
             delete_user(requests, name)
     print(f"{'would delete' if dry_run else 'deleted'} user {name}")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemill.cli.output import NotFoundError
 from tidemill.kafka_client.admin.requests import BrokerRequests, check_error_code
+from tidemill.kafka_client.errors import RefusedError
 from tidemill.state.security.scram import DEFAULT_ITERATIONS, SALT_BYTES, salted
 from tidemill.state.security.types import ScramMechanism
 
@@ -66,6 +67,20 @@ def delete_user(requests: BrokerRequests, user: str) -> None:
         raise NotFoundError(f"there is no user {user!r}", hint="See: tidemill user list")
     deletions = [{"name": user, "mechanism": _NUMBERS[mechanism]} for mechanism, _ in found]
     _alter(requests, {"deletions": deletions, "upsertions": []})
+
+
+def is_last_super_user(requests: BrokerRequests, user: str) -> bool:
+    """Return whether a user is a super user, and no other one has a password.
+
+    A broker that does not tell the user of this command who they are has none, as far as is known.
+    """
+    try:
+        known = requests.broker_configs(["super.users"]).get("super.users") or ""
+    except RefusedError:
+        return False
+    admins = set(known.split(";"))
+    others = list_users(requests).keys() - {user}
+    return f"User:{user}" in admins and not any(f"User:{each}" in admins for each in others)
 
 
 def _alter(requests: BrokerRequests, tree: dict[str, Any]) -> None:

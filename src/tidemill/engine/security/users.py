@@ -66,6 +66,12 @@ class UserAdmin:
         if error is not None:
             raise error
 
+    @property
+    def admins(self) -> dict[str, bool]:
+        """The stored super users, and whether each has a password: a deleted user has none."""
+        state = self._log.state
+        return {name: name in state.users for name in sorted(state.admins)}
+
     async def set_admin(self, user: str, *, is_admin: bool) -> None:
         """Make a user a super user, or an ordinary one. The broker reads that when it starts."""
         state = self._log.state
