@@ -13,7 +13,8 @@ from tidemill.connect.base import manager as manager_module
 from tidemill.connect.base.board import Board
 from tidemill.connect.base.manager import Manager
 
-ORDER = {"start": {"at": 1}}
+ORDER = ("v/command/start", b"{}")
+DONE = ("v/command/start", None)
 
 
 class _Keeper:
@@ -54,20 +55,26 @@ async def test_a_definition_that_was_taken_over_begins_again_for_an_order_and_no
         Kafka("127.0.0.1:1"), "t", "view", lambda _: Mock(managed=True), keep, exclusive=True
     )
 
-    async def look() -> int:
+    async def look(*records: tuple[str, bytes | None]) -> int:
+        for key, value in records:
+            board.apply(key.encode(), value)
         manager._reconcile()
         for _ in range(3):  # what was stopped ends
             await asyncio.sleep(0)
         return len(begun)
 
-    board.definitions["v"] = b"definition"
+    def own() -> tuple[str, bytes]:
+        return ("v/claim", writer.claim.call_args.args[1].encode())
+
+    other = ("v/claim", b"other:1 claim")
+    assert await look(("v/definition", b"definition")) == 1
+    assert await look(own(), ORDER, other) == 1  # both workers hear it, and the other one begins
     assert await look() == 1
-    board.commands["v"] = {**ORDER}  # both workers hear it, and the other one begins
-    board.claims["v"] = [writer.claim.call_args.args[1], "other:1 claim"]
-    assert await look() == 1
-    assert await look() == 1
-    del board.commands["v"]  # the other worker has carried it out
-    assert await look() == 1
-    board.commands["v"] = {**ORDER}
-    assert await look() == 2
+    assert await look(DONE) == 1  # the other worker has carried it out
+    assert await look(ORDER) == 2
+    assert await look(own(), other) == 2
+    assert await look(ORDER, DONE) == 3  # the other worker was faster
+    await look(own(), other, ORDER)  # the order came later than the other one has begun
+    assert await look() == 4
+    assert await look(own(), DONE) == 4
     begun[-1].stop()

@@ -48,6 +48,7 @@ class Board:
         statuses: by name, the last published status.
         declared: by name, the settings file that declares it. Others are not in it.
         claims: by name, the last claims of workers that want it for themselves, in order.
+        ordered: names that got a command after their last claim, also if it was carried out since.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class Board:
         self.statuses: dict[str, Values] = {}
         self.declared: dict[str, str] = {}
         self.claims: dict[str, list[str]] = {}
+        self.ordered: set[str] = set()
 
     @classmethod
     def read(cls, kafka: Kafka, topic: str) -> Self:
@@ -83,9 +85,12 @@ class Board:
         elif rest == "claim" and value is not None:
             last = self.claims.get(name, [])[1 - _CLAIMS :]
             self.claims[name] = [*last, value.decode(errors="replace")]
+            self.ordered.discard(name)
         elif rest.startswith("command/"):
             commands = self.commands.setdefault(name, {})
             _set(commands, rest.removeprefix("command/"), _payload(value))
+            if value is not None:
+                self.ordered.add(name)
 
 
 class BoardFollower:

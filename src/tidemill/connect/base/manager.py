@@ -93,7 +93,7 @@ class Manager(Generic[D]):
         only: names of the definitions; None: all that are ``managed``.
         measure: adds the metrics of this kind to a registry, from the statuses that are published.
         exclusive: whether one worker keeps a definition: the last one that has begun, until the
-            definition or its commands change. Otherwise keepers see to that, if need be.
+            definition changes, or a command comes. Otherwise keepers see to that, if need be.
         tidy: deletes what definitions have left that are none of these names. It is called in a
             thread, after the start and when keepers of deleted definitions have ended.
 
@@ -126,7 +126,7 @@ class Manager(Generic[D]):
         self._ending: dict[str, _Kept] = {}
         self._left_out: dict[str, bytes] = {}
         self._is_exclusive = exclusive
-        self._taken_over: dict[str, tuple[bytes, Commands]] = {}
+        self._taken_over: dict[str, bytes] = {}
         self._tidy = tidy
         self._has_left = True
 
@@ -187,24 +187,18 @@ class Manager(Generic[D]):
             elif (last := self._claim_after(name, kept)) is not None:
                 worker = last.partition(" ")[0]
                 log.error("definition.taken_over", kind=self._noun, name=name, worker=worker)
-                # An order that is there was heard by the other worker, too.
-                self._taken_over[name] = kept.encoded, self._commands(name)
+                self._taken_over[name] = kept.encoded
                 self._end(name)
         for name, encoded in board.definitions.items():
-            commands = self._commands(name)
+            commands = {key: dict(each) for key, each in board.commands.get(name, {}).items()}
             if name in self._kept:
                 self._order(self._kept[name], commands)
             elif (
                 name not in self._ending
                 and self._left_out.get(name) != encoded
-                and not self._stays_taken_over(name, encoded, commands)
+                and (self._taken_over.get(name) != encoded or name in board.ordered)
             ):
                 self._begin(name, encoded, commands)
-
-    def _commands(self, name: str) -> Commands:
-        """Return the present commands of a definition."""
-        commands = self._follower.board.commands.get(name, {})
-        return {key: dict(each) for key, each in commands.items()}
 
     def _end(self, name: str) -> None:
         kept = self._ending[name] = self._kept.pop(name)
@@ -218,15 +212,6 @@ class Manager(Generic[D]):
         """Return the claim of another worker behind that of a keeper; None if there is none."""
         claims = self._follower.board.claims.get(name, [])
         return claims[-1] if kept.claim in claims[:-1] else None
-
-    def _stays_taken_over(self, name: str, encoded: bytes, commands: Commands) -> bool:
-        """Return whether another worker keeps a definition, and nothing was ordered since then."""
-        known = self._taken_over.get(name)
-        if known is None or known[0] != encoded or not commands.items() <= known[1].items():
-            return False
-        # What the other worker has carried out is gone, and can be ordered again.
-        self._taken_over[name] = encoded, commands
-        return True
 
     def _check_taken_over(self) -> None:
         if self._only is not None and self._taken_over and not self._kept and not self._ending:
