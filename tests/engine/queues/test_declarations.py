@@ -11,6 +11,7 @@ from tests.engine.queues.harness import Client, connected, numbers
 from tests.engine.support import until
 from tests.support.logs import append_records
 from tidemill.engine.api import NewRecord, NewTopic
+from tidemill.engine.internal_topics import QUEUES
 from tidemill.engine.queues.api import ExchangeSpec, QueueSpec
 from tidemill.engine.queues.errors import (
     InternalExchangeError,
@@ -48,6 +49,18 @@ async def test_declarations_survive_a_restart_if_they_are_durable(tmp_path: Path
         assert got is not None
         assert (got.value, got.exchange, got.key) == (b"1", "x", b"a.b")
         assert await client.drain("kept") == [b"2"]
+
+
+async def test_a_deleted_topic_that_was_not_a_queue_leaves_no_record(client: Client) -> None:
+    engine = client.engine
+    await engine.topics.create([NewTopic("orders", 1), NewTopic("bound", 1)])
+    await client.queues.bind("bound", "amq.fanout", "", {}, client.owner)
+    log = engine._store.partitions[QUEUES]
+    before = log.log_end_offset
+    await engine.topics.delete(["orders"])
+    await engine.topics.delete(["bound"])  # behind the first one
+    await until(lambda: not client.queues.bindings())
+    assert log.log_end_offset == before + 1  # the binding
 
 
 async def test_reserved_and_invalid_names(client: Client) -> None:

@@ -121,9 +121,10 @@ def declare_queue(new: QueueDefinition) -> list[StateRecord]:
 
 
 def delete_queue(table: RoutingTable, name: str) -> list[StateRecord]:
-    """Return the records that delete a queue and its bindings."""
+    """Return the records that delete a queue and its bindings. A topic has bindings at most."""
     bindings = table.bindings_to(Destination(QUEUE, name))
-    return [*_without(bindings), StateRecord(encode_key(QUEUE, name), None)]
+    queue = [StateRecord(encode_key(QUEUE, name), None)] if name in table.queues else []
+    return [*_without(bindings), *queue]
 
 
 # --- bindings ------------------------------------------------------------------------------------
