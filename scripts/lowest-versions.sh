@@ -55,6 +55,7 @@ failed=0
     --ignore=tests/test_structure.py --ignore=tests/test_lanes.py --ignore=tests/test_packaging.py \
     --ignore=tests/test_failures.py --ignore=tests/test_forks.py --ignore=tests/test_memory.py \
     --ignore=tests/test_ports.py || failed=1
-# Two pipelines on Spark: windows, a join with a table, a topic written exactly once, a database.
-"$python" -m pytest -q tests/demo/test_examples.py || failed=1
+# Two pipelines on Spark: windows, a join with a table, a topic written exactly once, a database. And the
+# reference, which is made of what typer knows.
+"$python" -m pytest -q tests/demo/test_examples.py tests/docs/test_reference.py || failed=1
 exit $failed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,7 @@ from tidemill.log.config.parse import DEFINITIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-needs_new_typer = pytest.mark.skipif(
-    tuple(map(int, version("typer").split(".")[:2])) < (0, 29),
-    reason="the pages are generated with typer 0.29 or newer; commands run with older ones, too",
-)
 
-
-@needs_new_typer
 @pytest.mark.parametrize("name", ["settings.md", "cli.md", "metrics.md"])
 def test_the_page_is_what_the_code_says(name: str) -> None:
     assert (DOCS / name).read_text() == reference.pages()[name], (
@@ -63,14 +56,13 @@ def test_every_page_is_in_the_navigation() -> None:
         assert re.search(rf"[ :]{re.escape(page.name)}$", navigation, re.MULTILINE), page.name
 
 
-@needs_new_typer
 def test_every_command_and_option_is_documented_and_explained() -> None:
     page = (DOCS / "cli.md").read_text()
     for path, command in reference.commands():
         assert f"## {path}\n" in page
         assert (command.help or "").strip(), f"{path} has no help"
-        for parameter in command.params:
-            assert parameter.help, f"{path} {parameter.name} has no help"
+    rows = re.findall(r"^\| `.*\|$", page, re.MULTILINE)
+    assert [row for row in rows if row.endswith("|  |")] == []
 
 
 def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
@@ -82,7 +74,6 @@ def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
     assert load(file, environ={}).settings.value("kafka.port") == 9092
 
 
-@needs_new_typer
 def test_check_says_when_a_page_is_stale(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

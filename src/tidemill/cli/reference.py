@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import inspect
 import sys
 import typing
 from collections.abc import Iterator
@@ -216,25 +217,30 @@ def _command(path: str, command: Any) -> Iterator[str]:
     yield from (line.strip() for line in (command.help or "").strip().splitlines())
     if not (arguments or options):
         return
+    # Versions of typer and click keep these in different places. The function has them in one.
+    declared = typing.get_type_hints(inspect.unwrap(command.callback), include_extras=True)
     yield ""
     yield "| | default | |"
     yield "|---|---|---|"
     for argument in arguments:
-        yield _row(f"`{_operand(argument)}`", "", argument.help or "")
+        (about,) = declared[argument.name].__metadata__
+        yield _row(f"`{_operand(argument)}`", "", about.help or "")
     for option in options:
-        yield _row(_names(option), _option_default(option), option.help or "")
+        names = _names(option, declared.get(option.name))
+        yield _row(names, _option_default(option), option.help or "")
 
 
 def _operand(argument: Any) -> str:
     return f"{argument.metavar}..." if argument.nargs == -1 else f"{argument.metavar}"
 
 
-def _names(option: Any) -> str:
+def _names(option: Any, annotation: Any) -> str:
+    """Return the names of an option, and the placeholder for its value."""
     names = ", ".join(f"`{n}`" for n in sorted([*option.opts, *option.secondary_opts], key=len))
     if option.is_flag:
         return names
     several = " (repeatable)" if option.multiple else ""
-    return f"{names} `{option.metavar or _value_text(option.type_descriptor.annotation)}`{several}"
+    return f"{names} `{option.metavar or _value_text(annotation)}`{several}"
 
 
 def _value_text(annotation: Any) -> str:
