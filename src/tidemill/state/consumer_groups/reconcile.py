@@ -40,22 +40,6 @@ def reconcile(
         if _has_any(owned, current.revoking):
             return current
         epoch += 1
-    return _next(current, epoch, target_epoch, target, is_taken, owned)
-
-
-def is_reconciled(current: MemberAssignment, target_epoch: int) -> bool:
-    """Return whether the member has all that the target assignment gives it, and nothing else."""
-    return current.state is MemberState.STABLE and current.epoch == target_epoch
-
-
-def _next(
-    current: MemberAssignment,
-    epoch: int,
-    target_epoch: int,
-    target: Partitions,
-    is_taken: IsTaken,
-    owned: Partitions | None,
-) -> MemberAssignment:
     kept: dict[UUID, Mapping[int, int]] = {}
     revoking: dict[UUID, Mapping[int, int]] = {}
     for topic, epochs in current.assigned.items():
@@ -66,32 +50,24 @@ def _next(
             kept[topic] = stay
         if go:
             revoking[topic] = go
-    if revoking and _has_any(owned, revoking):
-        return _step(current, epoch, MemberState.UNREVOKED, kept, revoking)
-    complete = True
-    for topic, numbers in target.items():
-        have = kept.get(topic, {})
-        free = {}
-        for number in numbers.difference(have):
-            if is_taken(topic, number):
-                complete = False
-            else:
-                free[number] = target_epoch
-        if free:
-            kept[topic] = {**have, **free}
-    state = MemberState.STABLE if complete else MemberState.UNRELEASED
-    return _step(current, target_epoch, state, kept, {})
-
-
-def _step(
-    current: MemberAssignment,
-    epoch: int,
-    state: MemberState,
-    assigned: OwnedPartitions,
-    revoking: OwnedPartitions,
-) -> MemberAssignment:
+    state = MemberState.UNREVOKED
+    if not revoking or not _has_any(owned, revoking):
+        epoch, revoking, state = target_epoch, {}, MemberState.STABLE
+        for topic, numbers in target.items():
+            have = kept.get(topic, {})
+            missing = numbers.difference(have)
+            free = {number: epoch for number in missing if not is_taken(topic, number)}
+            if free:
+                kept[topic] = {**have, **free}
+            if len(free) < len(missing):
+                state = MemberState.UNRELEASED
     previous = current.previous_epoch if epoch == current.epoch else current.epoch
-    return MemberAssignment(epoch, previous, state, assigned, revoking)
+    return MemberAssignment(epoch, previous, state, kept, revoking)
+
+
+def is_reconciled(current: MemberAssignment, target_epoch: int) -> bool:
+    """Return whether the member has all that the target assignment gives it, and nothing else."""
+    return current.state is MemberState.STABLE and current.epoch == target_epoch
 
 
 def _has_any(owned: Partitions | None, partitions: OwnedPartitions) -> bool:
