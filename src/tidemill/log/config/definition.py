@@ -49,26 +49,32 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
-    """The declaration of one topic config in ``LogConfig``."""
+    """The declaration of one config: of a topic in ``LogConfig``, of a broker or of a group."""
 
     name: str
-    field: str
-    """The attribute of ``LogConfig``."""
     type: ConfigType
     default: str | None
     """Kafka's default as a string."""
     default_value: Any
     """Kafka's default, parsed."""
     doc: str
-    valid: str
-    """The allowed values in Kafka's notation; empty if the type allows all."""
-    synonyms: tuple[Synonym, ...]
-    """Broker-level names, the one with the highest priority first."""
-    fixed: bool
-    """Whether only the default is accepted."""
-    internal: bool
-    """Whether clients do not see it in lists."""
     check: Check | None
+    synonyms: tuple[Synonym, ...] = ()
+    """Broker-level names, the one with the highest priority first."""
+    fixed: bool = False
+    """Whether only the default is accepted."""
+    internal: bool = False
+    """Whether clients do not see it in lists."""
+
+    @property
+    def field(self) -> str:
+        """The attribute of ``LogConfig``."""
+        return self.name.replace(".", "_")
+
+    @property
+    def valid(self) -> str:
+        """The allowed values in Kafka's notation; empty if the type allows all."""
+        return self.check.text if self.check else ""
 
     def parse(self, text: str) -> Any:
         """Return the value of ``text``.
@@ -151,7 +157,6 @@ def some_of(*names: str) -> Check:
 
 
 def config(
-    name: str,
     kind: ConfigType,
     value: Any,
     doc: str,
@@ -161,23 +166,22 @@ def config(
     fixed: bool = False,
     internal: bool = False,
 ) -> Any:
-    """Declare one config as a dataclass field. ``value`` is Kafka's default."""
+    """Declare one topic config as a dataclass field. ``value`` is Kafka's default."""
     metadata = {
-        "name": name,
         "type": kind,
-        "default": _text(value),
+        "default": text_of(value),
         "default_value": value,
         "doc": doc,
-        "valid": check.text if check else "",
+        "check": check,
         "synonyms": tuple(Synonym(s) if isinstance(s, str) else s for s in synonyms),
         "fixed": fixed,
         "internal": internal,
-        "check": check,
     }
     return dataclasses.field(default=value, metadata=metadata)
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
+    """Return a parsed value as a client writes it; None for None."""
     if value is None:
         return None
     if isinstance(value, bool):

@@ -14,8 +14,9 @@ from tidemill.log.config.topic import LogConfig
 from tidemill.log.errors import InvalidConfigError
 
 DEFINITIONS: dict[str, ConfigDef] = {
-    field.metadata["name"]: ConfigDef(field=field.name, **field.metadata)
+    name: ConfigDef(name, **field.metadata)
     for field in dataclasses.fields(LogConfig)
+    for name in (field.name.replace("_", "."),)
 }
 """All topic configs by name, in alphabetical order."""
 

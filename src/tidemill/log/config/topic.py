@@ -1,8 +1,8 @@
 """The topic configs of Apache Kafka 4.3: names, types, defaults, allowed values and texts.
 
-``LogConfig`` is the declaration and the parsed value at the same time. ``parse`` makes one from
-strings, and the metadata of its fields feeds clients, tools and the reference documentation. Knows
-no files and no topics.
+``LogConfig`` is the declaration and the parsed value at the same time: ``retention.ms`` is its
+field ``retention_ms``. ``parse`` makes one from strings, and the metadata of its fields feeds
+clients, tools and the reference documentation. Knows no files and no topics.
 
 Some configs are special. What one broker does not support (remote storage, replication throttles,
 several in-sync replicas, preallocation) is accepted with Kafka's default value only, because
@@ -43,7 +43,6 @@ class LogConfig:
     """
 
     cleanup_policy: frozenset[str] = config(
-        "cleanup.policy",
         _T.LIST,
         frozenset({"delete"}),
         "What happens to old segments: 'delete' removes them by age and size, 'compact' keeps the "
@@ -52,7 +51,6 @@ class LogConfig:
         synonyms=("log.cleanup.policy",),
     )
     compression_gzip_level: int = config(
-        "compression.gzip.level",
         _T.INT,
         -1,
         "Level of gzip where compression.type is gzip; -1 is gzip's own default.",
@@ -60,7 +58,6 @@ class LogConfig:
         synonyms=("compression.gzip.level",),
     )
     compression_lz4_level: int = config(
-        "compression.lz4.level",
         _T.INT,
         9,
         "Level of lz4 where compression.type is lz4.",
@@ -68,7 +65,6 @@ class LogConfig:
         synonyms=("compression.lz4.level",),
     )
     compression_type: str = config(
-        "compression.type",
         _T.STRING,
         "producer",
         "Codec that batches are stored with; 'producer' keeps each batch as it was sent; with any "
@@ -77,7 +73,6 @@ class LogConfig:
         synonyms=("compression.type",),
     )
     compression_zstd_level: int = config(
-        "compression.zstd.level",
         _T.INT,
         3,
         "Level of zstd where compression.type is zstd.",
@@ -85,7 +80,6 @@ class LogConfig:
         synonyms=("compression.zstd.level",),
     )
     delete_retention_ms: int = config(
-        "delete.retention.ms",
         _T.LONG,
         _DAY,
         "How long a compacted topic keeps tombstones (null values) after compaction first reads "
@@ -95,7 +89,6 @@ class LogConfig:
         synonyms=("log.cleaner.delete.retention.ms",),
     )
     file_delete_delay_ms: int = config(
-        "file.delete.delay.ms",
         _T.LONG,
         _MINUTE,
         "How long the files of a removed segment stay on disk under a name ending in .deleted.",
@@ -103,7 +96,6 @@ class LogConfig:
         synonyms=("log.segment.delete.delay.ms",),
     )
     flush_messages: int = config(
-        "flush.messages",
         _T.LONG,
         MAX_LONG,
         "Number of records after which the log is synced to disk; writes with acks=all are always "
@@ -112,7 +104,6 @@ class LogConfig:
         synonyms=("log.flush.interval.messages",),
     )
     flush_ms: int = config(
-        "flush.ms",
         _T.LONG,
         MAX_LONG,
         "Time after which the log is synced to disk; the broker syncs within its own, shorter "
@@ -121,7 +112,6 @@ class LogConfig:
         synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: frozenset[str] = config(
-        "follower.replication.throttled.replicas",
         _T.LIST,
         frozenset(),
         "Replicas whose replication is throttled on the follower's side; there are no followers "
@@ -129,7 +119,6 @@ class LogConfig:
         fixed=True,
     )
     index_interval_bytes: int = config(
-        "index.interval.bytes",
         _T.INT,
         4096,
         "Bytes of log between two entries of the offset index. A smaller value makes reads scan "
@@ -138,7 +127,6 @@ class LogConfig:
         synonyms=("log.index.interval.bytes",),
     )
     internal_segment_bytes: int | None = config(
-        "internal.segment.bytes",
         _T.INT,
         None,
         "Segment size without the lower bound of segment.bytes; for tests only.",
@@ -146,20 +134,17 @@ class LogConfig:
         internal=True,
     )
     lag_group: str = config(
-        "lag.group",
         _T.STRING,
         "",
         "The consumer group whose lag decides about lag.policy.",
     )
     lag_max_bytes: int = config(
-        "lag.max.bytes",
         _T.LONG,
         -1,
         "How far lag.group may be behind in each partition, in bytes; -1 means no limit.",
         check=at_least(-1),
     )
     lag_max_ms: int = config(
-        "lag.max.ms",
         _T.LONG,
         -1,
         "How old the next record of lag.group may be in each partition, by its timestamp; -1 "
@@ -167,14 +152,12 @@ class LogConfig:
         check=at_least(-1),
     )
     lag_max_records: int = config(
-        "lag.max.records",
         _T.LONG,
         -1,
         "How far lag.group may be behind in each partition, in records; -1 means no limit.",
         check=at_least(-1),
     )
     lag_policy: str = config(
-        "lag.policy",
         _T.STRING,
         "buffer",
         "What happens when lag.group is further behind than a limit: 'buffer' keeps the records "
@@ -183,7 +166,6 @@ class LogConfig:
         check=one_of("buffer", "throttle", "drop", "alert"),
     )
     leader_replication_throttled_replicas: frozenset[str] = config(
-        "leader.replication.throttled.replicas",
         _T.LIST,
         frozenset(),
         "Replicas whose replication is throttled on the leader's side; there are no followers "
@@ -191,7 +173,6 @@ class LogConfig:
         fixed=True,
     )
     local_retention_bytes: int = config(
-        "local.retention.bytes",
         _T.LONG,
         -2,
         "Bytes kept locally where remote storage is on; -2 means retention.bytes.",
@@ -200,7 +181,6 @@ class LogConfig:
         fixed=True,
     )
     local_retention_ms: int = config(
-        "local.retention.ms",
         _T.LONG,
         -2,
         "Time kept locally where remote storage is on; -2 means retention.ms.",
@@ -209,7 +189,6 @@ class LogConfig:
         fixed=True,
     )
     max_compaction_lag_ms: int = config(
-        "max.compaction.lag.ms",
         _T.LONG,
         MAX_LONG,
         "Longest time that a record of a compacted topic can wait for compaction, even if the "
@@ -218,7 +197,6 @@ class LogConfig:
         synonyms=("log.cleaner.max.compaction.lag.ms",),
     )
     max_message_bytes: int = config(
-        "max.message.bytes",
         _T.INT,
         1_048_588,
         "Largest record batch that is accepted, in bytes after compression.",
@@ -226,7 +204,6 @@ class LogConfig:
         synonyms=("message.max.bytes",),
     )
     message_timestamp_after_max_ms: int = config(
-        "message.timestamp.after.max.ms",
         _T.LONG,
         _HOUR,
         "How far a record's timestamp may lie in the broker's future; it is not checked with "
@@ -235,7 +212,6 @@ class LogConfig:
         synonyms=("log.message.timestamp.after.max.ms",),
     )
     message_timestamp_before_max_ms: int = config(
-        "message.timestamp.before.max.ms",
         _T.LONG,
         MAX_LONG,
         "How far a record's timestamp may lie in the broker's past; it is not checked with "
@@ -244,7 +220,6 @@ class LogConfig:
         synonyms=("log.message.timestamp.before.max.ms",),
     )
     message_timestamp_type: str = config(
-        "message.timestamp.type",
         _T.STRING,
         "CreateTime",
         "Whether records keep the producer's timestamp (CreateTime) or get the broker's time of "
@@ -253,7 +228,6 @@ class LogConfig:
         synonyms=("log.message.timestamp.type",),
     )
     min_cleanable_dirty_ratio: float = config(
-        "min.cleanable.dirty.ratio",
         _T.DOUBLE,
         0.5,
         "Share of the log's bytes that must be uncompacted before a compaction starts. It limits "
@@ -262,7 +236,6 @@ class LogConfig:
         synonyms=("log.cleaner.min.cleanable.ratio",),
     )
     min_compaction_lag_ms: int = config(
-        "min.compaction.lag.ms",
         _T.LONG,
         0,
         "Shortest time that a record of a compacted topic stays uncompacted. A reader that is "
@@ -271,7 +244,6 @@ class LogConfig:
         synonyms=("log.cleaner.min.compaction.lag.ms",),
     )
     min_insync_replicas: int = config(
-        "min.insync.replicas",
         _T.INT,
         1,
         "Replicas that must have a write before acks=all is answered. Each partition has one "
@@ -280,7 +252,6 @@ class LogConfig:
         synonyms=("min.insync.replicas",),
     )
     preallocate: bool = config(
-        "preallocate",
         _T.BOOLEAN,
         False,
         "Whether a new segment's file is created with its full size; not supported.",
@@ -288,35 +259,30 @@ class LogConfig:
         fixed=True,
     )
     remote_log_copy_disable: bool = config(
-        "remote.log.copy.disable",
         _T.BOOLEAN,
         False,
         "Whether a topic with remote storage stops copying to it; there is no remote storage.",
         fixed=True,
     )
     remote_log_delete_on_disable: bool = config(
-        "remote.log.delete.on.disable",
         _T.BOOLEAN,
         False,
         "Whether remote data is deleted when remote storage is switched off; there is none.",
         fixed=True,
     )
     remote_storage_enable: bool = config(
-        "remote.storage.enable",
         _T.BOOLEAN,
         False,
         "Whether old segments move to remote storage; not supported.",
         fixed=True,
     )
     retention_bytes: int = config(
-        "retention.bytes",
         _T.LONG,
         -1,
         "Size of a partition above which its oldest segments are deleted; -1 means no limit.",
         synonyms=("log.retention.bytes",),
     )
     retention_ms: int = config(
-        "retention.ms",
         _T.LONG,
         7 * _DAY,
         "Age above which segments are deleted, counted from a segment's latest record; -1 means "
@@ -329,7 +295,6 @@ class LogConfig:
         ),
     )
     segment_bytes: int = config(
-        "segment.bytes",
         _T.INT,
         1 << 30,
         "Size at which a segment is closed and a new one started; retention and compaction work "
@@ -338,7 +303,6 @@ class LogConfig:
         synonyms=("log.segment.bytes",),
     )
     segment_index_bytes: int = config(
-        "segment.index.bytes",
         _T.INT,
         10 << 20,
         "Largest size of a segment's index; a segment whose index is full is closed.",
@@ -346,7 +310,6 @@ class LogConfig:
         synonyms=("log.index.size.max.bytes",),
     )
     segment_jitter_ms: int = config(
-        "segment.jitter.ms",
         _T.LONG,
         0,
         "Largest random time taken off segment.ms, so that partitions roll at different times.",
@@ -354,7 +317,6 @@ class LogConfig:
         synonyms=("log.roll.jitter.ms", Synonym("log.roll.jitter.hours", _HOUR)),
     )
     segment_ms: int = config(
-        "segment.ms",
         _T.LONG,
         7 * _DAY,
         "Age at which a segment that is not full is closed, so that retention and compaction can "
@@ -363,7 +325,6 @@ class LogConfig:
         synonyms=("log.roll.ms", Synonym("log.roll.hours", _HOUR)),
     )
     unclean_leader_election_enable: bool = config(
-        "unclean.leader.election.enable",
         _T.BOOLEAN,
         False,
         "Whether a replica that lags can become leader; accepted without effect, because there is "

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from tidemill.log.config.definition import (
     MAX_LONG,
-    Check,
     ConfigDef,
     ConfigType,
     at_least,
@@ -34,35 +33,6 @@ DYNAMIC_BROKER_CONFIGS: dict[str, str] = {
 }
 """Broker configs that clients can alter -> the topic config whose default they are."""
 
-
-def plain_config(
-    name: str,
-    kind: ConfigType,
-    default: str | None,
-    doc: str,
-    check: Check | None,
-    value: int | bool | str | None = None,
-) -> ConfigDef:
-    """Return the declaration of a config that is not one of topics.
-
-    Args:
-        value: the default, parsed.
-    """
-    return ConfigDef(
-        name=name,
-        field="",
-        type=kind,
-        default=default,
-        default_value=value,
-        doc=doc,
-        valid=check.text if check else "",
-        synonyms=(),
-        fixed=False,
-        internal=False,
-        check=check,
-    )
-
-
 _THREADS, _CLEANER = "Threads of Apache Kafka.", "Compaction of Apache Kafka."
 _REMOTE = "Remote storage; there is none."
 _KERBEROS = "Kerberos, which is not supported."
@@ -73,7 +43,7 @@ _POSITIVE, _NOT_NEGATIVE, _BUFFER = at_least(1), at_least(0), at_least(512 * 102
 _MOST_INT, _MOST_LONG, _MOST_DOUBLE = str(2**31 - 1), str(MAX_LONG), str(sys.float_info.max)
 
 WITHOUT_EFFECT: dict[str, ConfigDef] = {
-    name: plain_config(name, kind, default, f"{doc} Accepted without effect.", check)
+    name: ConfigDef(name, kind, default, None, f"{doc} Accepted without effect.", check)
     for name, kind, default, check, doc in (
         ("background.threads", _T.INT, "10", _POSITIVE, _THREADS),
         ("follower.fetch.last.tiered.offset.enable", _T.BOOLEAN, "false", None, _REMOTE),

@@ -12,9 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidemill.log.config.definition import Check, ConfigDef, ConfigType, between
+from tidemill.log.config.definition import Check, ConfigDef, ConfigType, between, text_of
 from tidemill.log.errors import InvalidConfigError
-from tidemill.state.catalog.broker_rules import plain_config
 from tidemill.state.catalog.format import (
     GROUP_CONFIG,
     decode_group_configs,
@@ -63,14 +62,10 @@ def _is_reset(value: str) -> bool:
     return value in (EARLIEST, LATEST) or reset_duration_ms(value) is not None
 
 
-def _written(value: int | bool | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 _TYPES = {int: ConfigType.INT, str: ConfigType.STRING, bool: ConfigType.BOOLEAN}
 
 DEFINITIONS: dict[str, ConfigDef] = {
-    name: plain_config(name, _TYPES[type(default)], _written(default), doc, check, default)
+    name: ConfigDef(name, _TYPES[type(default)], text_of(default), default, doc, check)
     for name, default, check, doc in (
         (
             SESSION_TIMEOUT,
@@ -202,7 +197,7 @@ class GroupConfigs:
         own = self._stored.get(group_id, {})
         entries = []
         for name, each in DEFINITIONS.items():
-            layers = [(f"group.{name}", _written(self._defaults[name]), ConfigSource.DEFAULT)]
+            layers = [(f"group.{name}", text_of(self._defaults[name]), ConfigSource.DEFAULT)]
             if name in own:
                 layers.insert(0, (name, own[name], ConfigSource.DYNAMIC_GROUP))
             _, value, source = layers[0]
