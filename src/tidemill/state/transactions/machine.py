@@ -311,7 +311,7 @@ class Transactions:
 
     def all_unfinished(self) -> Names:
         """Return the ids whose decision is not complete, in the order of their decisions."""
-        return self._stored.all_unfinished()
+        return list(self._stored.unfinished)
 
     def complete(self, transactional_id: str, now_ms: int) -> Outcome[None]:
         """Complete a decision after all its markers are durable.
@@ -330,11 +330,11 @@ class Transactions:
 
     def find(self, producer_id: int) -> str | None:
         """Return the transactional id that has this producer id, now or after its decision."""
-        return self._stored.find(producer_id)
+        return self._stored.ids.get(producer_id)
 
     def open_since(self) -> tuple[int, int, int | None]:
         """Return the number of ids and of open transactions, and the start of the oldest one."""
-        starts = self._stored.open_since()
+        starts = [self._values[each].start_ms for each in self._stored.timers.active()]
         return len(self._values), len(starts), min(starts, default=None)
 
     def list(

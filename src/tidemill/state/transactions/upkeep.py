@@ -60,14 +60,20 @@ class Upkeep:
 
     def next_deadline(self) -> int | None:
         """Return the earliest timeout in ms since the epoch, or None if no transaction is open."""
-        return self._stored.next_deadline()
+        return self._stored.timers.next_deadline()
 
     def due(self, now_ms: int) -> list[str]:
         """Return the ids whose transaction has been open for longer than its timeout.
 
         Call ``expire`` for each. They stay due until the record of ``expire`` was replayed.
         """
-        return self._stored.due(now_ms)
+        timers = self._stored.timers
+        found = []
+        while (transactional_id := timers.pop_due(now_ms)) is not None:
+            found.append(transactional_id)
+        for transactional_id in found:
+            timers.set(transactional_id, now_ms)
+        return found
 
     def expire(self, transactional_id: str, now_ms: int) -> Outcome[None]:
         """Abort a transaction whose timeout has passed. The markers and ``complete`` follow.
@@ -75,7 +81,8 @@ class Upkeep:
         The epoch increases, so the producer is fenced until it asks for the new one (V2: with an
         abort; V1: with InitProducerId). There is no record if the transaction has ended meanwhile.
         """
-        if not self._stored.is_due(transactional_id, now_ms):
+        deadline = self._stored.timers.get(transactional_id)
+        if deadline is None or deadline > now_ms:
             return nothing()
         value = self._values[transactional_id]
         return Outcome(None, [encode_record(transactional_id, aborted(value, now_ms))])
@@ -116,7 +123,7 @@ class Upkeep:
 
         Call it before any marker of ``all_unfinished`` is written.
         """
-        transactional_id = self._stored.find(found.producer_id)
+        transactional_id = self._stored.ids.get(found.producer_id)
         if transactional_id is None:
             return StartAction.ABORT
         value = self._values[transactional_id]
