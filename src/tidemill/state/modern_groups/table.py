@@ -176,7 +176,3 @@ class GroupTable(Generic[G]):
     def needs_tombstone(self, group_id: str) -> bool:
         """Return whether records of a group are in the log, or are being written."""
         return group_id in self._stored or self._in_flight[group_id] > 0
-
-    def stored(self) -> dict[str, dict[RecordKey, bytes]]:
-        """Return the state that survives a restart."""
-        return {group_id: dict(records) for group_id, records in self._stored.items()}

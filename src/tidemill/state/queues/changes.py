@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tidemill.state.queues.blocks import (
     AVAILABLE,
@@ -88,19 +87,12 @@ def _value_of(
     return encode(block, known)
 
 
-class Stored(NamedTuple):
-    """The parts of a window as they were stored. What was out is available."""
+def load(
+    records: Mapping[int, bytes], end: int
+) -> tuple[Marks, dict[int, Block], DeliveryCounts, list[tuple[int, int]], Changes]:
+    """Return the marks, the blocks, the counts, and the ranges that are available, lowest first.
 
-    marks: Marks
-    blocks: dict[int, Block]
-    counts: DeliveryCounts
-    returned: list[tuple[int, int]]
-    """Ranges that are available, lowest first."""
-    changes: Changes
-
-
-def load(records: Mapping[int, bytes], end: int) -> Stored:
-    """Return what the records say.
+    What was out is available.
 
     Args:
         records: the last value by block number, and that of ``MARKS``.
@@ -130,7 +122,7 @@ def load(records: Mapping[int, bytes], end: int) -> Stored:
             blocks[number] = block
     changes = Changes(written, {number for number in records if number != MARKS})
     changes.dirty.update(offset >> SHIFT for offset in counts.known)  # they grew by one
-    return Stored(marks, blocks, counts, returned, changes)
+    return marks, blocks, counts, returned, changes
 
 
 _WAITING = bytes(AVAILABLE if state == UNTOUCHED else state for state in range(256))

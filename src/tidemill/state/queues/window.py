@@ -85,15 +85,15 @@ class AckWindow:
             records: the last value by block number, and that of ``MARKS``.
             end: the end of the log.
         """
-        stored = load(records, end)
-        window = cls(stored.marks.start)
-        window.next = stored.marks.delivered
-        window._table = Blocks(stored.blocks)
-        window._blocks = window._table.by_number
-        window._counts = stored.counts
-        window._changes = stored.changes
-        window._returned = stored.returned
-        window.returned = sum(last - first + 1 for first, last in stored.returned)
+        marks, blocks, counts, returned, changes = load(records, end)
+        window = cls(marks.start)
+        window.next = marks.delivered
+        window._table = Blocks(blocks)
+        window._blocks = blocks
+        window._counts = counts
+        window._changes = changes
+        window._returned = returned
+        window.returned = sum(last - first + 1 for first, last in returned)
         window._advance()
         return window
 

@@ -95,13 +95,12 @@ class Security:
             rule = stored.decode_rule(found)
             (self.rules.remove if value is None else self.rules.add)(rule)
         elif kind == stored.PERMISSION:
-            _put(self.permissions, names[0], _decoded(stored.decode_permission, value))
+            _put(self.permissions, names[0], stored.decode_permission, value)
         elif kind == stored.TOPIC_PERMISSION:
             at = (names[0], names[1])
-            _put(self.topic_permissions, at, _decoded(stored.decode_topic_permission, value))
+            _put(self.topic_permissions, at, stored.decode_topic_permission, value)
         elif kind == stored.QUOTA:
-            entity = stored.decode_entity(found)
-            _put(self.quotas, entity, _decoded(stored.decode_quota, value))
+            _put(self.quotas, stored.decode_entity(found), stored.decode_quota, value)
         elif kind == stored.SECRET and value is not None:
             self._secret, self._is_secret_stored = stored.decode_secret(value), True
         else:
@@ -125,8 +124,7 @@ class Security:
 
     def credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
         """Return the keys of a user; None if the user has none for the mechanism."""
-        keys = self.users.get(user)
-        return None if keys is None else keys.get(mechanism)
+        return self.users.get(user, {}).get(mechanism)
 
     def decoy(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
         """Return keys that fit no password, for a user without any.
@@ -315,13 +313,9 @@ def _raise(error: TidemillError | None) -> None:
         raise error
 
 
-def _decoded(decode: Callable[[bytes], V], value: bytes | None) -> V | None:
-    return None if value is None else decode(value)
-
-
-def _put(table: dict[K, V], key: K, value: V | None) -> None:
-    """Set a value, or delete it where there is none."""
+def _put(table: dict[K, V], key: K, decode: Callable[[bytes], V], value: bytes | None) -> None:
+    """Set the value of a record, or delete it where there is none."""
     if value is None:
         table.pop(key, None)
     else:
-        table[key] = value
+        table[key] = decode(value)
