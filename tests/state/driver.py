@@ -1,10 +1,11 @@
-"""A driver for the groups and offsets machines: time, a log in memory, and tickets."""
+"""Drivers of machines: a log in memory; for groups and offsets also time and tickets."""
 
 from __future__ import annotations
 
 import itertools
 import struct
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Generic, Protocol, TypeVar
 
 from tidemill.errors import TidemillError
 from tidemill.state.errors import MemberIdRequiredError
@@ -28,6 +29,15 @@ from tidemill.state.types import (
 
 START_MS = 1_700_000_000_000
 
+R = TypeVar("R")
+
+
+class Machine(Protocol):
+    def replay(self, key: bytes, value: bytes | None) -> bool: ...
+
+
+M = TypeVar("M", bound=Machine)
+
 
 def subscription(*topics: str, user_data: bytes | None = None) -> bytes:
     """ConsumerProtocolSubscription version 0."""
@@ -43,6 +53,21 @@ def compacted(log: list[StateRecord]) -> list[StateRecord]:
     """Return the last record of each key, as after compaction."""
     last = {record.key: index for index, record in enumerate(log)}
     return [record for index, record in enumerate(log) if last[record.key] == index]
+
+
+class MachineDriver(Generic[M]):
+    """Runs commands of one machine as the engine does: writes and replays their records."""
+
+    def __init__(self, machine: M, log: Iterable[StateRecord] = ()) -> None:
+        self.machine = machine
+        self.log: list[StateRecord] = []
+        self.run(Outcome(None, list(log)))
+
+    def run(self, outcome: Outcome[R]) -> R:
+        for record in outcome.records:
+            self.log.append(record)
+            assert self.machine.replay(record.key, record.value)
+        return outcome.result
 
 
 class GroupsDriver:

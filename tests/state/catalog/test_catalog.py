@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.state.driver import MachineDriver
 from tidemill.errors import TidemillError, TopicExistsError, UnknownTopicOrPartitionError
 from tidemill.log.errors import (
     FormatVersionError,
@@ -26,33 +27,22 @@ from tidemill.state.errors import (
     UnknownTopicIdError,
 )
 from tidemill.state.internal_topics import INTERNAL_TOPICS
-from tidemill.state.outcome import Outcome, StateRecord
 
 
-class CatalogDriver:
+class CatalogDriver(MachineDriver[Catalog]):
     """A catalog with its log."""
 
     def __init__(self, **settings: Any) -> None:
         numbers = itertools.count(100)
         settings.setdefault("new_topic_id", lambda: UUID(int=next(numbers)))
-        self.catalog = Catalog(**settings)
-        self.log: list[StateRecord] = []
-
-    def run(self, outcome: Outcome[Any]) -> Any:
-        for record in outcome.records:
-            self.log.append(record)
-            assert self.catalog.replay(record.key, record.value)
-        return outcome.result
+        super().__init__(Catalog(**settings))
+        self.catalog = self.machine
 
     def create(self, *topics: NewTopic, **options: bool) -> list[TopicInfo | TidemillError]:
-        result: list[TopicInfo | TidemillError] = self.run(self.catalog.create(topics, **options))
-        return result
+        return self.run(self.catalog.create(topics, **options))
 
     def restart(self) -> Catalog:
-        catalog = Catalog()
-        for record in self.log:
-            catalog.replay(record.key, record.value)
-        return catalog
+        return MachineDriver(Catalog(), self.log).machine
 
 
 def test_created_topic_is_found_by_name_and_id_also_after_a_restart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.state.driver import MachineDriver
 from tidemill.errors import TidemillError
 from tidemill.log.errors import InvalidConfigError
 from tidemill.state.catalog.group_configs import (
@@ -14,12 +15,6 @@ from tidemill.state.catalog.group_configs import (
 )
 from tidemill.state.catalog.types import AlterOp, ConfigChange, ConfigSource
 from tidemill.state.errors import InvalidRequestError
-from tidemill.state.outcome import Outcome
-
-
-def settle(configs: GroupConfigs, outcome: Outcome[None]) -> None:
-    for record in outcome.records:
-        assert configs.replay(record.key, record.value)
 
 
 def change(name: str, value: str | None, op: AlterOp = AlterOp.SET) -> ConfigChange:
@@ -28,9 +23,10 @@ def change(name: str, value: str | None, op: AlterOp = AlterOp.SET) -> ConfigCha
 
 def test_a_config_is_in_force_when_its_record_is_on_disk() -> None:
     configs = GroupConfigs({SESSION_TIMEOUT: 30_000})
+    driver = MachineDriver(configs)
     outcome = configs.alter("g", [change(SESSION_TIMEOUT, "9000")])
     assert configs.number("g", SESSION_TIMEOUT) == 30_000
-    settle(configs, outcome)
+    driver.run(outcome)
     assert configs.number("g", SESSION_TIMEOUT) == 9000
     assert configs.number("other", SESSION_TIMEOUT) == 30_000
     assert configs.groups() == ["g"]
@@ -38,16 +34,17 @@ def test_a_config_is_in_force_when_its_record_is_on_disk() -> None:
     assert sources[SESSION_TIMEOUT] == ("9000", ConfigSource.DYNAMIC_GROUP)
     assert sources[HEARTBEAT_INTERVAL] == ("5000", ConfigSource.DEFAULT)
     assert sources.keys() == DEFINITIONS.keys()
-    settle(configs, configs.alter("g", [change(SESSION_TIMEOUT, None, AlterOp.DELETE)]))
+    driver.run(configs.alter("g", [change(SESSION_TIMEOUT, None, AlterOp.DELETE)]))
     assert (configs.number("g", SESSION_TIMEOUT), configs.groups()) == (30_000, [])
 
 
 def test_changes_that_follow_each_other_add_up_and_a_failed_one_is_forgotten() -> None:
     configs = GroupConfigs()
+    driver = MachineDriver(configs)
     first = configs.alter("g", [change(SESSION_TIMEOUT, "9000")])
     second = configs.alter("g", [change(HEARTBEAT_INTERVAL, "1000")])
-    settle(configs, first)
-    settle(configs, second)
+    driver.run(first)
+    driver.run(second)
     assert configs.number("g", SESSION_TIMEOUT) == 9000
     lost = configs.replace("g", {})
     configs.write_failed(lost)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
 
-from tests.state.driver import compacted
+from tests.state.driver import MachineDriver, compacted
 from tidemill.errors import TidemillError
 from tidemill.log.errors import FormatVersionError, InvalidRecordError
 from tidemill.state.errors import InvalidRequestError, PolicyViolationError
-from tidemill.state.outcome import Outcome, StateRecord
 from tidemill.state.security import machine
 from tidemill.state.security.errors import (
     DuplicateUserError,
@@ -31,33 +28,22 @@ from tidemill.state.security.types import (
     TopicPermission,
 )
 
-R = TypeVar("R")
 SHA_256, SHA_512 = ScramMechanism
 KEYS = credential(SHA_256, "secret", b"salt")
 KEYS_512 = credential(SHA_512, "secret", b"salt")
 RULE = Rule(ResourceKind.TOPIC, Pattern.LITERAL, "orders", "User:alice", "*", Operation.READ, True)
 
 
-class Driver:
-    """Runs commands and replays their records, as the engine does."""
+Driver = MachineDriver[Security]
 
-    def __init__(self, log: list[StateRecord] | None = None) -> None:
-        self.state = Security(b"at the start")
-        self.log: list[StateRecord] = []
-        for record in log or []:
-            self.write(record)
 
-    def write(self, record: StateRecord) -> None:
-        self.log.append(record)
-        assert self.state.replay(record.key, record.value)
+@pytest.fixture
+def driver() -> Driver:
+    return MachineDriver(Security(b"at the start"))
 
-    def run(self, outcome: Outcome[R]) -> R:
-        for record in outcome.records:
-            self.write(record)
-        return outcome.result
 
-    def restarted(self) -> Driver:
-        return Driver(compacted(self.log))
+def restarted(driver: Driver) -> Security:
+    return MachineDriver(Security(b"at the start"), compacted(driver.log)).machine
 
 
 def everything(state: Security) -> object:
@@ -72,9 +58,8 @@ def everything(state: Security) -> object:
     )
 
 
-def test_a_restart_finds_all_that_was_written() -> None:
-    driver = Driver()
-    state = driver.state
+def test_a_restart_finds_all_that_was_written(driver: Driver) -> None:
+    state = driver.machine
     driver.run(state.alter_users([("alice", SHA_256, KEYS), ("alice", SHA_512, KEYS_512)]))
     driver.run(state.alter_users([("bob", SHA_256, KEYS)]))
     driver.run(state.alter_users([("bob", SHA_256, None)]))
@@ -87,16 +72,15 @@ def test_a_restart_finds_all_that_was_written() -> None:
     driver.run(state.alter_quota(QuotaEntity(ip="10.0.0.1"), {"connection_creation_rate": 5}))
     driver.run(state.alter_quota(QuotaEntity(ip="10.0.0.1"), {"connection_creation_rate": None}))
 
-    again = driver.restarted().state
+    again = restarted(driver)
     assert everything(again) == everything(state)
     assert again.users == {"alice": {SHA_256: KEYS, SHA_512: KEYS_512}}
     assert again.quotas == {QuotaEntity("alice", DEFAULT): {"producer_byte_rate": 1e6}}
     assert list(again.rules) == [RULE, RULE._replace(allows=False)]
 
 
-def test_a_record_has_no_password() -> None:
-    driver = Driver()
-    driver.run(driver.state.alter_users([("alice", SHA_256, KEYS)]))
+def test_a_record_has_no_password(driver: Driver) -> None:
+    driver.run(driver.machine.alter_users([("alice", SHA_256, KEYS)]))
     assert b"secret" not in b"".join(each.value or b"" for each in driver.log[1:])
 
 
@@ -113,19 +97,19 @@ def test_a_record_has_no_password() -> None:
     ],
 )
 def test_a_user_with_an_error_is_not_changed_and_others_are(
-    changes: list[tuple[str, ScramMechanism, object]], error: type[TidemillError]
+    driver: Driver, changes: list[tuple[str, ScramMechanism, object]], error: type[TidemillError]
 ) -> None:
-    driver = Driver()
-    found = driver.run(driver.state.alter_users([*changes, ("bob", SHA_512, KEYS_512)]))  # type: ignore[list-item]
+    found = driver.run(driver.machine.alter_users([*changes, ("bob", SHA_512, KEYS_512)]))  # type: ignore[list-item]
     assert isinstance(found[changes[0][0]], error)
     assert found["bob"] is None
-    assert list(driver.state.users) == ["bob"]
+    assert list(driver.machine.users) == ["bob"]
 
 
-def test_more_entries_than_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_entries_than_allowed_are_refused(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "MOST_ENTRIES", 2)
-    driver = Driver()
-    state = driver.state
+    state = driver.machine
     users = driver.run(state.alter_users([(name, SHA_256, KEYS) for name in "abc"]))
     assert [type(each) for each in users.values()] == [type(None), type(None), PolicyViolationError]
     rules = driver.run(state.create_rules([RULE._replace(name=name) for name in "abca"]))
@@ -157,15 +141,14 @@ def test_an_invalid_rule_is_refused(rule: Rule) -> None:
     assert Security(b"").create_rules([rule]).records == []
 
 
-def test_unknown_users_have_the_iterations_of_most_users_and_a_stable_salt() -> None:
-    driver = Driver()
-    before = driver.state.decoy("nobody", SHA_256)
+def test_unknown_users_have_the_iterations_of_most_users_and_a_stable_salt(driver: Driver) -> None:
+    before = driver.machine.decoy("nobody", SHA_256)
     many = KEYS._replace(iterations=8192)
-    driver.run(driver.state.alter_users([("a", SHA_256, many), ("b", SHA_256, many)]))
-    driver.run(driver.state.alter_users([("c", SHA_256, KEYS)]))
-    after = driver.state.decoy("nobody", SHA_256)
+    driver.run(driver.machine.alter_users([("a", SHA_256, many), ("b", SHA_256, many)]))
+    driver.run(driver.machine.alter_users([("c", SHA_256, KEYS)]))
+    after = driver.machine.decoy("nobody", SHA_256)
     assert (before.iterations, after.iterations) == (4096, 8192)
-    assert driver.restarted().state.decoy("nobody", SHA_256) == after
+    assert restarted(driver).decoy("nobody", SHA_256) == after
     assert after.salt == before.salt
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 
 from tests.state.consumer_groups.support import FakeTopics
+from tests.state.driver import MachineDriver
 from tidemill.errors import TidemillError
 from tidemill.state.errors import (
     FencedMemberEpochError,
@@ -17,35 +18,26 @@ from tidemill.state.errors import (
     UnknownMemberIdError,
 )
 from tidemill.state.modern_groups.types import GroupTimes, HeartbeatResult
-from tidemill.state.outcome import Outcome
+from tidemill.state.outcome import StateRecord
 from tidemill.state.share_groups.machine import ShareGroups
 from tidemill.state.share_groups.types import ShareHeartbeat
 
 
-class Driver:
+class Driver(MachineDriver[ShareGroups]):
     """The machine with a log."""
 
-    def __init__(self) -> None:
-        self.topics = FakeTopics(t=4)
+    def __init__(self, topics: FakeTopics, log: Iterable[StateRecord] = ()) -> None:
+        groups = ShareGroups(topics, times=lambda _: GroupTimes(1000, 100), max_size=3)
+        super().__init__(groups, log)
+        self.topics, self.groups = topics, groups
         self.now = 1_000_000
-        self.log: list[tuple[bytes, bytes | None]] = []
-        self.groups = self._machine()
-
-    def _machine(self) -> ShareGroups:
-        return ShareGroups(self.topics, times=lambda _: GroupTimes(1000, 100), max_size=3)
-
-    def settle(self, outcome: Outcome[Any]) -> None:
-        for record in outcome.records:
-            self.log.append((record.key, record.value))
-            assert self.groups.replay(record.key, record.value)
+        self.groups.loaded(self.now)
 
     def beat(
-        self, member: str, epoch: int, topics: tuple[str, ...] | None = None, group: str = "g"
+        self, member: str, epoch: int, topics: tuple[str, ...] | None = None
     ) -> HeartbeatResult:
-        request = ShareHeartbeat(group, member, epoch, "c", "h", topic_names=topics)
-        outcome = self.groups.heartbeat(request, self.now, is_taken=False)
-        self.settle(outcome)
-        return outcome.result
+        request = ShareHeartbeat("g", member, epoch, "c", "h", topic_names=topics)
+        return self.run(self.groups.heartbeat(request, self.now, is_taken=False))
 
     def assigned(self) -> dict[str, list[int]]:
         info = self.groups.describe("g")
@@ -54,15 +46,18 @@ class Driver:
             for each in info.members
         }
 
-    def restart(self) -> None:
-        self.groups = self._machine()
-        for key, value in self.log:
-            assert self.groups.replay(key, value)
-        self.groups.loaded(self.now)
+    def restart(self) -> Driver:
+        return Driver(self.topics, self.log)
 
 
-def test_members_share_the_partitions_and_learn_of_changes_with_their_heartbeats() -> None:
-    driver = Driver()
+@pytest.fixture
+def driver() -> Driver:
+    return Driver(FakeTopics(t=4))
+
+
+def test_members_share_partitions_and_learn_of_changes_with_their_heartbeats(
+    driver: Driver,
+) -> None:
     first = driver.beat("a", 0, ("t",))
     assert (first.member_epoch, first.heartbeat_interval_ms) == (1, 100)
     assert first.assignment is not None
@@ -77,9 +72,7 @@ def test_members_share_the_partitions_and_learn_of_changes_with_their_heartbeats
 
 
 def test_more_members_than_partitions_share_them() -> None:
-    driver = Driver()
-    driver.topics = FakeTopics(t=1)
-    driver.groups = driver._machine()
+    driver = Driver(FakeTopics(t=1))
     for member in "abc":
         driver.beat(member, 0, ("t",))
     epochs = {each.member_id: each.epoch for each in driver.groups.describe("g").members}
@@ -88,32 +81,29 @@ def test_more_members_than_partitions_share_them() -> None:
     assert driver.assigned() == {"a": [0], "b": [0], "c": [0]}
 
 
-def test_a_restart_replays_members_and_epochs() -> None:
-    driver = Driver()
+def test_a_restart_replays_members_and_epochs(driver: Driver) -> None:
     driver.beat("a", 0, ("t",))
     driver.beat("b", 0, ("t",))
     before = driver.groups.describe("g")
-    driver.restart()
+    driver = driver.restart()
     assert driver.groups.describe("g") == before
     assert driver.beat("b", 2).member_epoch == 2
     driver.beat("b", -1)
-    driver.restart()
+    driver = driver.restart()
     assert [each.member_id for each in driver.groups.describe("g").members] == ["a"]
 
 
-def test_a_member_without_heartbeats_is_removed() -> None:
-    driver = Driver()
+def test_a_member_without_heartbeats_is_removed(driver: Driver) -> None:
     driver.beat("a", 0, ("t",))
     assert driver.groups.next_deadline() == driver.now + 1000
     driver.now += 1000
-    driver.settle(driver.groups.tick(driver.now))
+    driver.run(driver.groups.tick(driver.now))
     assert driver.groups.describe("g").state == "Empty"
     with pytest.raises(UnknownMemberIdError):
         driver.beat("a", 1)
 
 
-def test_new_partitions_are_assigned_with_the_next_heartbeat() -> None:
-    driver = Driver()
+def test_new_partitions_are_assigned_with_the_next_heartbeat(driver: Driver) -> None:
     driver.beat("a", 0, ("t",))
     driver.topics.set("u", 2)
     assert driver.beat("a", 1).member_epoch == 1
@@ -121,8 +111,7 @@ def test_new_partitions_are_assigned_with_the_next_heartbeat() -> None:
     assert sum(map(len, driver.assigned().values())) == 6
 
 
-def test_a_lost_answer_is_repeated_and_an_older_epoch_is_fenced() -> None:
-    driver = Driver()
+def test_a_lost_answer_is_repeated_and_an_older_epoch_is_fenced(driver: Driver) -> None:
     driver.beat("a", 0, ("t",))
     driver.beat("a", 1, ("t", "u"))
     assert driver.beat("a", 1).member_epoch == 2
@@ -150,41 +139,36 @@ def test_a_lost_answer_is_repeated_and_an_older_epoch_is_fenced() -> None:
     ],
 )
 def test_a_refused_heartbeat_creates_no_group(
-    request_: ShareHeartbeat, error: type[TidemillError]
+    driver: Driver, request_: ShareHeartbeat, error: type[TidemillError]
 ) -> None:
-    driver = Driver()
     with pytest.raises(error):
         driver.groups.heartbeat(request_, driver.now, is_taken=False)
     assert list(driver.groups.list_groups()) == []
 
 
-def test_a_full_group_takes_no_more_members() -> None:
-    driver = Driver()
+def test_a_full_group_takes_no_more_members(driver: Driver) -> None:
     for member in "abc":
         driver.beat(member, 0, ("t",))
     with pytest.raises(GroupMaxSizeReachedError):
         driver.beat("d", 0, ("t",))
 
 
-def test_the_id_of_another_kind_of_group_is_refused() -> None:
-    driver = Driver()
+def test_the_id_of_another_kind_of_group_is_refused(driver: Driver) -> None:
     request = ShareHeartbeat("g", "a", 0, "c", "h", topic_names=("t",))
     with pytest.raises(GroupIdNotFoundError):
         driver.groups.heartbeat(request, driver.now, is_taken=True)
 
 
-def test_a_group_is_created_before_its_first_member_and_survives_a_restart() -> None:
-    driver = Driver()
+def test_a_group_is_created_before_its_first_member_and_survives_a_restart(driver: Driver) -> None:
     for _ in range(2):  # the second time it is there
-        driver.settle(driver.groups.create("g", is_taken=False))
-        driver.restart()
+        driver.run(driver.groups.create("g", is_taken=False))
+        driver = driver.restart()
         info = driver.groups.describe("g")
         assert (info.state, info.epoch, info.assignment_epoch) == ("Empty", 1, 1)
     assert driver.beat("a", 0, ("t",)).member_epoch == 2
 
 
-def test_a_group_is_not_created_with_the_id_of_another_kind_or_without_an_id() -> None:
-    driver = Driver()
+def test_a_group_is_not_created_with_the_id_of_another_kind_or_without_one(driver: Driver) -> None:
     with pytest.raises(GroupIdNotFoundError):
         driver.groups.create("g", is_taken=True)
     with pytest.raises(InvalidGroupIdError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable
 
-from tests.state.driver import START_MS, compacted
+from tests.state.driver import START_MS, MachineDriver, compacted
 from tidemill.log.names import TopicPartition
 from tidemill.state.outcome import Outcome, StateRecord
-from tidemill.state.transactions.format import TransactionValue, encode_key, encode_value
+from tidemill.state.transactions.format import TransactionValue, encode_record
 from tidemill.state.transactions.machine import Transactions
 from tidemill.state.transactions.transaction import created
 from tidemill.state.transactions.types import InitProducer, TransactionState
@@ -20,33 +20,19 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 TIMEOUT_MS = 60_000
 FIRST_ID = 100
 
-R = TypeVar("R")
-
 
 def pid(producer_id: int, epoch: int) -> ProducerIdentity:
     return ProducerIdentity(producer_id, epoch)
 
 
-class TransactionsDriver:
+class TransactionsDriver(MachineDriver[Transactions]):
     """Runs commands of one transactional id, and replays their records."""
 
-    def __init__(self, log: list[StateRecord] | None = None, now: int = START_MS) -> None:
-        self.machine = Transactions()
-        self.log: list[StateRecord] = []
+    def __init__(self, log: Iterable[StateRecord] = (), now: int = START_MS) -> None:
+        super().__init__(Transactions(), log)
         self.now = now
         self.next_id = FIRST_ID
-        for record in log or []:
-            self.append(record)
         self.machine.loaded(now)
-
-    def append(self, record: StateRecord) -> None:
-        self.log.append(record)
-        assert self.machine.replay(record.key, record.value)
-
-    def run(self, outcome: Outcome[R]) -> R:
-        for record in outcome.records:
-            self.append(record)
-        return outcome.result
 
     def restart(self, *, compact: bool = False) -> TransactionsDriver:
         """Return a new driver that has replayed the same log."""
@@ -157,4 +143,4 @@ class TransactionsDriver:
             last_epoch=epoch - 1,
         )
         self.next_id = FIRST_ID + 1
-        self.append(StateRecord(encode_key(ID), encode_value(value)))
+        self.run(Outcome(None, [encode_record(ID, value)]))
