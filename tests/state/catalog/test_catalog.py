@@ -45,6 +45,11 @@ class CatalogDriver(MachineDriver[Catalog]):
         return MachineDriver(Catalog(), self.log).machine
 
 
+@pytest.fixture
+def driver() -> CatalogDriver:
+    return CatalogDriver()
+
+
 def test_created_topic_is_found_by_name_and_id_also_after_a_restart() -> None:
     driver = CatalogDriver(default_partitions=4)
     (info,) = driver.create(NewTopic("t", configs={"retention.ms": "5"}))
@@ -106,15 +111,13 @@ def test_topics_of_one_request_are_checked_against_each_other() -> None:
     ]
 
 
-def test_assignments_give_the_number_of_partitions() -> None:
-    driver = CatalogDriver()
+def test_assignments_give_the_number_of_partitions(driver: CatalogDriver) -> None:
     (info,) = driver.create(NewTopic("t", -1, -1, {1: [1], 0: [1], 2: [1]}))
     assert isinstance(info, TopicInfo)
     assert info.partitions == 3
 
 
-def test_validate_only_changes_nothing() -> None:
-    driver = CatalogDriver()
+def test_validate_only_changes_nothing(driver: CatalogDriver) -> None:
     (info,) = driver.create(NewTopic("t"), validate_only=True)
     assert isinstance(info, TopicInfo)
     assert driver.catalog.topics() == []
@@ -129,8 +132,7 @@ def test_topic_ids_are_unique_and_not_reserved() -> None:
     assert [info.topic_id.int for info in infos if isinstance(info, TopicInfo)] == [7, 8]
 
 
-def test_only_the_broker_changes_internal_topics() -> None:
-    driver = CatalogDriver()
+def test_only_the_broker_changes_internal_topics(driver: CatalogDriver) -> None:
     for name in INTERNAL_TOPICS:
         (info,) = driver.create(NewTopic(name, 1), internal=True)
         assert isinstance(info, TopicInfo)
@@ -164,8 +166,7 @@ def test_topic_grows() -> None:
     assert driver.catalog.topic("t").topic_id == UUID(int=100)
 
 
-def test_deleted_topic_is_gone_and_its_name_free() -> None:
-    driver = CatalogDriver()
+def test_deleted_topic_is_gone_and_its_name_free(driver: CatalogDriver) -> None:
     (old,) = driver.create(NewTopic("a.b"))
     assert isinstance(old, TopicInfo)
     result = driver.run(driver.catalog.delete(["a.b", "x", "a.b"]))
@@ -225,8 +226,7 @@ def test_commands_see_records_that_are_not_written_yet() -> None:
     assert "a.b" not in driver.catalog
 
 
-def test_commands_ignore_records_that_could_not_be_written() -> None:
-    driver = CatalogDriver()
+def test_commands_ignore_records_that_could_not_be_written(driver: CatalogDriver) -> None:
     driver.catalog.write_failed(driver.catalog.create([NewTopic("t")]))
     assert isinstance(driver.create(NewTopic("t"))[0], TopicInfo)
     driver.catalog.write_failed(driver.catalog.delete(["t"]))

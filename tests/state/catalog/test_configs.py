@@ -27,6 +27,11 @@ def driver_with(**configs: str) -> CatalogDriver:
     return driver
 
 
+@pytest.fixture
+def driver() -> CatalogDriver:
+    return driver_with()
+
+
 def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
     return next(each for each in entries if each.name == name)
 
@@ -108,8 +113,7 @@ def test_broker_defaults_change_for_topics_that_set_nothing_themselves() -> None
 
 
 @pytest.mark.parametrize("name", ["broker.id", "log.retention.hours", "retention.ms", "nonsense"])
-def test_other_broker_configs_can_not_be_altered(name: str) -> None:
-    driver = driver_with()
+def test_other_broker_configs_can_not_be_altered(driver: CatalogDriver, name: str) -> None:
     with pytest.raises(InvalidConfigError):
         driver.catalog.alter_broker([ConfigChange(name, SET, "1")])
     with pytest.raises(InvalidConfigError):
@@ -171,8 +175,7 @@ def test_a_config_of_single_brokers_can_not_be_set_for_all() -> None:
         catalog.alter_broker([change], all_brokers=True)
 
 
-def test_a_default_for_all_brokers_is_weaker_than_one_of_the_broker() -> None:
-    driver = driver_with()
+def test_a_default_for_all_brokers_is_weaker_than_one_of_the_broker(driver: CatalogDriver) -> None:
     for_all = ConfigChange("log.retention.ms", SET, "88")
     driver.run(driver.catalog.alter_broker([for_all], all_brokers=True))
     retention = entry(driver.catalog.topic_entries("t"), "retention.ms")
@@ -215,8 +218,7 @@ def test_a_config_with_its_default_given_at_creation_is_listed_as_set() -> None:
         assert (given.value, given.source) == ("1", S.DYNAMIC_TOPIC)
 
 
-def test_broker_default_that_contradicts_a_topic_is_refused() -> None:
-    driver = driver_with()
+def test_broker_default_that_contradicts_a_topic_is_refused(driver: CatalogDriver) -> None:
     driver.create(NewTopic("own", configs={"min.compaction.lag.ms": "1000"}))
     change = ConfigChange("log.cleaner.max.compaction.lag.ms", SET, "10")
     with pytest.raises(InvalidConfigError):
@@ -245,8 +247,7 @@ def test_topic_entries_show_value_source_and_synonyms_strongest_first() -> None:
     assert "internal.segment.bytes" not in {each.name for each in entries}
 
 
-def test_topic_entries_show_a_static_default_in_the_topic_s_unit() -> None:
-    driver = driver_with()
+def test_topic_entries_show_a_static_default_in_the_topic_s_unit(driver: CatalogDriver) -> None:
     retention = entry(driver.catalog.topic_entries("t"), "retention.ms")
     assert (retention.value, retention.source) == ("7200000", S.STATIC_BROKER)
 

@@ -78,6 +78,11 @@ class World:
         return sorted(self.table.route(exchange, [key], source).queues)
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @pytest.mark.parametrize(
     ("pattern", "key", "matches"),
     [
@@ -106,8 +111,7 @@ class World:
         ("a", "#", False),
     ],
 )
-def test_a_topic_pattern(pattern: str, key: str, matches: bool) -> None:
-    world = World()
+def test_a_topic_pattern(world: World, pattern: str, key: str, matches: bool) -> None:
     world.exchange("t", "topic")
     world.queue("q")
     world.bind("t", "q", pattern)
@@ -170,8 +174,7 @@ def test_headers(wanted: dict[str, object], headers: dict[str, object], matches:
     assert not world.table.route("h", [""], lambda: headers).is_fixed
 
 
-def test_each_queue_gets_a_message_once_however_many_ways_lead_to_it() -> None:
-    world = World()
+def test_each_queue_gets_a_message_once_however_many_ways_lead_to_it(world: World) -> None:
     world.queue("q")
     world.queue("other")
     for name in ("a", "b", "c"):
@@ -186,8 +189,7 @@ def test_each_queue_gets_a_message_once_however_many_ways_lead_to_it() -> None:
     assert world.route("b") == ["other", "q"]
 
 
-def test_an_alternate_exchange_gets_what_no_binding_matches() -> None:
-    world = World()
+def test_an_alternate_exchange_gets_what_no_binding_matches(world: World) -> None:
     world.exchange("rest", "fanout")
     world.exchange("d", "direct", arguments={"alternate-exchange": "rest"})
     world.queue("known")
@@ -200,8 +202,7 @@ def test_an_alternate_exchange_gets_what_no_binding_matches() -> None:
     assert world.route("lost", "x") == []
 
 
-def test_a_table_is_the_same_after_its_records_are_replayed() -> None:
-    world = World()
+def test_a_table_is_the_same_after_its_records_are_replayed(world: World) -> None:
     world.exchange("h", "headers", internal=True)
     world.queue("q")
     world.bind("h", "q", arguments={"a": b"\xff", "b": [1, {"c": None}], "d": 1.5})
@@ -213,8 +214,7 @@ def test_a_table_is_the_same_after_its_records_are_replayed() -> None:
     assert again.bindings() == world.table.bindings()
 
 
-def test_a_deleted_exchange_takes_its_bindings_with_it() -> None:
-    world = World()
+def test_a_deleted_exchange_takes_its_bindings_with_it(world: World) -> None:
     world.exchange("a", "direct")
     world.exchange("b", "direct")
     world.queue("q")
@@ -230,8 +230,7 @@ def test_a_deleted_exchange_takes_its_bindings_with_it() -> None:
         world.bind("missing", "q")
 
 
-def test_the_same_binding_twice_is_one() -> None:
-    world = World()
+def test_the_same_binding_twice_is_one(world: World) -> None:
     world.queue("q")
     for _ in range(2):
         world.bind("amq.direct", "q", "k")

@@ -55,7 +55,7 @@ def driver() -> Driver:
     return Driver(FakeTopics(t=4))
 
 
-def test_members_share_partitions_and_learn_of_changes_with_their_heartbeats(
+def test_members_share_partitions_and_learn_of_changes_with_heartbeats(
     driver: Driver,
 ) -> None:
     first = driver.beat("a", 0, ("t",))

@@ -27,6 +27,19 @@ LIMITS = ShareLimits(lock_ms=100, deliveries=3, in_flight=1000)
 A, B = 1, 2
 
 
+@pytest.fixture
+def partition() -> SharePartition:
+    return SharePartition(KEY, 0)
+
+
+@pytest.fixture
+def disk(partition: SharePartition) -> Disk:
+    """A disk that has the partition as it is at the beginning."""
+    disk = Disk()
+    disk.store(partition)
+    return disk
+
+
 def readable(first: int, last: int) -> list[Span]:
     return [Span(first, last, True)]
 
@@ -78,8 +91,7 @@ def test_released_records_are_delivered_again_with_their_count_and_at_their_plac
     assert acquire(partition, B, 2, 9) == [(2, 4, 1)]
 
 
-def test_a_record_at_the_delivery_limit_is_archived() -> None:
-    partition = SharePartition(KEY, 0)
+def test_a_record_at_the_delivery_limit_is_archived(partition: SharePartition) -> None:
     for delivery in range(LIMITS.deliveries):
         assert acquire(partition, A, 0, 0) == [(0, 0, delivery)]
         settle(partition, A, 0, 0, Acknowledge.RELEASE)
@@ -98,8 +110,7 @@ def test_a_lock_that_runs_out_counts_as_a_delivery_and_a_renewed_one_does_not_ru
     assert acquire(partition, B, 1, 1, now=190) == [(1, 1, 1)]
 
 
-def test_locks_that_run_out_at_the_limit_archive() -> None:
-    partition = SharePartition(KEY, 0)
+def test_locks_that_run_out_at_the_limit_archive(partition: SharePartition) -> None:
     for delivery in range(LIMITS.deliveries):
         acquire(partition, A, 0, 2, now=1000 * delivery)
         assert partition.expire(1000 * delivery + 100, LIMITS)
@@ -114,8 +125,7 @@ def test_what_a_member_holds_that_leaves_is_delivered_again_without_a_count() ->
     assert acquire(partition, B, 0, 9) == [(0, 9, 0)]
 
 
-def test_a_type_for_each_record_settles_them_one_by_one() -> None:
-    partition = SharePartition(KEY, 0)
+def test_a_type_for_each_record_settles_them_one_by_one(partition: SharePartition) -> None:
     acquire(partition, A, 0, 4)
     gap, accept, release, reject = range(4)
     settle(partition, A, 0, 4, accept, release, reject, gap, accept)
@@ -135,8 +145,7 @@ def test_what_a_member_does_not_hold_it_can_not_settle(owner: int, first: int, l
     assert partition.window.acquired == 5
 
 
-def test_one_bad_batch_of_a_request_changes_nothing() -> None:
-    partition = SharePartition(KEY, 0)
+def test_one_bad_batch_of_a_request_changes_nothing(partition: SharePartition) -> None:
     acquire(partition, A, 0, 4)
     batches = [AckBatch(0, 1, [1]), AckBatch(4, 6, [1])]
     with pytest.raises(NotAcquiredError):
@@ -144,8 +153,7 @@ def test_one_bad_batch_of_a_request_changes_nothing() -> None:
     assert (partition.window.acquired, partition.window.start) == (5, 0)
 
 
-def test_what_is_below_the_start_is_settled_without_an_error() -> None:
-    partition = SharePartition(KEY, 0)
+def test_what_is_below_the_start_is_settled_without_an_error(partition: SharePartition) -> None:
     acquire(partition, A, 0, 9)
     assert partition.truncate(5)
     assert not partition.truncate(5)
@@ -154,8 +162,7 @@ def test_what_is_below_the_start_is_settled_without_an_error() -> None:
     assert (partition.window.start, partition.window.acquired) == (7, 3)
 
 
-def test_no_more_than_the_limit_is_in_flight() -> None:
-    partition = SharePartition(KEY, 0)
+def test_no_more_than_the_limit_is_in_flight(partition: SharePartition) -> None:
     limits = LIMITS._replace(in_flight=10)
     assert acquire(partition, A, 0, 99, limits=limits) == [(0, 9, 0)]
     assert partition.first_available(100, limits) is None
@@ -165,8 +172,7 @@ def test_no_more_than_the_limit_is_in_flight() -> None:
     assert acquire(partition, A, 10, 99, limits=limits) == [(10, 11, 0)]
 
 
-def test_what_readers_do_not_see_is_archived() -> None:
-    partition = SharePartition(KEY, 0)
+def test_what_readers_do_not_see_is_archived(partition: SharePartition) -> None:
     spans = [Span(0, 9, False), Span(10, 11, True), Span(12, 10**9, False)]
     runs = partition.acquire(A, spans, 100, LIMITS, 0, exact=False)
     assert [(run.first, run.last) for run in runs] == [(10, 11)]
@@ -196,9 +202,7 @@ def test_a_restart_knows_what_was_stored_and_returns_what_was_out() -> None:
     assert acquire(again, B, 5, 30) == [(5, 5, 0), (7, 7, 1), (10, 30, 0)]
 
 
-def test_a_million_accepted_records_are_one_range() -> None:
-    partition, disk = SharePartition(KEY, 0), Disk()
-    disk.store(partition)
+def test_a_million_accepted_records_are_one_range(partition: SharePartition, disk: Disk) -> None:
     limits = LIMITS._replace(in_flight=2_000_000)
     acquire(partition, A, 0, 1_000_000, most=2_000_000, limits=limits)
     settle(partition, A, 1, 1_000_000, Acknowledge.ACCEPT)
@@ -208,9 +212,7 @@ def test_a_million_accepted_records_are_one_range() -> None:
     assert disk.restarted().first_available(1_000_001, limits) == 0
 
 
-def test_changes_of_many_ranges_become_a_snapshot() -> None:
-    partition, disk = SharePartition(KEY, 0), Disk()
-    disk.store(partition)
+def test_changes_of_many_ranges_become_a_snapshot(partition: SharePartition, disk: Disk) -> None:
     acquire(partition, A, 0, 999)
     for offset in range(1, 1000, 2):
         settle(partition, A, offset, offset, Acknowledge.ACCEPT)
@@ -222,9 +224,7 @@ def test_changes_of_many_ranges_become_a_snapshot() -> None:
     assert again.complete == 500
 
 
-def test_many_changes_become_a_snapshot() -> None:
-    partition, disk = SharePartition(KEY, 0), Disk()
-    disk.store(partition)
+def test_many_changes_become_a_snapshot(partition: SharePartition, disk: Disk) -> None:
     for offset in range(UPDATES_PER_SNAPSHOT + 1):
         acquire(partition, A, offset, offset)
         settle(partition, A, offset, offset, Acknowledge.ACCEPT)
@@ -248,9 +248,7 @@ def test_a_stored_range_that_no_group_could_have_is_refused(state: State) -> Non
         SharePartition.of_stored(KEY, snapshot, 1, None)
 
 
-def test_a_moved_partition_starts_again_with_a_snapshot() -> None:
-    partition, disk = SharePartition(KEY, 0), Disk()
-    disk.store(partition)
+def test_a_moved_partition_begins_with_a_snapshot(partition: SharePartition, disk: Disk) -> None:
     acquire(partition, A, 0, 9)
     settle(partition, A, 3, 9, Acknowledge.ACCEPT)
     disk.store(partition)
