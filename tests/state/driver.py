@@ -255,6 +255,13 @@ class GroupsDriver:
             assert self.synced(ticket).assignment == member_id.encode()
         return ids
 
+    def completing(self, **changes: Any) -> tuple[str, str]:
+        """A group that waits for the leader's assignment; its leader and its follower."""
+        leader, follower = self.stable(2, **changes)
+        self.join(leader, **changes)
+        self.join(follower, **changes)
+        return leader, follower
+
     @property
     def state(self) -> str:
         return self.groups.describe("g").state

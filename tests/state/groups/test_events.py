@@ -127,12 +127,9 @@ def test_a_group_over_a_lowered_limit_says_so() -> None:
 
 def test_a_generation_that_can_not_be_stored_is_told(driver: GroupsDriver) -> None:
     member = driver.joined(driver.join()).member_id
-    outcome = driver.groups.sync(_sync(member), 99, driver.now)
+    request = SyncRequest("g", 1, member, None, "consumer", "range", ((member, b"A"),))
+    outcome = driver.groups.sync(request, 99, driver.now)
     driver.groups.write_failed(outcome, driver.now)
     (event,) = outcome.events
     assert isinstance(event, GroupEvent)
     assert event.reason == "its state could not be written"
-
-
-def _sync(member: str) -> SyncRequest:
-    return SyncRequest("g", 1, member, None, "consumer", "range", ((member, b"A"),))

@@ -42,9 +42,7 @@ def test_only_transitions_of_the_table_are_possible(before: GroupState, after: G
 
 
 def test_followers_wait_for_the_leader_and_get_their_assignment(driver: GroupsDriver) -> None:
-    leader, follower = driver.stable(2)
-    driver.join(leader)
-    driver.join(follower)
+    leader, follower = driver.completing()
     waiting = driver.sync(follower, driver.generation)
     assert waiting not in driver.replies
     own = driver.sync(leader, driver.generation, {follower: b"F"})
@@ -72,9 +70,7 @@ def test_sync_is_refused_as_the_state_says(driver: GroupsDriver) -> None:
 
 def test_members_that_do_not_sync_are_dropped_after_the_rebalance_timeout() -> None:
     driver = GroupsDriver()
-    leader, follower = driver.stable(2, session_timeout_ms=500_000)
-    driver.join(leader, session_timeout_ms=500_000)
-    driver.join(follower, session_timeout_ms=500_000)
+    _, follower = driver.completing(session_timeout_ms=500_000)
     waiting = driver.sync(follower, driver.generation)
     driver.advance(59_999)
     assert waiting not in driver.replies
@@ -84,9 +80,7 @@ def test_members_that_do_not_sync_are_dropped_after_the_rebalance_timeout() -> N
 
 
 def test_second_sync_of_a_member_replaces_the_first(driver: GroupsDriver) -> None:
-    leader, follower = driver.stable(2)
-    driver.join(leader)
-    driver.join(follower)
+    leader, follower = driver.completing()
     first = driver.sync(follower, driver.generation)
     second = driver.sync(follower, driver.generation)
     assert isinstance(driver.error(first), RebalanceInProgressError)
@@ -196,9 +190,7 @@ def test_failed_leave_does_not_rebalance(driver: GroupsDriver) -> None:
 
 
 def test_leaving_member_gets_an_answer_to_its_parked_request(driver: GroupsDriver) -> None:
-    leader, follower = driver.stable(2)
-    driver.join(leader)
-    driver.join(follower)
+    _, follower = driver.completing()
     waiting = driver.sync(follower, driver.generation)
     driver.leave(LeaveMember(follower))
     assert isinstance(driver.error(waiting), UnknownMemberIdError)
@@ -276,21 +268,17 @@ def test_generation_survives_a_restart_with_fresh_sessions(driver: GroupsDriver)
 
 
 def test_restart_during_a_rebalance_lets_members_join_again(driver: GroupsDriver) -> None:
-    leader, follower = driver.stable(2)
+    leader, follower = driver.completing()
     generation = driver.generation
-    driver.join(leader)
-    driver.join(follower)
     driver = driver.restart()
     with pytest.raises(IllegalGenerationError):
-        driver.heartbeat(leader, generation + 1)
+        driver.heartbeat(leader, generation)
     driver.join(leader)
-    assert driver.joined(driver.join(follower)).generation == generation + 1
+    assert driver.joined(driver.join(follower)).generation == generation
 
 
 def test_generation_that_could_not_be_written_is_dropped(driver: GroupsDriver) -> None:
-    leader, follower = driver.stable(2)
-    driver.join(leader)
-    driver.join(follower)
+    leader, follower = driver.completing()
     generation = driver.generation
     waiting = driver.sync(follower, generation)
     request = SyncRequest("g", generation, leader, None, None, None, ((leader, b"x"),))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,6 @@ from tidemill.state.groups.join import MAX_PROTOCOLS
 from tidemill.state.groups.memory import GroupLimits
 
 SMALL = GroupLimits(member=10_000, group=30_000, total=50_000)
-
-
-def answer(driver: GroupsDriver, ticket: int) -> Any:
-    return driver.replies[ticket]
 
 
 def subscription(count: int) -> bytes:
@@ -42,7 +37,7 @@ def counted(driver: GroupsDriver) -> int:
 def test_a_member_that_sends_too_much_is_refused() -> None:
     driver = GroupsDriver(limits=SMALL)
     ticket = driver.join(protocols=(("range", b"x" * 10_001),))
-    assert isinstance(answer(driver, ticket), GroupMaxSizeReachedError)
+    assert isinstance(driver.error(ticket), GroupMaxSizeReachedError)
     assert driver.groups.memory_bytes == 0
     assert driver.groups.get("g") is None
 
@@ -51,8 +46,8 @@ def test_a_group_that_would_be_too_large_refuses_a_member_and_keeps_the_others()
     driver = GroupsDriver(limits=SMALL, initial_rebalance_delay_ms=100)
     joined = [driver.join(protocols=(("range", b"x" * 7000),)) for _ in range(3)]
     refused = driver.join(protocols=(("range", b"x" * 7000),))
-    assert isinstance(answer(driver, refused), GroupMaxSizeReachedError)
-    assert "30000" in str(answer(driver, refused))
+    assert isinstance(driver.error(refused), GroupMaxSizeReachedError)
+    assert "30000" in str(driver.error(refused))
     driver.advance(200)
     assert [driver.joined(ticket).generation for ticket in joined] == [1, 1, 1]
 
@@ -86,11 +81,11 @@ def test_assignments_count_and_too_large_ones_are_refused() -> None:
     before = driver.groups.memory_bytes
     ticket = driver.join(member_id=member)
     driver.advance(3000)
-    generation = answer(driver, ticket).generation
+    generation = driver.joined(ticket).generation
     sync = driver.sync(member, generation, assignments={member: b"a" * 40_000})
-    assert isinstance(answer(driver, sync), GroupMaxSizeReachedError)
+    assert isinstance(driver.error(sync), GroupMaxSizeReachedError)
     sync = driver.sync(member, generation, assignments={member: b"a" * 5000})
-    assert answer(driver, sync).assignment == b"a" * 5000
+    assert driver.synced(sync).assignment == b"a" * 5000
     assert driver.groups.memory_bytes >= before + 4900
 
 
@@ -119,14 +114,14 @@ def test_members_that_leave_free_what_they_took() -> None:
 def test_a_member_has_few_protocols(driver: GroupsDriver) -> None:
     protocols = tuple((f"p{number}", b"") for number in range(MAX_PROTOCOLS + 1))
     ticket = driver.join(protocols=protocols)
-    assert isinstance(answer(driver, ticket), InconsistentGroupProtocolError)
+    assert isinstance(driver.error(ticket), InconsistentGroupProtocolError)
     assert driver.joined(driver.join(protocols=protocols[1:])).protocol == "p1"
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 5999, 1_800_001, 2**31 - 1])
 def test_session_timeouts_are_bounded(driver: GroupsDriver, timeout_ms: int) -> None:
     ticket = driver.join(session_timeout_ms=timeout_ms)
-    assert isinstance(answer(driver, ticket), InvalidSessionTimeoutError)
+    assert isinstance(driver.error(ticket), InvalidSessionTimeoutError)
     assert driver.groups.memory_bytes == 0
 
 
