@@ -53,8 +53,7 @@ def test_a_short_heartbeat_of_a_settled_member_has_no_assignment(driver: Driver)
 
 def test_a_member_gets_partitions_only_after_they_were_given_back(driver: Driver) -> None:
     a, b = Member(driver, "a"), Member(driver, "b")
-    a.beat()
-    a.follow()
+    converge(a)
     b.beat()
     assert (b.epoch, b.wanted) == (2, {})  # it waits
     assert driver.kinds()["g"][1] == "Reconciling"
@@ -93,8 +92,7 @@ def test_a_member_without_heartbeats_is_removed(driver: Driver) -> None:
 
 def test_a_member_that_does_not_give_back_is_removed(driver: Driver) -> None:
     a, b = Member(driver, "a"), Member(driver, "b")
-    a.beat()
-    a.follow()
+    converge(a)
     b.beat()
     everything = a.owned
     for _ in range(REBALANCE_MS // 10_000):
@@ -116,8 +114,7 @@ def test_a_wrong_epoch_is_fenced(driver: Driver) -> None:
 
 def test_the_epoch_before_is_accepted_while_the_answer_can_be_lost(driver: Driver) -> None:
     a, b = Member(driver, "a"), Member(driver, "b")
-    a.beat()
-    a.follow()
+    converge(a)
     b.beat()
     a.beat()
     had = a.owned
@@ -277,8 +274,7 @@ def test_a_static_member_returns_to_its_partitions_without_a_rebalance(driver: D
     a.leave(-2)
     assert {m.member_id: m.epoch for m in driver.describe().members}["a"] == -2
     again = Member(driver, "a2", instance_id="i")
-    again.beat()
-    again.follow()
+    converge(again, rounds=1)
     assert again.partitions == had
     assert driver.describe().epoch == epoch
     b.beat()
@@ -318,8 +314,7 @@ def test_a_static_member_that_does_not_return_is_removed(driver: Driver) -> None
 
 def test_members_continue_after_a_restart(driver: Driver) -> None:
     a, b = Member(driver, "a"), Member(driver, "b", instance_id="i")
-    a.beat()
-    a.follow()
+    converge(a)
     b.beat()
     before = driver.describe()
     driver.restart()

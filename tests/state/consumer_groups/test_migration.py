@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.state.consumer_groups.support import (
@@ -49,9 +51,17 @@ def follow(driver: Driver, classic: ClassicMember, *members: Member) -> None:
         except RebalanceInProgressError:
             classic.join()
             classic.sync()
-        for member in members:
-            member.beat()
-            member.follow()
+        converge(*members, rounds=1)
+
+
+def mixed(driver: Driver, **options: str) -> tuple[ClassicMember, Member]:
+    """Return the members of a consumer group; the first one uses the classic protocol."""
+    new, old = Member(driver, "new", **options), ClassicMember(driver)
+    converge(new)
+    old.join()
+    old.sync()
+    follow(driver, old, new)
+    return old, new
 
 
 def commit(driver: Driver, member_id: str, epoch: int, **options: object) -> None:
@@ -165,39 +175,26 @@ def test_classic_members_are_checked_as_in_a_classic_group(driver: Driver) -> No
     with pytest.raises(UnknownMemberIdError):
         old.beat()
     stranger = ClassicMember(driver)
-    ticket = driver.ask_join(
-        type(stranger.join_request())(
-            "g", "", None, "c", "h", 10_000, 1000, "consumer", (("range", b"\0\1"),), False
-        )
-    )
+    request = replace(stranger.join_request(), protocols=(("range", b"\0\1"),))
+    ticket = driver.ask_join(request)
     assert isinstance(driver.replies[ticket], InconsistentGroupProtocolError)
     assert len(driver.assigned()) == 2
 
 
 def test_a_classic_member_that_does_not_join_again_is_removed(driver: Driver) -> None:
-    new, old = Member(driver, "new"), ClassicMember(driver)
-    converge(new)
-    old.join()
-    old.sync()
-    follow(driver, old, new)
+    old, new = mixed(driver)
     third = Member(driver, "third")
     third.beat()
     for _ in range(8):  # it is alive, but it ignores that it has to join
         driver.wait(9_000)
-        for member in (new, third):
-            member.beat()
-            member.follow()
+        converge(new, third, rounds=1)
         with pytest.raises((RebalanceInProgressError, UnknownMemberIdError)):
             old.beat()
     assert set(driver.assigned()) == {"new", "third"}
 
 
 def test_a_classic_member_that_leaves_makes_space(driver: Driver) -> None:
-    new, old = Member(driver, "new"), ClassicMember(driver)
-    converge(new)
-    old.join()
-    old.sync()
-    follow(driver, old, new)
+    old, new = mixed(driver)
     leaving = [LeaveMember(old.member_id), LeaveMember("other"), LeaveMember(new.member_id)]
     result = driver.settle(driver.groups.leave("g", leaving, driver.now))
     assert [type(each) for each in result] == [type(None), *[UnknownMemberIdError] * 2]
@@ -206,15 +203,6 @@ def test_a_classic_member_that_leaves_makes_space(driver: Driver) -> None:
 
 
 # --- downgrade -----------------------------------------------------------------------------------
-
-
-def mixed(driver: Driver) -> tuple[ClassicMember, Member]:
-    new, old = Member(driver, "new"), ClassicMember(driver)
-    converge(new)
-    old.join()
-    old.sync()
-    follow(driver, old, new)
-    return old, new
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -266,12 +254,7 @@ def test_a_static_member_changes_the_protocol_with_the_group(driver: Driver) -> 
 
 
 def test_the_last_static_consumer_member_takes_the_group_back(driver: Driver) -> None:
-    old = ClassicMember(driver)
-    new = Member(driver, "new", instance_id="i")
-    converge(new)
-    old.join()
-    old.sync()
-    follow(driver, old, new)
+    old, _ = mixed(driver, instance_id="i")
     replacement = ClassicMember(driver, instance_id="i")
     replacement.ask_join()  # the other one has to join too
     assert driver.kinds() == {"g": ("classic", "PreparingRebalance")}
