@@ -13,24 +13,17 @@ _ACQUIRED_RUNS = re.compile(b"%c+" % ACQUIRED)
 _AVAILABLE_RUNS = re.compile(b"%c+" % AVAILABLE)
 
 
-class Blocks:
-    """The blocks that are not finished, by number.
+class Blocks(dict[int, Block]):
+    """The blocks that are not finished, by number."""
 
-    Args:
-        by_number: the blocks at the start.
-    """
-
-    __slots__ = ("by_number",)
-
-    def __init__(self, by_number: dict[int, Block]) -> None:
-        self.by_number = by_number
+    __slots__ = ()
 
     def at_or_above(self, offset: int) -> Block:
         """Return the block of an offset at or above ``next``; create it if it is missing."""
         number = offset >> SHIFT
-        block = self.by_number.get(number)
+        block = self.get(number)
         if block is None:
-            block = self.by_number[number] = Block()
+            block = self[number] = Block()
             block.fill(0, offset & MASK, DONE)
         return block
 
@@ -54,7 +47,7 @@ class Blocks:
         while first <= last:
             index = first & MASK
             end = min(SIZE, index + last - first + 1)
-            parts.append((self.by_number[first >> SHIFT], index, end))
+            parts.append((self[first >> SHIFT], index, end))
             first += end - index
         return parts
 
@@ -62,7 +55,7 @@ class Blocks:
         """Raise NotAcquiredError if the owner does not hold the whole range."""
         offset = first
         while offset <= last:
-            block = self.by_number.get(offset >> SHIFT)
+            block = self.get(offset >> SHIFT)
             index = offset & MASK
             end = min(SIZE, index + last - offset + 1)
             if block is None:
@@ -79,8 +72,8 @@ class Blocks:
     def held(self, owner: int) -> list[tuple[int, int]]:
         """Return the ranges that an owner holds, lowest first."""
         ranges: list[tuple[int, int]] = []
-        for number in sorted(self.by_number):
-            block = self.by_number[number]
+        for number in sorted(self):
+            block = self[number]
             base = number << SHIFT
             for run in _ACQUIRED_RUNS.finditer(block.states):
                 for index in range(run.start(), run.end()):
@@ -97,7 +90,7 @@ class Blocks:
         """Yield (first, last, state) of the runs of equal states in a range below ``next``."""
         while first <= last:
             end = min(last, first | MASK)
-            block = self.by_number.get(first >> SHIFT)
+            block = self.get(first >> SHIFT)
             if block is None:
                 yield first, end, DONE
                 first = end + 1
@@ -112,6 +105,6 @@ class Blocks:
         """Return the ranges below ``next`` that are available, lowest first."""
         return [
             ((number << SHIFT) + run.start(), (number << SHIFT) + run.end() - 1)
-            for number in sorted(self.by_number)
-            for run in _AVAILABLE_RUNS.finditer(self.by_number[number].states)
+            for number in sorted(self)
+            for run in _AVAILABLE_RUNS.finditer(self[number].states)
         ]

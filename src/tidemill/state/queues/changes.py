@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tidemill.state.queues.block_table import Blocks
 from tidemill.state.queues.blocks import (
     AVAILABLE,
     DONE,
@@ -89,7 +90,7 @@ def _value_of(
 
 def load(
     records: Mapping[int, bytes], end: int
-) -> tuple[Marks, dict[int, Block], DeliveryCounts, list[tuple[int, int]], Changes]:
+) -> tuple[Marks, Blocks, DeliveryCounts, list[tuple[int, int]], Changes]:
     """Return the marks, the blocks, the counts, and the ranges that are available, lowest first.
 
     What was out is available.
@@ -101,7 +102,7 @@ def load(
     value = records.get(MARKS)
     written = Marks(0, 0) if value is None else decode_marks(value)
     marks = Marks(min(written.start, end), min(written.delivered, end))
-    blocks: dict[int, Block] = {}
+    blocks = Blocks()
     counts = DeliveryCounts()
     counts.recovered = marks.delivered
     returned: list[tuple[int, int]] = []

@@ -58,7 +58,6 @@ class AckWindow:
         "_counts",
         "_deadlines",
         "_returned",
-        "_table",
         "acquired",
         "next",
         "returned",
@@ -70,8 +69,7 @@ class AckWindow:
         self.next = start
         self.acquired = 0
         self.returned = 0
-        self._table = Blocks({})
-        self._blocks = self._table.by_number
+        self._blocks = Blocks()
         self._returned: list[tuple[int, int]] = []  # a heap; can have offsets that are done since
         self._counts = DeliveryCounts()
         self._deadlines = Deadlines()
@@ -88,7 +86,6 @@ class AckWindow:
         marks, blocks, counts, returned, changes = load(records, end)
         window = cls(marks.start)
         window.next = marks.delivered
-        window._table = Blocks(blocks)
         window._blocks = blocks
         window._counts = counts
         window._changes = changes
@@ -114,7 +111,7 @@ class AckWindow:
         if count > 0 and self.next < end:
             first = self.next
             self.next = min(end, first + count)
-            self._table.acquire(owner, first, self.next)
+            self._blocks.acquire(owner, first, self.next)
             self.acquired += self.next - first
             runs.append(Acquired(first, self.next - 1, 0))
         if deadline is not None:
@@ -133,7 +130,7 @@ class AckWindow:
         """
         runs: list[Acquired] = []
         if first < self.next:
-            for start, stop, state in self._table.within(first, min(last, self.next - 1)):
+            for start, stop, state in self._blocks.within(first, min(last, self.next - 1)):
                 stop = min(stop, start + count - 1)
                 while state == AVAILABLE and start <= stop:
                     length = self._counts.same(start, stop - start + 1)
@@ -145,7 +142,7 @@ class AckWindow:
             start, self.next = self.next, min(end, last + 1, self.next + count)
             runs.append(Acquired(start, self.next - 1, self._counts.of(start)))
         for run in runs:
-            self._table.acquire(owner, run.first, run.last + 1)
+            self._blocks.acquire(owner, run.first, run.last + 1)
             self._deadlines.set(run.first, run.last, deadline)
             self.acquired += run.last - run.first + 1
         return runs
@@ -155,7 +152,7 @@ class AckWindow:
 
         The state is one of ``blocks``; a record that was never acquired has none.
         """
-        for start, stop, state in self._table.within(first, last):
+        for start, stop, state in self._blocks.within(first, last):
             while start <= stop:
                 length = stop - start + 1
                 if state != DONE:
@@ -170,7 +167,7 @@ class AckWindow:
 
     def check(self, owner: int, first: int, last: int) -> None:
         """Raise NotAcquiredError if the owner does not hold the whole range."""
-        self._table.check(owner, first, last)
+        self._blocks.check(owner, first, last)
 
     def first_available(self, end: int) -> int | None:
         """Return the offset that ``acquire`` would return first; None if there is none."""
@@ -188,7 +185,7 @@ class AckWindow:
 
     def available_ranges(self) -> list[tuple[int, int]]:
         """Return the ranges below ``next`` that are available, lowest first."""
-        return self._table.available()
+        return self._blocks.available()
 
     def is_available(self, offset: int) -> bool:
         """Return whether a record below ``next`` was returned and is not out."""
@@ -244,8 +241,8 @@ class AckWindow:
             block.done += 1
             self._finish_range(first, first, 1)
             return
-        self._table.check(owner, first, last)
-        for block, index, end in self._table.parts(first, last):
+        self._blocks.check(owner, first, last)
+        for block, index, end in self._blocks.parts(first, last):
             block.fill(index, end, DONE)
         self._finish_range(first, last, last - first + 1)
 
@@ -255,8 +252,8 @@ class AckWindow:
         Args:
             counts: whether the delivery counts grow by one.
         """
-        self._table.check(owner, first, last)
-        for block, index, end in self._table.parts(first, last):
+        self._blocks.check(owner, first, last)
+        for block, index, end in self._blocks.parts(first, last):
             block.fill(index, end, AVAILABLE)
         if counts:
             self._counts.add(first, last)
@@ -278,14 +275,14 @@ class AckWindow:
 
     def hand_over(self, owner: int, first: int, last: int, to: int) -> None:
         """Give acquired records to another owner. Their deadlines end."""
-        self._table.check(owner, first, last)
+        self._blocks.check(owner, first, last)
         self._deadlines.forget(first, last)
-        for block, index, end in self._table.parts(first, last):
+        for block, index, end in self._blocks.parts(first, last):
             block.owners[index:end] = array("I", (to,)) * (end - index)
 
     def release_owner(self, owner: int, *, counts: bool = True) -> list[tuple[int, int]]:
         """Return all records of an owner; return their ranges."""
-        ranges = self._table.held(owner)
+        ranges = self._blocks.held(owner)
         for first, last in ranges:
             self.release(owner, first, last, counts=counts)
         return ranges
@@ -304,7 +301,7 @@ class AckWindow:
                 raise ValueError(f"offset {offset} is not available")
         known = min(last + 1, self.next) - first
         if known > 0:
-            for block, index, end in self._table.parts(first, first + known - 1):
+            for block, index, end in self._blocks.parts(first, first + known - 1):
                 block.fill(index, end, DONE)
             self.returned -= known
             self._finish_range(first, first + known - 1, 0)
@@ -324,19 +321,19 @@ class AckWindow:
             stop = min(end, (at | MASK) + 1)
             self._changes.dirty.add(at >> SHIFT)
             if at & MASK or stop - at < SIZE:  # a block that is missing below ``next`` is done
-                self._table.at_or_above(at).fill(at & MASK, ((stop - 1) & MASK) + 1, DONE)
+                self._blocks.at_or_above(at).fill(at & MASK, ((stop - 1) & MASK) + 1, DONE)
             at = stop
         self._finish_range(first, end - 1, 0)
 
     def held(self, owner: int) -> list[tuple[int, int]]:
         """Return the ranges that an owner holds, lowest first."""
-        return self._table.held(owner)
+        return self._blocks.held(owner)
 
     # --- deadlines -------------------------------------------------------------------------------
 
     def renew(self, owner: int, first: int, last: int, deadline: int) -> None:
         """Give acquired records another deadline."""
-        self._table.check(owner, first, last)
+        self._blocks.check(owner, first, last)
         self._deadlines.set(first, last, deadline)
 
     def expire(self, now: int) -> list[tuple[int, int]]:
