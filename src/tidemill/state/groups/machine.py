@@ -7,23 +7,33 @@ coordinator: after a restart in the middle of a rebalance, the members join agai
 ``now_ms`` is wall-clock time in milliseconds since the epoch. This module must not know a socket,
 a clock or an offset. ``offsets`` asks it which clients may commit.
 
+The rules for joining are in ``join``. ``rebalance`` decides when a rebalance starts and ends.
+
 Source: KIP-62, KIP-134, KIP-345, KIP-389 (group.max.size), KIP-394, KIP-559, KIP-814.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.errors import TidemillError
 from tidemill.state.errors import (
     CoordinatorNotAvailableError,
     GroupIdNotFoundError,
+    InconsistentGroupProtocolError,
     NonEmptyGroupError,
     RebalanceInProgressError,
+    UnknownMemberIdError,
 )
-from tidemill.state.groups.commits import check_commit, check_transactional_commit
+from tidemill.state.groups.commits import (
+    check_commit,
+    check_generation,
+    check_transactional_commit,
+    rebalancing,
+)
+from tidemill.state.groups.events import MemberChange
 from tidemill.state.groups.format import (
     GroupKey,
     decode_group_value,
@@ -32,7 +42,7 @@ from tidemill.state.groups.format import (
 )
 from tidemill.state.groups.group import Group, GroupState, GroupTable
 from tidemill.state.groups.join import Joins, check_group_id
-from tidemill.state.groups.membership import Membership
+from tidemill.state.groups.members import Member, check_ids
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.rebalance import (
     JOIN,
@@ -40,6 +50,7 @@ from tidemill.state.groups.rebalance import (
     SESSION,
     SYNC,
     Rebalancer,
+    sync_result,
 )
 from tidemill.state.groups.types import (
     GroupDescription,
@@ -85,7 +96,6 @@ class Groups:
             max_size=max_size,
             new_id=new_id,
         )
-        self._membership = Membership(self._groups, self._rebalancer)
 
     # --- state that survives a restart -----------------------------------------------------------
 
@@ -189,10 +199,37 @@ class Groups:
         out = nothing()
         self._rebalancer.park(ticket)
         try:
-            self._membership.sync(request, ticket, now_ms, out)
+            self._sync(request, ticket, now_ms, out)
         except TidemillError as error:
             self._rebalancer.answer(ticket, error, out)
         return out
+
+    def _sync(self, request: SyncRequest, ticket: int, now_ms: int, out: Outcome[None]) -> None:
+        group, member = self._member(
+            request.group_id, request.member_id, request.instance_id, request.generation
+        )
+        _check_same("protocol type", request.protocol_type, group.protocol_type)
+        _check_same("protocol", request.protocol, group.protocol)
+        if group.is_in(_S.PREPARING_REBALANCE):
+            raise rebalancing(group)
+        assignments = dict(request.assignments)
+        if group.leader == member.member_id and not group.is_in(_S.STABLE):
+            self._check_memory(group, assignments)
+        self._rebalancer.has_synced(group, member.member_id)
+        if group.is_in(_S.STABLE):
+            self._rebalancer.refresh(group, member, now_ms)
+            self._rebalancer.answer(ticket, sync_result(group, member), out)
+            return
+        self._rebalancer.park_sync(group, member, ticket, out)
+        if group.leader == member.member_id:
+            self._rebalancer.assign(group, assignments, now_ms, out)
+
+    def _check_memory(self, group: Group, assignments: Mapping[str, bytes]) -> None:
+        change = sum(
+            len(assignments.get(member_id, b"")) - len(member.assignment)
+            for member_id, member in group.members.items()
+        )
+        self._groups.check_growth(group, change)
 
     def heartbeat(
         self,
@@ -210,7 +247,10 @@ class Groups:
             IllegalGenerationError: the generation is not the current one.
             RebalanceInProgressError: the member has to join again. Its session is extended.
         """
-        self._membership.heartbeat(group_id, generation, member_id, instance_id, now_ms)
+        group, member = self._member(group_id, member_id, instance_id, generation)
+        self._rebalancer.refresh(group, member, now_ms)
+        if group.is_in(_S.PREPARING_REBALANCE):
+            raise rebalancing(group)
         return nothing()
 
     def leave(
@@ -222,7 +262,30 @@ class Groups:
             InvalidGroupIdError: the group id is empty or too long.
             UnknownMemberIdError: the group does not exist.
         """
-        return self._membership.leave(group_id, members, now_ms)
+        group = self._group(group_id)
+        out = nothing()
+        result: list[TidemillError | None] = []
+        for leaving in members:
+            try:
+                self._leave(group, leaving, out)
+                result.append(None)
+            except TidemillError as error:
+                result.append(error)
+        if None in result:
+            self._rebalancer.after_removal(group, now_ms, out, "members left")
+        return Outcome(result, out.records, out.replies, out.events)
+
+    def _leave(self, group: Group, leaving: LeaveMember, out: Outcome[None]) -> None:
+        member_id = leaving.member_id
+        if not member_id and leaving.instance_id is not None:
+            member_id = group.static_members.get(leaving.instance_id, "")
+        if member_id in group.pending_members:
+            group.remove(member_id)
+            self._rebalancer.forget_session(group, member_id)
+            return
+        check_ids(group, member_id, leaving.instance_id)
+        member = group.members[member_id]
+        self._rebalancer.drop(group, member, out, leaving.reason, MemberChange.LEFT)
 
     def cancel(self, ticket: int) -> None:
         """Never answer this ticket: the connection of the parked request is closed.
@@ -230,6 +293,21 @@ class Groups:
         The member stays in the group and can ask again on another connection.
         """
         self._rebalancer.cancel(ticket)
+
+    def _group(self, group_id: str) -> Group:
+        check_group_id(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownMemberIdError(f"group {group_id!r} does not exist")
+        return group
+
+    def _member(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> tuple[Group, Member]:
+        group = self._group(group_id)
+        check_ids(group, member_id, instance_id)
+        check_generation(group, generation)
+        return group, group.members[member_id]
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -395,3 +473,8 @@ class Groups:
         group = self._groups.get(group_id)
         if group is not None and group.is_removable and not self.needs_tombstone(group_id):
             del self._groups[group_id]
+
+
+def _check_same(what: str, sent: str | None, actual: str | None) -> None:
+    if sent is not None and actual is not None and sent != actual:
+        raise InconsistentGroupProtocolError(f"the group's {what} is {actual!r}, not {sent!r}")

@@ -4,7 +4,7 @@ A rebalance has two phases. In the join phase the group waits until all members 
 sync phase it waits until the leader has sent the assignment and each member has asked for its own.
 
 Each method takes the group, the time and the outcome that it adds replies and records to. This
-module must not know how requests are checked: that is in ``join`` and ``membership``.
+module must not know how requests are checked: that is in ``join`` and ``machine``.
 
 Source: KIP-62, KIP-134 (initial rebalance delay), KIP-345, KIP-394; Apache Kafka's documentation
 of the group coordinator.
