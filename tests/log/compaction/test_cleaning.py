@@ -11,7 +11,6 @@ from tests.log.format.batches import batch_around
 from tidemill.log.compaction.cleaning import (
     CleanedTransactions,
     Cleaning,
-    CleaningStats,
     LastOfProducer,
     OffsetMap,
     clean_batch,
@@ -39,14 +38,10 @@ def clean(
     producers: dict[int, int] | None = None,
     transactions: CleanedTransactions | None = None,
     keep_empty: bool = False,
-    stats: CleaningStats | None = None,
 ) -> Buffer | None:
     last = {each: LastOfProducer(offset, 2, -1) for each, offset in (producers or {}).items()}
     cleaning = Cleaning(offsets, now_ms, retention_ms, last, transactions or CleanedTransactions())
-    stats = CleaningStats() if stats is None else stats
-    return run_steps(
-        clean_batch(batch, parse_header(batch), cleaning, stats, keep_empty=keep_empty)
-    )
+    return run_steps(clean_batch(batch, parse_header(batch), cleaning, keep_empty=keep_empty))
 
 
 def cleaned(batch: Buffer, offsets: OffsetMap, **more: Any) -> Buffer:
@@ -114,15 +109,9 @@ def test_the_last_record_of_each_key_stays() -> None:
     first = batch_of((b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     second = batch_of((b"b", b"2"), (b"c", b"1"), base=3)
     offsets = offsets_of(first, second)
-    stats = CleaningStats()
-    kept = cleaned(first, offsets, stats=stats)
+    kept = cleaned(first, offsets)
     assert decode_records(kept) == [Record(2, 500, b"a", b"2")]
-    assert clean(second, offsets, stats=stats) is second
-    assert (stats.records_read, stats.records_kept) == (5, 3)
-    assert (stats.bytes_read, stats.bytes_kept) == (
-        len(first) + len(second),
-        len(kept) + len(second),
-    )
+    assert clean(second, offsets) is second
 
 
 def test_records_above_the_map_stay_untouched() -> None:
@@ -259,7 +248,7 @@ def test_long_batches_are_cleaned_in_steps() -> None:
     offsets = OffsetMap()
     assert len(list(offsets.add_batch(batch, parse_header(batch), 0))) >= 3
     cleaning = Cleaning(offsets, 0, 0, {}, CleanedTransactions())
-    assert len(list(clean_batch(batch, parse_header(batch), cleaning, CleaningStats()))) >= 3
+    assert len(list(clean_batch(batch, parse_header(batch), cleaning))) >= 3
 
 
 def test_large_batches_are_decompressed_and_compressed_by_another_thread() -> None:
@@ -269,7 +258,7 @@ def test_large_batches_are_decompressed_and_compressed_by_another_thread() -> No
     read = list(offsets.add_batch(batch, parse_header(batch), 0))
     assert [work.holds for work in read if work is not None] == [8 << 20]
     cleaning = Cleaning(offsets, 0, 0, {}, CleanedTransactions())
-    steps = list(clean_batch(batch, parse_header(batch), cleaning, CleaningStats()))
+    steps = list(clean_batch(batch, parse_header(batch), cleaning))
     assert len([work for work in steps if work is not None]) == 2
     kept = cleaned(batch, offsets)
     assert [record.offset for record in decode_records(kept)] == list(range(300, 600))

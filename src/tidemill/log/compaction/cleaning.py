@@ -47,16 +47,6 @@ DEFAULT_MAP_KEYS = 250_000
 _RECORDS_PER_STEP = 512
 
 
-@dataclass(slots=True)
-class CleaningStats:
-    """The records and bytes that a compaction has read and kept."""
-
-    records_read: int = 0
-    records_kept: int = 0
-    bytes_read: int = 0
-    bytes_kept: int = 0
-
-
 class OffsetMap:
     """The latest offset of each key in the dirty part of a log, in bounded memory.
 
@@ -187,12 +177,7 @@ class Cleaning:
 
 
 def clean_batch(
-    batch: Buffer,
-    header: BatchHeader,
-    cleaning: Cleaning,
-    stats: CleaningStats,
-    *,
-    keep_empty: bool = False,
+    batch: Buffer, header: BatchHeader, cleaning: Cleaning, *, keep_empty: bool = False
 ) -> Steps[Buffer | None]:
     """Return what is kept of one batch.
 
@@ -208,54 +193,39 @@ def clean_batch(
         ``batch`` itself if it is kept unchanged, other bytes if it was rewritten, None if it is
         removed.
     """
-    stats.bytes_read += header.size
-    stats.records_read += header.record_count
     kept: Buffer | None = batch
-    count = header.record_count
-    aborted = False
     if header.is_control:
-        kept, count = yield from _clean_marker(batch, header, cleaning)
-    elif header.is_transactional:
-        aborted = cleaning.transactions.see_data(header)
-    if aborted:
-        kept, count = None, 0
-    elif not header.is_control and header.base_offset <= cleaning.offsets.latest_offset:
-        kept, count = yield from _filter(batch, header, cleaning)
+        kept = yield from _clean_marker(batch, header, cleaning)
+    elif header.is_transactional and cleaning.transactions.see_data(header):
+        kept = None  # its transaction was aborted
+    elif header.base_offset <= cleaning.offsets.latest_offset:
+        kept = yield from _filter(batch, header, cleaning)
     if kept is None:
         last = cleaning.producers.get(header.producer_id)
         if keep_empty or (last is not None and last.matches(header)):
             kept = _empty(batch, header)
-    if kept is not None:
-        stats.bytes_kept += len(kept)
-        stats.records_kept += count
     return kept
 
 
-def _clean_marker(
-    batch: Buffer, header: BatchHeader, cleaning: Cleaning
-) -> Steps[tuple[Buffer | None, int]]:
-    """Return what is kept of a control batch, and its record count.
+def _clean_marker(batch: Buffer, header: BatchHeader, cleaning: Cleaning) -> Steps[Buffer | None]:
+    """Return what is kept of a control batch.
 
     A marker is kept as long as its data, and after that as long as a tombstone: readers that have
     read the data must also read the marker (KIP-534).
     """
     if cleaning.transactions.see_marker(header):
-        return batch, header.record_count
+        return batch
     if not header.record_count:
-        return None, 0
+        return None
     if header.has_delete_horizon:
-        if cleaning.now_ms >= header.base_timestamp:
-            return None, 0
-        return batch, header.record_count
+        return None if cleaning.now_ms >= header.base_timestamp else batch
     body = yield from load_records(batch, header, DEFAULT_LIMIT)
     horizon = cleaning.now_ms + cleaning.delete_retention_ms
     kept = bytes([1]) * header.record_count
-    return (yield from _rewritten(header, body, kept, horizon)), header.record_count
+    return (yield from _rewritten(header, body, kept, horizon))
 
 
-def _filter(
-    batch: Buffer, header: BatchHeader, cleaning: Cleaning
-) -> Steps[tuple[Buffer | None, int]]:
+def _filter(batch: Buffer, header: BatchHeader, cleaning: Cleaning) -> Steps[Buffer | None]:
     body = yield from load_records(batch, header, DEFAULT_LIMIT)
     horizon = header.base_timestamp if header.has_delete_horizon else None
     tombstones_stay = horizon is None or cleaning.now_ms < horizon
@@ -278,13 +248,13 @@ def _filter(
                 has_tombstone = True
     count = kept.count(1)
     if not count:
-        return None, 0
+        return None
     new_horizon = None
     if has_tombstone and horizon is None:
         new_horizon = cleaning.now_ms + cleaning.delete_retention_ms
     if new_horizon is None and count == header.record_count:
-        return batch, count
-    return (yield from _rewritten(header, body, kept, new_horizon)), count
+        return batch
+    return (yield from _rewritten(header, body, kept, new_horizon))
 
 
 def _rewritten(

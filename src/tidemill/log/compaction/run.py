@@ -21,14 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tidemill.errors import TidemillError
 from tidemill.log.compaction.cleaning import (
     DEFAULT_MAP_KEYS,
     CleanedTransactions,
     Cleaning,
-    CleaningStats,
     LastOfProducer,
     OffsetMap,
     clean_batch,
@@ -51,8 +50,6 @@ from tidemill.log.steps import elsewhere
 READ_BYTES = 64 * 1024
 """A run yields at least once per this many bytes, or per batch if a batch is larger."""
 
-
-_DELETED = "segments were deleted during the compaction"
 
 Steps = AnySteps[None]
 
@@ -132,28 +129,7 @@ def _is_overdue(segment: Segment, max_lag_ms: int, now_ms: int) -> bool:
     return 0 < begin < now_ms - max_lag_ms
 
 
-@dataclass(slots=True)
-class CompactionRun:
-    """The progress of a compaction.
-
-    Attributes:
-        stats: the records and bytes so far.
-        passes: the number of finished passes.
-        aborted: the reason why it ended early (segments were deleted), or an empty string.
-    """
-
-    stats: CleaningStats = field(default_factory=CleaningStats)
-    passes: int = 0
-    aborted: str = ""
-
-
-def compact(
-    log: PartitionLog,
-    now_ms: int,
-    *,
-    max_keys: int = DEFAULT_MAP_KEYS,
-    run: CompactionRun | None = None,
-) -> Steps:
+def compact(log: PartitionLog, now_ms: int, *, max_keys: int = DEFAULT_MAP_KEYS) -> Steps:
     """Compact what can be compacted, whether it is due or not.
 
     This is a generator. Each ``next`` takes a few milliseconds at most, apart from waiting for the
@@ -163,7 +139,6 @@ def compact(
     Args:
         log: the partition. Its cleanup policy has 'compact'.
         max_keys: size of the offset map; see ``cleaning.DEFAULT_MAP_KEYS``.
-        run: receives the progress.
 
     Yields:
         None, or blocking work that can be run in another thread before the next step.
@@ -174,7 +149,6 @@ def compact(
         DiskFullError, StorageError: a file operation failed. The log is unchanged.
         SyncFailedError: the broker must stop.
     """
-    run = run or CompactionRun()
     while True:
         todo = cleanable(log, now_ms)
         if not todo.dirty_bytes:
@@ -193,15 +167,10 @@ def compact(
         )
         end = offsets.latest_offset + 1
         for group in _groups(log.config, todo, end):
-            if not _is_complete(log.chain, group):
-                run.aborted = _DELETED
-                return
-            yield from _clean_group(log, group, cleaning, run)
-            if run.aborted:
+            if not (yield from _clean_group(log, group, cleaning)):
                 return
         log.first_dirty_offset = end
         log.chain.head.changed = True
-        run.passes += 1
         if end >= todo.end_offset:
             return
 
@@ -269,21 +238,21 @@ def _is_complete(chain: SegmentChain, group: Sequence[Segment]) -> bool:
     return all(id(segment) in live for segment in group)
 
 
-def _clean_group(
-    log: PartitionLog, group: list[Segment], cleaning: Cleaning, run: CompactionRun
-) -> Steps:
+def _clean_group(log: PartitionLog, group: list[Segment], cleaning: Cleaning) -> AnySteps[bool]:
+    """Compact a group; return False if some of its segments were deleted."""
+    if not _is_complete(log.chain, group):
+        return False
     cleaned = CleanedSegment(
         log.chain.env, log.chain.folder, group[0].base_offset, log.config.index_interval_bytes
     )
     discard = True
     try:
-        changed = yield from _copy_group(group, cleaned, cleaning, run.stats)
+        changed = yield from _copy_group(group, cleaned, cleaning)
         if changed and _is_complete(log.chain, group):
             cleaned.finish()
             yield from elsewhere(cleaned.commit)
-        if not _is_complete(log.chain, group):
-            run.aborted = _DELETED
-        elif changed:
+        is_complete = _is_complete(log.chain, group)
+        if changed and is_complete:
             discard = False  # from now on the files belong to the log, even after an error
             cleaned.replace(log, group)
             yield from elsewhere(cleaned.settle)
@@ -294,14 +263,14 @@ def _clean_group(
                 cleaned.discard()
         if not (log.chain.removed and isinstance(error, StorageError)):
             raise
-        run.aborted = _DELETED  # the topic was deleted, with its files
-        return
+        return False  # the topic was deleted, with its files
     if discard:
         cleaned.discard()
+    return is_complete
 
 
 def _copy_group(
-    group: list[Segment], cleaned: CleanedSegment, cleaning: Cleaning, stats: CleaningStats
+    group: list[Segment], cleaned: CleanedSegment, cleaning: Cleaning
 ) -> AnySteps[bool]:
     """Write what is kept of a group; return whether anything has changed."""
     changed = len(group) > 1
@@ -316,7 +285,7 @@ def _copy_group(
             position += header.size
             # The last batch shows where the segment ends, so that a missing segment is noticed.
             keep_empty = is_last and position >= segment.size
-            kept = yield from clean_batch(batch, header, cleaning, stats, keep_empty=keep_empty)
+            kept = yield from clean_batch(batch, header, cleaning, keep_empty=keep_empty)
             changed = changed or kept is not batch
             if kept is not None:
                 cleaned.append(kept, header if kept is batch else parse_header(kept))
