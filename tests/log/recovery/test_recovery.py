@@ -100,8 +100,9 @@ def test_a_torn_tail_is_cut_and_reported(world: World) -> None:
     world.crash()
     assert world.values() == [0, 1]
     (report,) = world.store.reports
-    assert (report.path, report.position) == (path, position)
-    assert (report.removed_bytes, report.offset) == (size - 5, 2)
+    cut = f"torn tail of {size - 5} bytes cut off at byte {position}, offset 2: "
+    assert report.path == path
+    assert report.what.startswith(cut)
     assert len(world.fs.content(path)) == position
 
 
@@ -110,7 +111,7 @@ def test_a_tail_of_zeros_is_cut(world: World) -> None:
     world.fs.content(world.path()).extend(bytes(5000))
     world.crash()
     assert world.values() == [0, 1, 2]
-    assert world.store.reports[0].removed_bytes == 5000
+    assert "torn tail of 5000 bytes" in world.reports()[0]
 
 
 def test_a_rolled_segment_whose_successor_is_torn_becomes_active_again(world: World) -> None:
@@ -456,7 +457,7 @@ def test_a_file_that_changed_after_a_clean_stop_is_recovered(world: World) -> No
     world.open()
     assert world.values() == [0, 1, 2, 3]
     assert any("files have changed" in what for what in world.reports())
-    assert any(report.removed_bytes == 7 for report in world.store.reports)
+    assert any("torn tail of 7 bytes" in what for what in world.reports())
 
 
 def test_a_file_shortened_after_a_clean_stop_is_refused(world: World) -> None:

@@ -24,9 +24,7 @@ class Report:
 
     Attributes:
         tp: the partition; None for a file of the whole data folder.
-        what: a sentence that says what was done.
-        position: byte position in the file, or -1.
-        removed_bytes: the number of bytes that were cut off.
+        what: a sentence that says what was done, and where.
         offset: the first offset concerned, or -1. For a torn tail, this is the offset that its
             first batch would have had.
     """
@@ -34,8 +32,6 @@ class Report:
     tp: TopicPartition | None
     path: str
     what: str
-    position: int = -1
-    removed_bytes: int = 0
     offset: int = -1
 
     def __str__(self) -> str:
@@ -111,15 +107,6 @@ class Environment:
         due = self.clock.monotonic_ms() + delay_ms
         self.deletions.extend(Deletion(due, path, tp, start_offset) for path in paths)
 
-    def report(
-        self,
-        tp: TopicPartition | None,
-        path: str,
-        what: str,
-        *,
-        position: int = -1,
-        removed_bytes: int = 0,
-        offset: int = -1,
-    ) -> None:
+    def report(self, tp: TopicPartition | None, path: str, what: str, *, offset: int = -1) -> None:
         """Report a repair; see ``Report``."""
-        self.reports.append(Report(tp, path, what, position, removed_bytes, offset))
+        self.reports.append(Report(tp, path, what, offset))

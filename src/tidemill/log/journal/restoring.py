@@ -254,7 +254,7 @@ def _restore_segment(
             f"offsets {first.first_offset} to {last.end_offset - 1} restored from the journal, "
             f"{sum(each.size for each in restored)} bytes from byte {first.position} on"
         )
-        env.report(tp, path, what, position=first.position, offset=first.first_offset)
+        env.report(tp, path, what, offset=first.first_offset)
     return size
 
 

@@ -353,7 +353,7 @@ class _Recovery:
             refuse_if_valid_follows(segment, segment.size, end, why, following)
             what = "segment without a valid batch removed"
         for later in following:
-            self.env.report(self.tp, later.path(), what, removed_bytes=later.size)
+            self.env.report(self.tp, later.path(), what)
             self._remove(later)
             self.segments.remove(later)
         self.env.fs.sync_dir(self.folder)

@@ -138,7 +138,7 @@ class SegmentVerifier:
             segment.file.write_again(position)
         except DiskFullError as error:  # of a file system that never overwrites
             what = f"what is kept could not be written again, and is only synced: {error}"
-            self.env.report(segment.partition(), segment.path(), what, position=position)
+            self.env.report(segment.partition(), segment.path(), what)
         segment.file.datasync()
 
     def _read_batches(self, segment: Segment, table: IndexTable, scanner: BatchScanner) -> None:
@@ -224,19 +224,12 @@ class SegmentVerifier:
         return self.is_complete and 0 <= self.proven_end <= offset
 
     def _cut_tail(self, segment: Segment, scanner: BatchScanner) -> None:
-        removed = segment.size - scanner.position
+        at = scanner.next_offset
         what = (
-            f"torn tail of {removed} bytes cut off at byte {scanner.position}, "
-            f"offset {scanner.next_offset}: {scanner.damage}"
+            f"torn tail of {segment.size - scanner.position} bytes cut off at byte "
+            f"{scanner.position}, offset {at}: {scanner.damage}"
         )
-        self.env.report(
-            segment.partition(),
-            segment.path(),
-            what,
-            position=scanner.position,
-            removed_bytes=removed,
-            offset=scanner.next_offset,
-        )
+        self.env.report(segment.partition(), segment.path(), what, offset=at)
         segment.file.truncate(scanner.position)
         segment.file.datasync()
         segment.size = scanner.position
