@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -43,6 +43,16 @@ LONG_TURN_S = 0.0002
 """How long an append waits for others of its turn of the event loop: about as long as a sync."""
 ACCEPTED_PER_TURN = 64
 """Logs of one round of the journal whose requests are released in one turn."""
+
+
+def settle(waiter: asyncio.Future[Any], error: Exception | None) -> None:
+    """End a wait for the disk, well or with an error, unless who waited is gone."""
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
 
 
 class _LogState:
@@ -131,16 +141,7 @@ class Flusher:
         It has a StorageError if the sync failed, or if the log was deleted.
         """
         future: asyncio.Future[None] = self._loop.create_future()
-
-        def settle(error: Exception | None) -> None:
-            if future.done():  # its waiter was cancelled
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        self.call_when_durable(log, offset, settle)
+        self.call_when_durable(log, offset, partial(settle, future))
         return future
 
     def call_when_durable(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tidemill.clock import Clock
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Flusher, settle
 from tidemill.errors import TidemillError
 from tidemill.log.errors import (
     CorruptLogError,
@@ -170,14 +170,9 @@ class StateLog:
 
         def done(error: Exception | None) -> None:
             ended(error)
-            if written.done():  # the caller is gone
-                return
-            if error is None:
-                written.set_result(None)
-            elif isinstance(error, TidemillError):
-                written.set_exception(error)
-            else:
-                written.set_exception(StorageError(f"{failure}: {error}"))
+            if error is not None and not isinstance(error, TidemillError):
+                error = StorageError(f"{failure}: {error}")
+            settle(written, error)
 
         self.submit(records, done)
         await written

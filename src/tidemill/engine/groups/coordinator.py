@@ -26,6 +26,7 @@ from tidemill.engine.api import (
     SyncRequest,
     SyncResult,
 )
+from tidemill.engine.flusher import settle
 from tidemill.engine.groups.assembly import group_configs, make_groups
 from tidemill.engine.groups.group_log import log_events
 from tidemill.engine.state_log import StateLog
@@ -108,8 +109,7 @@ class GroupCoordinator:
         if self._timer is not None:
             self._timer.cancel()
         for future in [*self._parked.values(), *self._writing]:
-            if not future.done():
-                future.set_exception(error)
+            settle(future, error)
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -216,11 +216,7 @@ class GroupCoordinator:
         def done(error: Exception | None) -> None:
             if error is None and appended:
                 self._offsets.end_transaction(marker.producer_id, commit=marker.commit)
-            if not written.done():
-                if error is None:
-                    written.set_result(None)
-                else:
-                    written.set_exception(error)
+            settle(written, error)
 
         self._writing.add(written)
         try:
@@ -350,14 +346,9 @@ class GroupCoordinator:
     async def _settle(self) -> None:
         """Wait until everything that was submitted is on disk and replayed."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: Exception | None) -> None:
-            if not settled.done():  # the next write raises the error
-                settled.set_result(None)
-
         self._writing.add(settled)
         try:
-            self._state_log.when_settled(done)
+            self._state_log.when_settled(lambda _: settle(settled, None))  # the next write raises
             await settled
         finally:
             self._writing.discard(settled)
@@ -398,12 +389,8 @@ class GroupCoordinator:
                 self._release(self._groups.write_failed(outcome, self._clock.now_ms()))
                 log_events(outcome.events)
                 self._schedule()
-            if written is None or written.done():
-                return
-            if error is None:
-                written.set_result(None)
-            else:
-                written.set_exception(_write_error(error))
+            if written is not None:
+                settle(written, None if error is None else _write_error(error))
 
         first = self._state_log.submit(outcome.records, done, producer)
         self._schedule()

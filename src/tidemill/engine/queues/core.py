@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.clock import Clock
 from tidemill.engine.errors import BrokerStoppingError
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Flusher, settle
 from tidemill.engine.queues.api import Arguments, OnSettled, Owner
 from tidemill.engine.queues.declarations import Declarations
 from tidemill.engine.queues.disk_space import DiskSpace
@@ -124,8 +124,7 @@ class QueueCore:
         self._batches.is_stopped = True
         self._ack_log.stop()
         for stored in self._unstored:
-            if not stored.done():
-                stored.set_exception(BrokerStoppingError("the broker is stopping"))
+            settle(stored, BrokerStoppingError("the broker is stopping"))
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -278,13 +277,8 @@ class QueueCore:
     async def stored(self) -> None:
         """Return when everything that was settled so far is on disk."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done() -> None:
-            if not stored.done():
-                stored.set_result(None)
-
         self._unstored.add(stored)
-        self._ack_log.when_stored(done)
+        self._ack_log.when_stored(partial(settle, stored, None))
         try:
             await stored
         finally:

@@ -239,22 +239,15 @@ class Declarations:
 
     async def _apply(self, records: Sequence[StateRecord], *, stored: bool = True) -> None:
         """Write records, and replay them when they are on disk."""
-        if records and stored:
-            loop = asyncio.get_running_loop()
-            written: asyncio.Future[None] = loop.create_future()
 
-            def done(error: Exception | None) -> None:
-                if written.done():
-                    return
-                if error is None:
-                    written.set_result(None)
-                else:
-                    written.set_exception(error)
+        def ended(error: Exception | None) -> None:
+            for record in records if error is None else ():
+                self._table.replay(record.key, record.value)
 
-            self._state_log.submit(records, done)
-            await written
-        for record in records:
-            self._table.replay(record.key, record.value)
+        if stored:
+            await self._state_log.write(records, ended, "the declaration was not stored")
+        else:
+            ended(None)
 
 
 def _derived(name: str) -> str:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import structlog
 
+from tidemill.engine.flusher import settle
 from tidemill.engine.shares.api import Breathe, no_pause
 from tidemill.engine.state_log import StateLog
 from tidemill.errors import TidemillError
@@ -131,12 +132,10 @@ class ShareLog:
         def done(error: Exception | None) -> None:
             if error is not None:
                 self._failed(changed, error)
-            if written.done():
-                return
-            if error is None:
-                written.set_result(None)
-            else:
-                written.set_exception(_refused(error))
+                error = CoordinatorNotAvailableError(
+                    f"the state of the share group could not be written: {error}"
+                )
+            settle(written, error)
 
         self._state_log.submit(records, done)
         return written
@@ -185,9 +184,3 @@ def _remove(index: dict[T, dict[PartitionKey, None]], name: T, key: PartitionKey
     keys.pop(key, None)
     if not keys:
         del index[name]
-
-
-def _refused(error: Exception) -> CoordinatorNotAvailableError:
-    return CoordinatorNotAvailableError(
-        f"the state of the share group could not be written: {error}"
-    )
