@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import structlog
@@ -111,33 +112,37 @@ class GroupCoordinator:
         for future in [*self._parked.values(), *self._writing]:
             settle(future, error)
 
+    def _check_running(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+
     # --- members ---------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest) -> JoinResult:
         """Join a group. Wait until the generation is complete."""
-        try:
+        with self._reporting_full(request):
             answer = await self._park(lambda t, now: self._groups.join(request, t, now))
-        except GroupMaxSizeReachedError as error:
-            self._report_full(request, error)
-            raise
         return cast(JoinResult, answer)
 
-    def _report_full(
-        self,
-        request: JoinRequest | ConsumerHeartbeat | ShareHeartbeat,
-        error: GroupMaxSizeReachedError,
-    ) -> None:
-        now_ms = self._clock.now_ms()
-        if now_ms >= self._next_report_ms:
-            self._next_report_ms = now_ms + REPORT_INTERVAL_MS
-            logger.warning(
-                "group.full",
-                group=request.group_id[:200],
-                client_id=request.client_id[:200],
-                host=request.client_host,
-                error=str(error),
-                hint=error.hint,
-            )
+    @contextmanager
+    def _reporting_full(
+        self, request: JoinRequest | ConsumerHeartbeat | ShareHeartbeat
+    ) -> Iterator[None]:
+        try:
+            yield
+        except GroupMaxSizeReachedError as error:
+            now_ms = self._clock.now_ms()
+            if now_ms >= self._next_report_ms:
+                self._next_report_ms = now_ms + REPORT_INTERVAL_MS
+                logger.warning(
+                    "group.full",
+                    group=request.group_id[:200],
+                    client_id=request.client_id[:200],
+                    host=request.client_host,
+                    error=str(error),
+                    hint=error.hint,
+                )
+            raise
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         """Return a member's assignment. Wait until the leader's assignment is on disk."""
@@ -161,20 +166,14 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
         """Let a member with the consumer protocol join, stay, change or leave."""
-        try:
+        with self._reporting_full(request):
             outcome = self._groups.consumer_heartbeat(request, self._clock.now_ms())
-        except GroupMaxSizeReachedError as error:
-            self._report_full(request, error)
-            raise
         return await self._run(outcome)
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatResult:
         """Let a member of a share group join, stay, change or leave."""
-        try:
+        with self._reporting_full(request):
             outcome = self._groups.share_heartbeat(request, self._clock.now_ms())
-        except GroupMaxSizeReachedError as error:
-            self._report_full(request, error)
-            raise
         return await self._run(outcome)
 
     # --- offsets ---------------------------------------------------------------------------------
@@ -208,9 +207,7 @@ class GroupCoordinator:
         Returns when the marker is on disk and the offsets are visible or dropped. The call can be
         repeated: without an open transaction it writes nothing, and waits for earlier writes.
         """
-        if self._stopped is not None:
-            raise self._stopped
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written = self._wait()
         appended = False
 
         def done(error: Exception | None) -> None:
@@ -218,12 +215,8 @@ class GroupCoordinator:
                 self._offsets.end_transaction(marker.producer_id, commit=marker.commit)
             settle(written, error)
 
-        self._writing.add(written)
-        try:
-            appended = self._state_log.append_marker(marker, done)
-            await written
-        finally:
-            self._writing.discard(written)
+        appended = self._state_log.append_marker(marker, done)
+        await written
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Check that a member may fetch offsets. None: the client names no member."""
@@ -343,28 +336,26 @@ class GroupCoordinator:
             if future.cancelled():
                 self._groups.cancel(ticket)
 
+    def _wait(self) -> asyncio.Future[None]:
+        """Return a future for the end of a write. A stop ends it, too."""
+        self._check_running()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writing.add(waiter)
+        waiter.add_done_callback(self._writing.discard)
+        return waiter
+
     async def _settle(self) -> None:
         """Wait until everything that was submitted is on disk and replayed."""
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writing.add(settled)
-        try:
-            self._state_log.when_settled(lambda _: settle(settled, None))  # the next write raises
-            await settled
-        finally:
-            self._writing.discard(settled)
+        settled = self._wait()
+        self._state_log.when_settled(lambda _: settle(settled, None))  # the next write raises
+        await settled
 
     async def _run(self, outcome: Outcome[R], producer: ProducerIdentity = NO_PRODUCER) -> R:
         """Write an outcome; return its result when the records are on disk."""
-        if outcome.records:
-            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._writing.add(written)
-            try:
-                self._apply(outcome, written, producer)
-                await written
-            finally:
-                self._writing.discard(written)
-        else:
-            self._apply(outcome)
+        written = self._wait() if outcome.records else None
+        self._apply(outcome, written, producer)
+        if written is not None:
+            await written
         return outcome.result
 
     def _apply(
@@ -373,8 +364,7 @@ class GroupCoordinator:
         written: asyncio.Future[None] | None = None,
         producer: ProducerIdentity = NO_PRODUCER,
     ) -> None:
-        if self._stopped is not None:
-            raise self._stopped
+        self._check_running()
         log_events(outcome.events)
         first = -1
         self._in_flight += 1
