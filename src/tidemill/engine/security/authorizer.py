@@ -17,47 +17,53 @@ from tidemill.engine.security.audit import AuditLog
 from tidemill.state.security.machine import Security
 
 
-class RuleAuthorizer(Authorizer):
-    """Decides as Apache Kafka's StandardAuthorizer.
+class StateAuthorizer(Authorizer):
+    """Decides by what is stored, and takes note of it in the audit log.
 
     Args:
-        state: the rules.
+        state: the rules and the permissions.
         super_users: ``User:alice``; they are allowed everything.
-        allow_if_no_rules: whether an access is allowed if no rule is for the resource.
+        allow_without: whether an access is allowed if nothing is stored about it.
         notes_allowed: whether allowed accesses are logged, too.
         audit: takes note of accesses.
-        queues: the authorizer of queues and exchanges.
     """
 
     def __init__(
         self,
         state: Security,
         super_users: Collection[str],
-        *,
-        allow_if_no_rules: bool = False,
-        notes_allowed: bool = False,
-        audit: AuditLog | None = None,
-        queues: Authorizer | None = None,
+        allow_without: bool,
+        notes_allowed: bool,
+        audit: AuditLog,
     ) -> None:
         self._state = state
         self._super_users = super_users
-        self._allow_if_no_rules = allow_if_no_rules
+        self._allow_without = allow_without
         self.notes_allowed = notes_allowed
-        self._audit = audit
-        self._queues = queues
+        self.report = audit.report  # type: ignore[method-assign]
 
     @property
     def generation(self) -> int:  # type: ignore[override]
-        """The version of the rules."""
+        """The version of what is stored."""
         return self._state.version
 
     def is_unrestricted(self, principal: Principal) -> bool:
         """Return whether the principal is a super user."""
         return str(principal) in self._super_users
 
+
+class RuleAuthorizer(StateAuthorizer):
+    """Decides as Apache Kafka's StandardAuthorizer.
+
+    Attributes:
+        queues: the authorizer of queues and exchanges, with AMQP's permissions.
+    """
+
+    queues: Authorizer
+
     def for_queues(self) -> Authorizer:
         """Return the authorizer with AMQP's permissions."""
-        return self._queues or self
+        return self.queues
 
     def authorize(
         self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
@@ -72,7 +78,7 @@ class RuleAuthorizer(Authorizer):
             resource.kind,
             resource.name,
             super_users=self._super_users,
-            allow_if_no_rules=self._allow_if_no_rules,
+            allow_if_no_rules=self._allow_without,
         ).allowed
 
     def authorize_any(
@@ -87,16 +93,3 @@ class RuleAuthorizer(Authorizer):
         ):
             return True
         return self._state.rules.allows_any(str(principal), host, operation, kind)
-
-    def report(
-        self,
-        principal: Principal,
-        operation: Operation,
-        resource: Resource,
-        host: str,
-        *,
-        allowed: bool,
-    ) -> None:
-        """Write a line of the audit log."""
-        if self._audit is not None:
-            self._audit.report(principal, operation, resource, host, allowed=allowed)

@@ -6,14 +6,13 @@ answer the questions of queues; rules (``authorizer``) answer all others. Knows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import lru_cache, partial
 
-from tidemill.engine.authorize import Authorizer, Operation, Principal, Resource
-from tidemill.engine.security.audit import AuditLog
+from tidemill.engine.authorize import Operation, Principal, Resource
+from tidemill.engine.security.authorizer import StateAuthorizer
 from tidemill.engine.security.security_log import SecurityLog
 from tidemill.state.patterns import name_matcher
-from tidemill.state.security.machine import Security
 from tidemill.state.security.types import Permission, TopicPermission
 
 DEFAULT_EXCHANGE = "amq.default"
@@ -35,38 +34,8 @@ def _matcher(pattern: str) -> Matcher:
     return name_matcher(pattern)
 
 
-class PermissionAuthorizer(Authorizer):
-    """Decides about queues and exchanges as RabbitMQ.
-
-    Args:
-        state: the permissions.
-        super_users: ``User:alice``; they are allowed everything.
-        allow_without: whether a user without permissions is allowed everything.
-    """
-
-    def __init__(
-        self,
-        state: Security,
-        super_users: Collection[str],
-        *,
-        allow_without: bool,
-        notes_allowed: bool,
-        audit: AuditLog,
-    ) -> None:
-        self._state = state
-        self._super_users = super_users
-        self._allow_without = allow_without
-        self.notes_allowed = notes_allowed
-        self.report = audit.report  # type: ignore[method-assign]
-
-    @property
-    def generation(self) -> int:  # type: ignore[override]
-        """The version of the permissions."""
-        return self._state.version
-
-    def is_unrestricted(self, principal: Principal) -> bool:
-        """Return whether the principal is a super user."""
-        return str(principal) in self._super_users
+class PermissionAuthorizer(StateAuthorizer):
+    """Decides about queues and exchanges as RabbitMQ."""
 
     def authorize(
         self, principal: Principal, operation: Operation, resource: Resource, host: str = ""
