@@ -28,7 +28,7 @@ from tidemill.engine.api import (
     SyncResult,
 )
 from tidemill.engine.flusher import settle
-from tidemill.engine.groups.assembly import group_configs, make_groups
+from tidemill.engine.groups.assembly import make_groups
 from tidemill.engine.groups.group_log import log_events
 from tidemill.engine.state_log import StateLog
 from tidemill.errors import TidemillError
@@ -64,7 +64,7 @@ class GroupCoordinator:
     ``CoordinatorNotAvailableError``, where the disk refuses, and ``BrokerStoppingError``.
 
     Args:
-        configs: of single groups; None: no group has its own.
+        configs: of single groups.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class GroupCoordinator:
         settings: settings.Groups,
         clock: Clock,
         topics: Topics,
-        configs: GroupConfigs | None = None,
+        configs: GroupConfigs,
     ) -> None:
-        self._groups = make_groups(settings, topics, configs or group_configs(settings))
+        self._groups = make_groups(settings, topics, configs)
         self._offsets = Offsets(
             self._groups,
             retention_ms=settings.offsets_retention_minutes * 60_000,
