@@ -61,16 +61,16 @@ class SecurityLog:
     async def _run(self, command: Callable[[], Outcome[R]]) -> R:
         async with self._lock:
             outcome = command()
+
+            def ended(error: Exception | None) -> None:
+                if error is None:
+                    for record in outcome.records:
+                        self._replay(record.key, record.value)
+                    for changed in self.on_change:
+                        changed()
+
             if outcome.records:
-                await self._write(outcome)
+                await self._state_log.write(
+                    outcome.records, ended, "users and rules were not stored"
+                )
             return outcome.result
-
-    async def _write(self, outcome: Outcome[R]) -> None:
-        def ended(error: Exception | None) -> None:
-            if error is None:
-                for record in outcome.records:
-                    self._replay(record.key, record.value)
-                for changed in self.on_change:
-                    changed()
-
-        await self._state_log.write(outcome.records, ended, "users and rules were not stored")
