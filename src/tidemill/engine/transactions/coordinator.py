@@ -105,12 +105,9 @@ class TransactionCoordinator:
         Args:
             transactional_id: commands of this id wait until the work has ended.
         """
-
-        async def under_lock(transactional_id: str) -> None:
-            async with self._tasks.lock(transactional_id):
-                await work()
-
-        self._tasks.spawn(work() if transactional_id is None else under_lock(transactional_id))
+        self._tasks.spawn(
+            work() if transactional_id is None else self._tasks.under_lock(transactional_id, work)
+        )
 
     def stop(self, error: TidemillError) -> None:
         """Answer waiting and future requests with ``error``. Nothing more is written."""

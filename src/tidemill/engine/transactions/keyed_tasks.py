@@ -35,18 +35,18 @@ class KeyedTasks:
         """Return the key's lock. It is granted in the order of requests."""
         return self._locks.setdefault(key, asyncio.Lock())
 
+    async def under_lock(self, key: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Do the work while no other task has the key's lock."""
+        async with self.lock(key):
+            return await work()
+
     async def run(self, key: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Do the work under the key's lock. It continues if the caller is cancelled.
 
         Raises:
             CancelledError: the caller was cancelled, or the work was (by ``cancel``).
         """
-
-        async def under_lock() -> R:
-            async with self.lock(key):
-                return await work()
-
-        task = self._start(under_lock())
+        task = self._start(self.under_lock(key, work))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:

@@ -130,7 +130,8 @@ class Markers:
     def _refusal(self, marker: Marker, tp: TopicPartition) -> TidemillError | None:
         log = self._store.partitions.get(tp)
         if log is None:
-            return self._missing(tp)
+            missing = UnknownTopicOrPartitionError(f"there is no partition {tp}")
+            return self._store.offline.get(tp) or missing
         epochs = [
             each.epoch for each in log.open_transactions() if each.producer_id == marker.producer_id
         ]
@@ -143,10 +144,6 @@ class Markers:
             f"{marker.epoch}{current}",
             hint="DescribeProducers shows the epoch (tidemill transaction find).",
         )
-
-    def _missing(self, tp: TopicPartition) -> TidemillError:
-        damage = self._store.offline.get(tp)
-        return damage or UnknownTopicOrPartitionError(f"there is no partition {tp}")
 
     def _append(self, marker: Marker, tp: TopicPartition) -> PartitionLog | None:
         log = self._store.partitions.get(tp)
@@ -171,31 +168,11 @@ class Markers:
         self, wanted: Collection[tuple[PartitionLog, int]]
     ) -> dict[TopicPartition, TidemillError]:
         """Wait until each log is on disk below its offset; return the errors of those that fail."""
-        failed: dict[TopicPartition, TidemillError] = {}
-        if not wanted:
-            return failed
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left = len(wanted)
-
-        def waiter(log: PartitionLog) -> Callable[[Exception | None], None]:
-            def done(error: Exception | None) -> None:
-                nonlocal left
-                left -= 1
-                if error is not None and self._exists(log):
-                    failed[log.tp] = _typed(error)
-                if not left and not finished.done():
-                    finished.set_result(None)
-
-            return done
-
-        for log, offset in wanted:
-            self._flusher.call_when_durable(log, offset, waiter(log))
-        await finished
-        return failed
-
-    def _exists(self, log: PartitionLog) -> bool:
-        return self._store.partitions.get(log.tp) is log
-
-
-def _typed(error: Exception) -> TidemillError:
-    return error if isinstance(error, TidemillError) else StorageError(str(error))
+        errors = await asyncio.gather(
+            *(self._flusher.when_durable(*each) for each in wanted), return_exceptions=True
+        )
+        return {
+            log.tp: error if isinstance(error, TidemillError) else StorageError(str(error))
+            for (log, _), error in zip(wanted, errors, strict=True)
+            if error is not None and self._store.partitions.get(log.tp) is log
+        }

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from tidemill.clock import Clock
 from tidemill.engine.transactions.keyed_tasks import KeyedTasks
+from tidemill.state.transactions.upkeep import Upkeep
 
 RECHECK_MS = 100
 """How often to check while some keys are being worked on: they stay overdue until that is done."""
-
-
-class DeadlineMachine(Protocol):
-    """A state machine with deadlines."""
-
-    def next_deadline(self) -> int | None:
-        """Return the earliest deadline in milliseconds since the epoch, or None."""
-
-    def due(self, now_ms: int) -> list[str]:
-        """Return the keys whose deadline has passed."""
 
 
 class Timeouts:
@@ -37,7 +28,7 @@ class Timeouts:
 
     def __init__(
         self,
-        machine: DeadlineMachine,
+        machine: Upkeep,
         clock: Clock,
         tasks: KeyedTasks,
         on_timeout: Callable[[str], Coroutine[Any, Any, None]],
