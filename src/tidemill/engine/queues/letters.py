@@ -29,8 +29,9 @@ from tidemill.engine.queues.api import (
     Header,
 )
 from tidemill.engine.queues.live.ack_log import AckLog
+from tidemill.engine.queues.live.dispatch import MAX_LENGTH, REJECTED
 from tidemill.engine.queues.live.lane import Lane
-from tidemill.engine.queues.live.queue import MAX_LENGTH, REJECTED, LiveQueue
+from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.stored import DELIVER_AT_HEADER, ORIGIN_HEADER, Stored
 from tidemill.engine.queues.publish import Batches, Outcome
 from tidemill.errors import TidemillError
@@ -157,7 +158,7 @@ class DeadLetters:
         if not targets:
             queue.dropped(lane, offset)
             return
-        lanes = [(each, each.lane_for(0, letter.key)) for each in targets]
+        lanes = [(each, each.lane_for(0)) for each in targets]
         missing = [each for _, each in lanes if each not in self._targets]
         if missing:
             again = partial(self.send, queue, lane, offset, message, reason)
@@ -230,7 +231,7 @@ class DeadLetters:
         key = (letter.key or b"").decode("utf-8", "replace")
         for target in self._routes(exchange, key, letter, _more_keys(letter.headers)):
             if not any(each in having for each in target.lanes):
-                self._batches.add(target, target.lane_for(0, letter.key), letter, _NoTicket())
+                self._batches.add(target, target.lane_for(0), letter, _NoTicket())
 
     def retry(
         self, queue: LiveQueue, lane: Lane, offset: int, message: Stored, reason: str
@@ -261,7 +262,7 @@ class DeadLetters:
         letter = self._letter(queue, message, MAX_LENGTH, exchange, routing_key, None)
         for target in self._routes(exchange, routing_key, letter, _more_keys(letter.headers)):
             if target is not queue:
-                self._batches.add(target, target.lane_for(0, letter.key), letter, _NoTicket())
+                self._batches.add(target, target.lane_for(0), letter, _NoTicket())
 
     def _letter(
         self,

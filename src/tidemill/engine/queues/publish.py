@@ -299,7 +299,7 @@ class LivePublisher:
                 self._refuse_full(queue, stored)
                 self._batches.refuse(self, tag, size)
                 return True
-            lane = queue.lane_for(message.priority, message.key)
+            lane = queue.lane_for(message.priority)
             self._add(queue, lane, stored, _Single(self, tag, size))
             return True
         self._publish_to_all(queues, message, stored, tag, size)
@@ -317,7 +317,7 @@ class LivePublisher:
         ticket = _Shared(self, tag, size, len(queues) - len(full), is_ok=not full)
         for queue in queues:
             if queue not in full:
-                lane = queue.lane_for(message.priority, message.key)
+                lane = queue.lane_for(message.priority)
                 self._add(queue, lane, stored, ticket)
 
     def hold_ms(self) -> int:

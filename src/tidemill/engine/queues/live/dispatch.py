@@ -33,7 +33,8 @@ PER_TURN = 1000
 """Messages of one queue that are delivered or dropped in one turn of the event loop."""
 MOST_DELAYED = 100_000
 """Delayed messages of one queue that are passed. Behind so many, the queue waits for the first."""
-_EXPIRED, _MAX_LENGTH = "expired", "maxlen"
+REJECTED, EXPIRED, MAX_LENGTH, DELIVERY_LIMIT = "rejected", "expired", "maxlen", "delivery_limit"
+"""The reasons of a dead letter."""
 
 
 @dataclass(slots=True)
@@ -72,11 +73,6 @@ class Dispatched(Settling, Protocol):
 
     def withhold(self, lane: Lane, offset: int, message: Stored, reason: str) -> None:
         """Drop a message that is available."""
-
-    def delivery(
-        self, lane: Lane, offset: int, count: int, message: Stored, holder: LiveHolder
-    ) -> Delivery:
-        """Return what a protocol gets for a message."""
 
 
 class Dispatcher:
@@ -153,7 +149,7 @@ class Dispatcher:
             for lane in reversed(queue.lanes):
                 found = lane.head()
                 if found is not None:
-                    queue.withhold(lane, *found, _MAX_LENGTH)
+                    queue.withhold(lane, *found, MAX_LENGTH)
                     break
             else:
                 break
@@ -185,7 +181,7 @@ class Dispatcher:
                 and not lane.window.delivery_count(offset)
             )
             if expires is not None and expires <= now_ms and not is_immediate:
-                self._queue.withhold(lane, offset, message, _EXPIRED)
+                self._queue.withhold(lane, offset, message, EXPIRED)
                 self._left -= 1
                 continue
             return True
@@ -218,7 +214,8 @@ class Dispatcher:
                 continue
             consumer = ready[0]
             most = 1 if len(ready) > 1 else min(consumer.credit, self._left)
-            taken = self._take(lane, consumer, most, batches.setdefault(consumer, []))
+            batch = batches.setdefault(consumer, [])
+            taken = self._take(lane, consumer, most, batch, no_ack=consumer.spec.no_ack)
             if not taken:
                 continue
             self._left -= taken
@@ -264,9 +261,11 @@ class Dispatcher:
             found = found[self._turn :] + found[: self._turn]
         return found
 
-    def _take(self, lane: Lane, consumer: LiveConsumer, most: int, batch: list[Delivery]) -> int:
+    def _take(
+        self, lane: Lane, holder: LiveHolder, most: int, batch: list[Delivery], *, no_ack: bool
+    ) -> int:
         queue = self._queue
-        owner = consumer.number
+        owner = holder.number
         taken = lane.take(owner, most)
         name, number, doubtful_end = queue.name, lane.number, lane.doubtful_end
         for offset, count, message in taken:
@@ -282,14 +281,13 @@ class Dispatcher:
                     message.headers,
                     message.timestamp,
                     message.exchange,
-                    consumer,
+                    holder,
                 )
             )
-        if consumer.spec.no_ack:
-            for offset, _, _ in taken:
-                queue.acknowledge(owner, number, offset, offset)
-        else:
-            consumer.unacknowledged += len(taken)
+        if not no_ack:
+            holder.unacknowledged += len(taken)
+        elif taken:
+            queue.acknowledge(owner, number, taken[0][0], taken[-1][0])
         queue.counters.delivered += len(taken)
         return len(taken)
 
@@ -309,17 +307,13 @@ class Dispatcher:
         now_ms = queue.clock.now_ms()
         self._release_due(now_ms)
         self._left = PER_TURN
+        batch: list[Delivery] = []
         for lane in queue.lanes:
-            if not self._is_next(lane, now_ms, to_consumer=False):
-                continue
-            for offset, count, message in lane.take(holder.number, 1):
-                queue.counters.delivered += 1
-                if no_ack:
-                    queue.acknowledge(holder.number, lane.number, offset, offset)
-                else:
-                    holder.unacknowledged += 1
+            if self._is_next(lane, now_ms, to_consumer=False) and self._take(
+                lane, holder, 1, batch, no_ack=no_ack
+            ):
                 queue.ack_log.delivered([lane])
-                return queue.delivery(lane, offset, count, message, holder)
+                return batch[0]
         return None
 
     # --- time ------------------------------------------------------------------------------------

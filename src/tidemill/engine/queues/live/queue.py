@@ -19,15 +19,19 @@ from tidemill.engine.queues.api import (
 )
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.consumers import LiveConsumer, LiveHolder, MayRead
-from tidemill.engine.queues.live.dispatch import DELAYED, DROPPED, Counters, Dispatcher
+from tidemill.engine.queues.live.dispatch import (
+    DELAYED,
+    DELIVERY_LIMIT,
+    DROPPED,
+    REJECTED,
+    Counters,
+    Dispatcher,
+)
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.stored import Stored, expires_of
 from tidemill.engine.queues.live.streams import StreamConsumer
 from tidemill.state.routing.arguments import Overflow, Policy
 from tidemill.state.routing.errors import ConsumerAccessError
-
-REJECTED, EXPIRED, MAX_LENGTH, DELIVERY_LIMIT = "rejected", "expired", "maxlen", "delivery_limit"
-"""The reasons of a dead letter."""
 
 
 class Letters(Protocol):
@@ -137,7 +141,7 @@ class LiveQueue:
         """Return the lane of a partition."""
         return self._by_number[partition]
 
-    def lane_for(self, priority: int, key: bytes | None) -> Lane:
+    def lane_for(self, priority: int) -> Lane:
         """Return the lane that a new message is appended to."""
         lanes = self.lanes
         if len(lanes) == 1:
@@ -223,17 +227,12 @@ class LiveQueue:
         if not self.consumers:
             self._on_unused(self)
 
-    def new_holder(self) -> LiveHolder:
-        """Return the holder of a single delivery."""
-        return LiveHolder(self, self._new_owner())
-
     def get(self, *, no_ack: bool) -> Got | None:
         """Return the first message, or None. It can be in memory or in the page cache only."""
         if self.is_deleted:
             return None
         self.last_used_ms = self.clock.monotonic_ms()
-        holder = self.new_holder()
-        found = self._dispatcher.take_one(holder, no_ack=no_ack)
+        found = self._dispatcher.take_one(LiveHolder(self, self._new_owner()), no_ack=no_ack)
         return None if found is None else Got(found, self.ready)
 
     @property
@@ -352,27 +351,4 @@ class LiveQueue:
                 active=not single or index == 0,
             )
             for index, each in enumerate(self.all_consumers)
-        )
-
-    def delivery(
-        self,
-        lane: Lane,
-        offset: int,
-        count: int,
-        message: Stored,
-        holder: LiveHolder,
-    ) -> Delivery:
-        """Return what a protocol gets for a message."""
-        return Delivery(
-            self.name,
-            lane.number,
-            offset,
-            count,
-            count > 0 or offset < lane.doubtful_end,
-            message.value,
-            message.key,
-            message.headers,
-            message.timestamp,
-            message.exchange,
-            holder,
         )

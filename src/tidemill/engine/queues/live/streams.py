@@ -49,7 +49,6 @@ class StreamConsumer:
         self.priority = 0
         self.unacknowledged = 0
         self.is_cancelled = False
-        self.delivered = 0
         self._name = name
         self._lane = lane
         self._on_cancelled = on_cancelled
@@ -164,5 +163,4 @@ class StreamConsumer:
             )
         if not self.spec.no_ack:
             self.unacknowledged += len(batch)
-        self.delivered += len(batch)
         self.recipient.deliver(batch)
