@@ -266,6 +266,6 @@ async def test_a_queue_that_ended_can_be_ended_again_and_delivers_nothing(client
     await client.fill(b"1")
     live = client.live("jobs")
     for _ in range(2):
-        live.close()
+        live.close("it was deleted")
         live.wake()
         assert live.get(no_ack=True) is None

@@ -116,10 +116,7 @@ class QueueCore:
         """End all consumers, and write what is not written."""
         self._is_stopping = True
         for queue in self.registry.queues.values():
-            for consumer in queue.all_consumers:
-                consumer.is_cancelled = True
-                consumer.recipient.cancelled("the broker is stopping")
-            queue.close()
+            queue.close("the broker is stopping")
         self._batches.flush()
         self._batches.is_stopped = True
         self._ack_log.stop()
@@ -189,12 +186,8 @@ class QueueCore:
                 self._run(self.declarations.topic_deleted(name))
 
     def _end(self, queue: LiveQueue) -> None:
-        """Cancel a queue's consumers, because the queue is deleted."""
+        """End a queue that is deleted."""
         self.registry.close(queue)
-        for consumer in queue.all_consumers:
-            consumer.is_cancelled = True
-            consumer.recipient.cancelled("the queue was deleted")
-        queue.forget_consumers()
         self.owners.pop(queue.name, None)
 
     def _unused(self, queue: LiveQueue) -> None:

@@ -123,12 +123,6 @@ class Registry:
         info = self._catalog.topic(topic)
         logs = [self._partitions.log(topic, number) for number in range(info.partitions)]
         lanes = []
-        queue: LiveQueue | None = None
-
-        def wake() -> None:
-            if queue is not None:
-                queue.wake()
-
         for log in logs:
             key = StateKey(Kind.QUEUE, name, info.topic_id, log.tp.partition)
             stored = dict(self._ack_log.stored(key))
@@ -136,7 +130,7 @@ class Registry:
             doubtful_end = self._doubtful_end(log, key, stored.pop(DOUBT, None))
             window = AckWindow.recover(stored, log.log_end_offset)
             window.truncate(log.log_start_offset)
-            lane = Lane(log, window, wake, doubtful_end)
+            lane = Lane(log, window, doubtful_end)
             if policy.max_bytes is not None:
                 lane.count_bytes(None if waiting is None else decode_waiting(waiting))
             self._ack_log.add(lane, key)
@@ -169,13 +163,13 @@ class Registry:
 
     def close(self, queue: LiveQueue) -> None:
         """End a live queue and delete what is stored of it."""
-        queue.close()
         if self.queues.pop(queue.name, None) is not None:
             self.deleted += 1
         self._routes.clear()
         for lane in queue.lanes:
             self._by_log.pop(lane.log, None)
             self._ack_log.remove(lane)
+        queue.close("the queue was deleted")
 
     def is_known(self, key: StateKey) -> bool:
         """Return whether a stored window belongs to a queue or a topic that exists."""

@@ -41,9 +41,9 @@ class Lane:
 
     Args:
         window: which messages are done or out.
-        on_loaded: called when messages were read from a cold disk.
 
     Attributes:
+        on_loaded: called when messages were read from a cold disk.
         incoming: messages that are published and not appended yet.
         incoming_bytes: their bytes, if bytes are counted.
         sizes: bytes of the messages that wait.
@@ -58,24 +58,18 @@ class Lane:
         "_cached_to",
         "_known_start",
         "_loading",
-        "_on_loaded",
         "doubtful_end",
         "incoming",
         "incoming_bytes",
         "log",
         "number",
+        "on_loaded",
         "sizes",
         "stored_start",
         "window",
     )
 
-    def __init__(
-        self,
-        log: PartitionLog,
-        window: AckWindow,
-        on_loaded: Callable[[], None],
-        doubtful_end: int = 0,
-    ) -> None:
+    def __init__(self, log: PartitionLog, window: AckWindow, doubtful_end: int) -> None:
         self.log = log
         self.number = log.tp.partition
         self.window = window
@@ -84,16 +78,12 @@ class Lane:
         self.incoming = 0
         self.incoming_bytes = 0
         self.sizes = NoSizes()
-        self._on_loaded = on_loaded
+        self.on_loaded: Callable[[], None] | None = None
         self._cached: dict[int, Stored] = {}
         self._cached_bytes = 0
         self._cached_to = window.next
         self._known_start = window.start
         self._loading = False
-
-    def close(self) -> None:
-        """Wake the queue no more: it is deleted."""
-        self._on_loaded = _nothing
 
     # --- depth -----------------------------------------------------------------------------------
 
@@ -346,7 +336,8 @@ class Lane:
             )
             return
         self._keep(offset, work.result())
-        self._on_loaded()
+        if self.on_loaded is not None:
+            self.on_loaded()
 
     def _keep(self, offset: int, decoded: Decoded) -> None:
         """Put read messages into memory, and skip the offsets without a message."""
@@ -415,10 +406,6 @@ def decode(data: Buffer, offset: int) -> Decoded:
         if len(messages) >= DECODED_PER_READ:
             break
     return messages, end
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _without(messages: list[Entry], aborted: list[tuple[int, int]]) -> list[Entry]:

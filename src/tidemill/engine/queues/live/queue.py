@@ -89,6 +89,8 @@ class LiveQueue:
         self._new_owner = new_owner
         self._on_unused = on_unused
         self._by_number = {lane.number: lane for lane in lanes}
+        for lane in lanes:
+            lane.on_loaded = self.wake
         self._next_lane = 0
         self._dispatcher = Dispatcher(self)
 
@@ -163,19 +165,19 @@ class LiveQueue:
             return
         self._dispatcher.wake()
 
-    def close(self) -> None:
-        """End, once: nothing is delivered any more."""
+    def close(self, why: str) -> None:
+        """End, once: nothing is delivered any more, and the consumers are told why."""
         if self.is_deleted:
             return
         self.is_deleted = True
         self._dispatcher.close()
         for lane in self.lanes:
-            lane.close()
-        for consumer in self.streams:
-            consumer.close()
-
-    def forget_consumers(self) -> None:
-        """Forget all consumers: they know that the queue is deleted."""
+            lane.on_loaded = None
+        for stream in self.streams:
+            stream.close()
+        for consumer in self.all_consumers:
+            consumer.is_cancelled = True
+            consumer.recipient.cancelled(why)
         self.consumers.clear()
         self.streams.clear()
 
