@@ -76,7 +76,7 @@ class QueueCore:
         self._catalog = admin.catalog
         self.table = RoutingTable()
         self.owners: dict[str, Owner] = {}
-        self._ack_log = AckLog(state, clock, self._stored, self._refused)
+        self._ack_log = AckLog(state, clock, self._free)
         self.registry = Registry(
             self.table, admin.catalog, partitions, self._ack_log, clock, self._unused
         )
@@ -194,17 +194,6 @@ class QueueCore:
         definition = self.table.queues.get(queue.name)
         if definition is not None and definition.auto_delete and not self._is_stopping:
             self._run(self.delete(queue.name))
-
-    def _stored(self, lane: Lane) -> None:
-        self._free(lane, lane.stored_start)
-
-    def _refused(self, lane: Lane) -> None:
-        """Free what is done although a full disk does not take that it is.
-
-        Otherwise a disk that is full of finished messages would stay full. A start finds that the
-        log begins behind them.
-        """
-        self._free(lane, lane.window.start)
 
     def _free(self, lane: Lane, end: int) -> None:
         """Delete the segments of a queue's own topic that are below an offset."""

@@ -41,21 +41,17 @@ class AckLog:
     """Writes the changes of windows.
 
     Args:
-        on_stored: called with each lane whose changes are on disk.
-        on_refused: called with each lane whose changes a full disk refuses, until it takes them.
+        free: called with a lane and an offset, as soon as what is done below it is on disk. While
+            a full disk refuses that, also without: otherwise a disk that is full of finished
+            messages would stay full. A start finds that the log begins behind them.
     """
 
     def __init__(
-        self,
-        state_log: StateLog,
-        clock: Clock,
-        on_stored: Callable[[Lane], None],
-        on_refused: Callable[[Lane], None],
+        self, state_log: StateLog, clock: Clock, free: Callable[[Lane, int], None]
     ) -> None:
         self._state_log = state_log
         self._logged = Repetitions(clock)
-        self._on_stored = on_stored
-        self._on_refused = on_refused
+        self._free = free
         self._lanes: dict[Lane, StateKey] = {}
         self._dirty: dict[Lane, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -89,8 +85,7 @@ class AckLog:
         """Delete what is stored of windows that no queue has any more."""
         records = []
         for key in [key for key in self._unused if not kept(key)]:
-            blocks = self._unused.pop(key)
-            records += [StateRecord(encode_key(key._replace(block=b)), None) for b in blocks]
+            records += [_record(key, block, None) for block in self._unused.pop(key)]
         self._submit(records, ())
 
     def stop(self) -> None:
@@ -111,20 +106,17 @@ class AckLog:
         key = self._lanes.pop(lane, None)
         self._dirty.pop(lane, None)
         if key is not None:
-            numbers = lane.stored_keys()
-            self._submit(
-                [StateRecord(encode_key(key._replace(block=each)), None) for each in numbers], ()
-            )
+            self._submit([_record(key, block, None) for block in lane.stored_keys()], ())
 
     def changed(self, lane: Lane) -> None:
         """Note that a lane's window changed. It is written soon."""
         self._dirty[lane] = None
-        self._soon()
+        self._later(FLUSH_S)
 
     def note(self, key: StateKey, value: bytes | None) -> None:
         """Write another record of the topic soon."""
         self._extra[encode_key(key)] = value
-        self._soon()
+        self._later(FLUSH_S)
 
     def store(self, key: StateKey, value: bytes, done: Callable[[Exception | None], None]) -> None:
         """Write another record of the topic now. Call ``done`` when it is on disk."""
@@ -140,9 +132,9 @@ class AckLog:
         self._after.append(done)
         self.flush()
 
-    def _soon(self) -> None:
+    def _later(self, delay_s: float) -> None:
         if self._timer is None and not self._stopped:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._on_timer)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -156,7 +148,13 @@ class AckLog:
         The record is in the operating system's hands when this returns, so it survives the end of
         the process; a message that was out is then marked as redelivered.
         """
-        self._write([lane for lane in lanes if lane in self._lanes])
+        known = [lane for lane in lanes if lane in self._lanes]
+        records = self._take(known)
+        if records and not self._stopped:
+            try:
+                self._state_log.append(records)
+            except TidemillError as error:
+                self._failed(error, known)
 
     def flush(self) -> None:
         """Write all changes, and request that they are synced."""
@@ -171,22 +169,11 @@ class AckLog:
         records = []
         for lane in lanes:
             key = self._lanes[lane]
-            for number, value in lane.window.take_records():
-                records.append(StateRecord(encode_key(key._replace(block=number)), value))
+            records += [_record(key, *each) for each in lane.window.take_records()]
             note = lane.take_note()
             if note is not None:
-                data = encode_key(key._replace(block=SIZES))
-                records.append(StateRecord(data, encode_waiting(note)))
+                records.append(_record(key, SIZES, encode_waiting(note)))
         return records
-
-    def _write(self, lanes: list[Lane]) -> None:
-        records = self._take(lanes)
-        if not records or self._stopped:
-            return
-        try:
-            self._state_log.append(records)
-        except TidemillError as error:
-            self._failed(error, lanes)
 
     def _submit(
         self,
@@ -205,7 +192,7 @@ class AckLog:
                 return
             for lane, start in starts:
                 lane.stored_start = max(lane.stored_start, start)
-                self._on_stored(lane)
+                self._free(lane, lane.stored_start)
             for then in after:
                 then()
 
@@ -223,6 +210,10 @@ class AckLog:
                 lane.all_changed()
                 self._dirty[lane] = None
                 if isinstance(error, DiskFullError):
-                    self._on_refused(lane)
-        if self._timer is None and not self._stopped and lanes:
-            self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._on_timer)
+                    self._free(lane, lane.window.start)
+        if lanes:
+            self._later(RETRY_S)
+
+
+def _record(key: StateKey, block: int, value: bytes | None) -> StateRecord:
+    return StateRecord(encode_key(key._replace(block=block)), value)
