@@ -22,7 +22,7 @@ from bench.run import Run, percentile
 from tidemill.clock import SystemClock
 from tidemill.engine.flusher import SYNC_THREADS
 from tidemill.engine.threads.entries import EntryWriter
-from tidemill.engine.threads.worker import Outcome, Worker
+from tidemill.engine.threads.worker import Worker
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RealFileSystem
 from tidemill.log.disk.index import MapCache
@@ -121,9 +121,10 @@ async def _journal_rounds(folder: Path, partitions: int, size: int, rounds: int)
         pieces = [Piece(bytes(16), n, 0, 0, 0, 1, size, (data,)) for n in range(partitions)]
         write = journal.begin(pieces)
         assert write is not None
-        done: asyncio.Future[Outcome[None]] = loop.create_future()
+        done: asyncio.Future[BaseException | None] = loop.create_future()
         writer.run(write, done.set_result)
-        (await done).result()
+        if error := await done:
+            raise error
         journal.finish(write, ())
         seconds.append(time.perf_counter() - began)
     spent = time.process_time() - spent

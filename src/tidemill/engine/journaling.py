@@ -17,12 +17,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import perf_counter
-from typing import TypeVar, cast
+from typing import cast
 
 import structlog
 
 from tidemill.engine.threads.entries import EntryWriter
-from tidemill.engine.threads.worker import Outcome, Worker
+from tidemill.engine.threads.worker import Finished, Work, Worker
 from tidemill.log.errors import StorageError, SyncFailedError, TooManyOpenFilesError
 from tidemill.log.journal.entry import Piece
 from tidemill.log.journal.journal import Journal, JournalWrite
@@ -61,8 +61,6 @@ SYNC_SECONDS = histogram(
     "of",
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0),
 )
-
-T = TypeVar("T")
 
 logger = structlog.get_logger("tidemill.journal")
 
@@ -128,9 +126,8 @@ class Journaling:
         self._opening = True
         self._run(self._writer, self._journal.prepare, self._opened)
 
-    def _opened(self, future: Outcome[None]) -> None:
+    def _opened(self, error: BaseException | None) -> None:
         self._opening = False
-        error = future.exception()
         if isinstance(error, SyncFailedError):
             self._on_failure(error)
         elif error is not None:
@@ -157,17 +154,12 @@ class Journaling:
         self._writer.close()
         self._storer.close()
 
-    def _run(
-        self,
-        worker: Worker,
-        work: Callable[[], T],
-        finished: Callable[[Outcome[T]], None],
-    ) -> None:
+    def _run(self, worker: Worker, work: Work, finished: Finished) -> None:
         """Run work on a thread, and then ``finished`` on the loop unless the broker stops."""
 
-        def back(outcome: Outcome[T]) -> None:
+        def back(error: BaseException | None) -> None:
             if not self._closed:
-                finished(outcome)
+                finished(error)
 
         worker.run(work, back)
 
@@ -192,7 +184,7 @@ class Journaling:
             return False
         self.is_busy = True
         self._began = perf_counter()
-        self._entries.run(write, lambda result: self._written(result, write, logs, finished))
+        self._entries.run(write, lambda error: self._written(error, write, logs, finished))
         return True
 
     def poll(self) -> bool:
@@ -205,7 +197,7 @@ class Journaling:
 
     def _written(
         self,
-        result: Outcome[None],
+        error: BaseException | None,
         write: JournalWrite,
         logs: Sequence[PartitionLog],
         finished: Callable[[bool], None],
@@ -214,7 +206,6 @@ class Journaling:
             return
         self.is_busy = False
         self.sync_seconds.observe(perf_counter() - self._began)
-        error = result.exception()
         if error is not None:
             self._on_failure(error)
             return
@@ -248,9 +239,8 @@ class Journaling:
         write = self._journal.extent_write(promised_ends(logs))
         sequence = self._journal.next_sequence
 
-        def written(result: Outcome[None]) -> None:
+        def written(error: BaseException | None) -> None:
             self._extent_timer = None
-            error = result.exception()
             is_refused = isinstance(error, StorageError) and not isinstance(error, SyncFailedError)
             if is_refused:
                 logger.warning("journal.extent_not_written", error=str(error))
@@ -280,25 +270,28 @@ class Journaling:
             return  # the end of each sync comes here again
         self._given_up = False
 
-        def discarded(future: Outcome[None]) -> None:
-            failure = future.exception()
-            if failure is not None:
-                self._on_failure(failure)
+        def discarded(error: BaseException | None) -> None:
+            if error is not None:
+                self._on_failure(error)
 
         self._run(self._writer, self._journal.discard, discarded)
 
     def _make_space(self) -> None:
         if self._journal.wants_file and not self._creating:
             self._creating = True
-            self._run(self._storer, self._journal.create_file, self._created)
+            files: list[RingFile] = []
+            self._run(
+                self._storer,
+                lambda: files.append(self._journal.create_file()),
+                lambda error: self._created(files, error),
+            )
         if self._journal.is_half_full:
             self._store_soon()
 
-    def _created(self, future: Outcome[RingFile]) -> None:
+    def _created(self, files: list[RingFile], error: BaseException | None) -> None:
         self._creating = False
-        error = future.exception()
         if error is None:
-            self._journal.add_file(future.result())
+            self._journal.add_file(*files)
         elif isinstance(error, SyncFailedError):
             self._on_failure(error)
         else:
@@ -392,9 +385,8 @@ class Journaling:
             for segment in segments:
                 segment.write_back()
 
-        def finished(future: Outcome[None]) -> None:
+        def finished(error: BaseException | None) -> None:
             self._writing_back = False
-            error = future.exception()
             # The sync of the segment meets an error of the disk too.
             if error is not None and not isinstance(error, StorageError):
                 self._on_failure(error)
@@ -427,14 +419,13 @@ class Journaling:
             self._run(
                 self._storer,
                 lambda: run_tickets(tickets),
-                lambda future: self._stored(future, work),
+                lambda error: self._stored(error, work),
             )
 
     def _stored(
-        self, future: Outcome[None], work: Sequence[tuple[PartitionLog, int, SyncTicket]]
+        self, error: BaseException | None, work: Sequence[tuple[PartitionLog, int, SyncTicket]]
     ) -> None:
         self._storing = False
-        error = future.exception()
         if isinstance(error, TooManyOpenFilesError):
             logger.warning("sync.retried", error=str(error), hint=error.hint)
             self._loop.call_later(RETRY_S, self._store_again)

@@ -15,7 +15,7 @@ from tests.engine.support import closed, entered
 from tests.engine.threads.support import NoThread
 from tidemill.clock import ManualClock
 from tidemill.engine.threads.entries import EntryWriter
-from tidemill.engine.threads.worker import Outcome, Worker
+from tidemill.engine.threads.worker import Worker
 from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import RealFile, RealFileSystem
 from tidemill.log.disk.index import MapCache
@@ -68,9 +68,10 @@ class Running:
 
     async def write(self, write: JournalWrite) -> JournalWrite:
         """Write an entry, and return it."""
-        done: asyncio.Future[Outcome[None]] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self.writer.run(write, done.set_result)
-        (await asyncio.wait_for(done, 600)).result()
+        if error := await asyncio.wait_for(done, 600):
+            raise error
         return write
 
     @property
@@ -175,7 +176,7 @@ async def test_a_stop_waits_for_the_entry_on_its_way(
     threads: str, env: Environment, raw: RealFile, tmp_path: Path, running: Running
 ) -> None:
     write = entry(env, raw, [piece(3 << 20)])
-    reports: list[Outcome[None]] = []
+    reports: list[BaseException | None] = []
     running.writer.run(write, reports.append)
     if threads == "python":  # work that has not begun is dropped
         running.worker.run(lambda: None, lambda _: None)

@@ -11,15 +11,12 @@ Knows writes and the event loop, and not what is in an entry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from tidemill import system
 from tidemill.engine.threads.reports import Reports
-from tidemill.engine.threads.worker import Outcome, Worker
+from tidemill.engine.threads.worker import Finished, Worker
 from tidemill.log.journal.journal import JournalWrite
 from tidemill.native import extension
-
-Finished = Callable[[Outcome[None]], None]
 
 
 class EntryWriter:
@@ -73,13 +70,12 @@ class EntryWriter:
         if result is None or self._running is None:
             return
         (write, finished), self._running = self._running, None
-        outcome: Outcome[None]
+        failure: Exception | None = None
         try:
             write.ran(*result)
-            outcome = Outcome((None,), None)
         except Exception as error:
-            outcome = Outcome((), error)
-        finished(outcome)
+            failure = error
+        finished(failure)
 
     def close(self) -> None:
         """Wait for the entry that has begun, without a report of it; end the native thread."""

@@ -11,18 +11,17 @@ Knows tickets and the event loop, and nothing of the requests that wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from tidemill import system
 from tidemill.engine.threads.reports import Reports
+from tidemill.engine.threads.worker import Finished
 from tidemill.log.partition.sync import SyncTicket, run_tickets
 from tidemill.native import extension
 
 MOST_TOGETHER = 64
 """Tickets of a job for a native thread. All of their files stay open until it ends."""
-
-Finished = Callable[[BaseException | None], None]
 
 
 class TicketRunner:

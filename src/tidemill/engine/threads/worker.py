@@ -6,29 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TypeAlias
 
-T = TypeVar("T")
-
-
-class Outcome(Generic[T]):
-    """The result of work on another thread, or its error."""
-
-    __slots__ = ("_error", "_results")
-
-    def __init__(self, results: tuple[T, ...], error: BaseException | None) -> None:
-        self._results = results
-        self._error = error
-
-    def exception(self) -> BaseException | None:
-        """Return the error, or None."""
-        return self._error
-
-    def result(self) -> T:
-        """Return the result, or raise the error."""
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
+Work: TypeAlias = Callable[[], object]
+Finished: TypeAlias = Callable[[BaseException | None], None]
+"""Gets the error of the work, or None if it is done."""
 
 
 class Worker:
@@ -39,12 +21,11 @@ class Worker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
-        self._queue: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
-        self._queue = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Work, Finished] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._closed = False
 
-    def run(self, work: Callable[[], T], finished: Callable[[Outcome[T]], None]) -> None:
+    def run(self, work: Work, finished: Finished) -> None:
         """Run ``work``, and then ``finished`` on the event loop."""
         if self._thread.ident is None:
             self._thread.start()
@@ -63,14 +44,14 @@ class Worker:
             if item is None or self._closed:
                 return
             work, finished = item
-            outcome: Outcome[Any]
+            failure: BaseException | None = None
             try:
-                outcome = Outcome((work(),), None)
+                work()
             except BaseException as error:  # a bug is reported too
-                outcome = Outcome((), error)
+                failure = error
             try:
-                self._loop.call_soon_threadsafe(finished, outcome)
+                self._loop.call_soon_threadsafe(finished, failure)
             except RuntimeError:
                 # The loop is closed: the process is ending and no request waits any more.
                 return
-            del item, work, finished, outcome  # not kept until the next round
+            del item, work, finished, failure  # not kept until the next round
