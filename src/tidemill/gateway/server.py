@@ -83,7 +83,7 @@ class _Tls:
     def __call__(self, **given: Any) -> asyncio.Protocol:
         """Return what takes an accepted connection, as uvicorn asks for it."""
         made = self._connection(**given)
-        return Handshake(made, self._context, lambda _: made.dismiss())
+        return Handshake(made, self._context, made.dismiss)
 
     async def watch(self) -> None:
         """Read certificate and key again when their files have changed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -35,10 +35,7 @@ class Begins(Protocol):
         """Take over after the handshake."""
 
 
-C = TypeVar("C", bound=Begins)
-
-
-class Handshake(asyncio.Protocol, Generic[C]):
+class Handshake(asyncio.Protocol):
     """One accepted connection until its handshake is done.
 
     Args:
@@ -46,7 +43,7 @@ class Handshake(asyncio.Protocol, Generic[C]):
         dismiss: called if the handshake fails.
     """
 
-    def __init__(self, link: C, context: ssl.SSLContext, dismiss: Callable[[C], None]) -> None:
+    def __init__(self, link: Begins, context: ssl.SSLContext, dismiss: Callable[[], None]) -> None:
         self._link = link
         self._context = context
         self._dismiss = dismiss
@@ -68,7 +65,7 @@ class Handshake(asyncio.Protocol, Generic[C]):
         """Forget a connection that ended before its handshake began."""
         if self._task is not None:
             self._task.cancel()  # uvloop would never end the handshake of a closed connection
-        self._dismiss(self._link)
+        self._dismiss()
 
     async def _run(self, raw: asyncio.Transport) -> None:
         if raw.is_closing():
@@ -89,13 +86,13 @@ class Handshake(asyncio.Protocol, Generic[C]):
         except (OSError, ssl.SSLError, TimeoutError) as error:
             self._report(error)
             raw.abort()
-            self._dismiss(self._link)
+            self._dismiss()
             return
         finally:
             upgrade.cancel()
         if tls is None or tls.is_closing():
             raw.abort()
-            self._dismiss(self._link)
+            self._dismiss()
             return
         self._link.begin(tls)
 

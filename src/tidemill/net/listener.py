@@ -159,7 +159,9 @@ class Listener:
 
     def _accept(self) -> asyncio.BaseProtocol:
         link = Link(self)
-        return link if self._context is None else Handshake(link, self._context, self.dismiss)
+        if self._context is None:
+            return link
+        return Handshake(link, self._context, lambda: self.dismiss(link))
 
     def reload_tls(self) -> None:
         """Read certificate and key again, for new connections. Invalid ones don't replace them."""
