@@ -223,8 +223,7 @@ class Link(asyncio.BufferedProtocol):
         if self._is_shut and self._transport is not None:
             self._transport.close()
         elif self._holds & Hold.WRITE:
-            self.unhold(Hold.WRITE)
-            self._continue()
+            self.release(Hold.WRITE)
 
     def _send_failed(self, error: OSError) -> None:
         """Close the connection: the client is gone, or a file can't be read."""
@@ -517,18 +516,13 @@ class Link(asyncio.BufferedProtocol):
         finally:
             self.send()
 
-    def eof_received(self) -> bool:
-        return False  # close
-
     def pause_writing(self) -> None:
         self.hold(Hold.WRITE)
 
     def resume_writing(self) -> None:
         if self._outbox is not None and self._outbox.unsent > WRITE_HIGH_WATER:
             return  # ``_all_sent`` continues
-        self.unhold(Hold.WRITE)
-        if self._session is not None:
-            self._session.writable()
+        self.release(Hold.WRITE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._under = None
