@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from time import perf_counter
-from typing import TypeVar
-
-R = TypeVar("R")
 
 TURN_SECONDS = 0.002
 """How long requests can start in one pass of the event loop."""
@@ -94,17 +91,6 @@ class Turns:
         """Pause if the slice of the work that is running is over."""
         if perf_counter() > self._slice_end:
             await self.pause()
-
-    async def run(self, steps: Generator[None, None, R]) -> R:
-        """Run a generator to its end, with a pause whenever a slice is over."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: R = end.value
-                return result
-            if perf_counter() > self._slice_end:
-                await self.pause()
 
     # --- inside ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import structlog
 from tidemill.metrics import text
 from tidemill.metrics.registry import Registry
 from tidemill.net.turns import Turns
+from tidemill.net.work import Work
 
 log = structlog.get_logger("tidemill.http")
 
@@ -30,7 +31,7 @@ class MetricsPages:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._turns = Turns()
+        self._work = Work(Turns())
         self._kept: dict[_Key, tuple[float, bytes]] = {}
         self._running: dict[_Key, asyncio.Task[bytes]] = {}
 
@@ -54,8 +55,8 @@ class MetricsPages:
 
     async def _write(self, key: _Key) -> bytes:
         try:
-            self._turns.begin_slice(perf_counter())
-            page = await self._turns.run(self._steps(*key))
+            self._work.turns.begin_slice(perf_counter())
+            page = await self._work.run(self._steps(*key))
         except Exception as error:
             log.error("metrics.failed", exc_info=error)
             raise
