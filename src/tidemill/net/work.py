@@ -23,7 +23,7 @@ PART_ITEMS = 250
 class Work:
     """The long work of one client.
 
-    Every method that waits raises ``ClientGoneError`` if the client is gone by then.
+    ``check`` and every method that waits raise ``ClientGoneError`` if the client is gone by then.
 
     Attributes:
         turns: the turns themselves, for work that is done although the client is gone.
@@ -39,11 +39,15 @@ class Work:
         """Whether the slice of the work that is running is over, so that it must pause."""
         return self.turns.is_due
 
+    def check(self) -> None:
+        """Return if the client is there."""
+        if self.is_gone:
+            raise ClientGoneError("the client closed the connection before its answer was complete")
+
     async def pause(self) -> None:
         """Wait for the next slice. Work that has called this earlier goes first."""
         await self.turns.pause()
-        if self.is_gone:
-            raise ClientGoneError("the client closed the connection before its answer was complete")
+        self.check()
 
     async def pause_if_due(self) -> None:
         """Pause if the slice of the work that is running is over."""

@@ -18,6 +18,8 @@ from tidemill.engine.api import CommittedOffset, NewTopic, TopicInfo
 from tidemill.engine.engine import Engine
 from tidemill.kafka_codec.messages import decode_request, encode_response
 from tidemill.kafka_codec.schema import request_type, response_type
+from tidemill.net.response_budget import ResponseBudget
+from tidemill.net.responses import ResponseMemory
 from tidemill.protocols.kafka.apis import (
     REGISTRY,
     VERSIONS,
@@ -137,7 +139,7 @@ class Broker:
             api_version=version,
             correlation_id=7,
             client_id="client",
-            connection=ConnectionState("10.0.0.7"),
+            connection=ConnectionState("10.0.0.7", ResponseBudget(ResponseMemory(1 << 30))),
         )
         reply = REGISTRY[api_key].handler(ctx, decode_request(api_key, version, frame, 0))
         if inspect.isawaitable(reply):

@@ -21,9 +21,9 @@ from tidemill.kafka_codec.messages import (
     has_elements,
 )
 from tidemill.kafka_codec.primitives import Buffer
-from tidemill.net.errors import ClientGoneError, RequestTooLargeError
+from tidemill.net.errors import RequestTooLargeError
 from tidemill.parts import Part
-from tidemill.protocols.kafka.apis import Api, Body, Later, Reply, RequestContext
+from tidemill.protocols.kafka.apis import Api, Later, Reply, RequestContext
 from tidemill.protocols.kafka.handlers.versions import unsupported_version_body
 
 SMALL_BYTES = 2048
@@ -135,8 +135,8 @@ def _answered(ctx: RequestContext, reply: Reply | Later | Awaitable[Reply]) -> A
         return _framed(ctx, reply)
     if isinstance(reply, dict) and not has_elements(ctx.api_key, ctx.api_version):
         return _framed(ctx, encode_response(ctx.api_key, ctx.api_version, reply))
-    if isinstance(reply, Body):
-        return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, reply.buffers)
+    if isinstance(reply, list):
+        return frame_response(ctx.api_key, ctx.api_version, ctx.correlation_id, reply)
     if isinstance(reply, Later):
         return reply
     return [] if reply is None else _encoded(ctx, reply)
@@ -159,8 +159,7 @@ async def _encoded(ctx: RequestContext, reply: Reply | Awaitable[Reply]) -> list
 
 async def _reserve(ctx: RequestContext, size: int) -> None:
     """Count a response in the making, unless it is small. A large one waits for memory."""
-    if ctx.connection.closed:
-        raise ClientGoneError("the client closed the connection before its answer was complete")
+    ctx.turns.check()
     if size <= SMALL_BYTES:
         return
     if size > RESPONSE_BYTES:
@@ -169,8 +168,6 @@ async def _reserve(ctx: RequestContext, size: int) -> None:
             hint="Ask for fewer topics, partitions or groups at a time.",
         )
     budget = ctx.connection.budget
-    if budget is None:
-        return
     if size > WAITING_BYTES > budget.held and budget.share(size) is None:
         budget.hold(0)
         await budget.turn(size)

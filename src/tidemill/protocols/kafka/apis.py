@@ -27,8 +27,8 @@ there) and register it with the key of its API::
   have, so write the tree once for all versions. A field that is missing in the tree gets the
   protocol's default: 0, "", -1 if the schema says so, an empty list, null for nullable strings. A
   key that no version has raises ``UnknownFieldError``.
-- Return ``bytes`` or ``Body`` (a list of buffers) for a body that is encoded already. Return None
-  to send no response (only Produce with acks=0).
+- Return ``bytes``, or a list of buffers, for a body that is encoded already. The buffers are sent
+  one after the other and not copied. Return None to send no response (only Produce with acks=0).
 - A handler is a ``def`` or an ``async def``. What a plain function returns is sent immediately,
   without a task. Never block.
 - No step may take longer than a few milliseconds, however many elements a request has or an answer
@@ -178,14 +178,7 @@ class Each(Generic[S, T]):
         return map(self._function, self._items)
 
 
-@dataclass(slots=True)
-class Body:
-    """An encoded response body in pieces. They are sent one after the other and not copied."""
-
-    buffers: list[Part]
-
-
-Reply: TypeAlias = Tree | bytes | Body | None
+Reply: TypeAlias = Tree | bytes | list[Part] | None
 
 
 @dataclass(slots=True)
@@ -206,10 +199,10 @@ class ConnectionState:
     """The data that handlers may keep for the life of a connection."""
 
     client_host: str
+    budget: ResponseBudget
+    """Memory for the response in the making."""
     software: str = ""
     """Name and version from the client's ApiVersions request (KIP-511), or empty."""
-    budget: ResponseBudget | None = None
-    """Memory for the response in the making; None: no limit."""
     fetch_sessions: FetchSessions = dataclass_field(default_factory=FetchSessions)
     share_sessions: ShareSessions = dataclass_field(default_factory=ShareSessions)
     """Those of all connections."""
@@ -219,9 +212,6 @@ class ConnectionState:
     """Shares the event loop between all connections."""
     stopping: bool = False
     """Whether the server is stopping. A long poll that it cancels responds with what it has."""
-
-    closed: bool = False
-    """Whether the client is gone."""
 
     sends_files: bool = False
     """Whether ranges of files can be parts of a response."""

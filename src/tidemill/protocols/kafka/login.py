@@ -59,7 +59,7 @@ class LoginSession:
         self._pending = entrance.logins.pending
         self._sasl = Sasl(entrance, link.peer, link.host)
         self._sasl.on_deleted = link.abort
-        self._state = ConnectionState(client_host=link.host, sasl=self._sasl)
+        self._state = ConnectionState(link.host, link.budget, sasl=self._sasl)
         self._data = bytearray()
         self._questions = 0
         self._has_plain_tokens = False

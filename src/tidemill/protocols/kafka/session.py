@@ -218,7 +218,7 @@ class KafkaSession:
         queued = sum(len(frame.view) + FRAME_OVERHEAD for frame in self._queue)
         budget.remove(queued)
         self._link.budget.close()
-        self._state.closed = self._state.turns.is_gone = True
+        self._state.turns.is_gone = True
         for function in list(self._state.on_close.values()):
             function()
         if self._expiry is not None:
@@ -467,7 +467,7 @@ class KafkaSession:
 
     def _ended(self, slot: Slot) -> None:
         slot.is_waiting, slot.task = False, None
-        if self._state.closed and slot.is_counted:
+        if self._state.turns.is_gone and slot.is_counted:
             self._shared.listener.budget.remove(slot.size)
 
     def _enter(self, slot: Slot) -> None:

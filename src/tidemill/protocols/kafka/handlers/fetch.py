@@ -19,7 +19,7 @@ from tidemill.kafka_codec.hot import (
     encode_fetch_in_steps,
 )
 from tidemill.net.responses import UNCOUNTED_BYTES
-from tidemill.protocols.kafka.apis import Body, Reply, RequestContext, field, handles
+from tidemill.protocols.kafka.apis import Reply, RequestContext, field, handles
 from tidemill.protocols.kafka.error_codes import error_code
 from tidemill.protocols.kafka.fetch_sessions import (
     NO_EPOCH,
@@ -55,7 +55,7 @@ def handle_fetch(ctx: RequestContext, request: Any) -> Reply | Awaitable[Reply]:
     try:
         began = _begin(ctx, request, list(_asked(version, request)), _forgotten(version, request))
     except TidemillError as error:
-        return Body(encode_fetch(version, [], error_code=error_code(error)))
+        return encode_fetch(version, [], error_code=error_code(error))
     if len(began[2]) > PARTS_TOGETHER:
         return _answer(ctx, request, began)
     reads = _Reads(ctx, request)
@@ -80,9 +80,9 @@ async def _throttled(ctx: RequestContext, request: Any, throttle_ms: int) -> Rep
         try:
             session, _, _ = _begin(ctx, request, *named)
         except TidemillError as error:
-            return Body(encode_fetch(version, [], error_code=error_code(error)))
+            return encode_fetch(version, [], error_code=error_code(error))
         session_id = NO_SESSION if session is None else session.session_id
-    return Body(encode_fetch(version, [], session_id=session_id, throttle_ms=throttle_ms))
+    return encode_fetch(version, [], session_id=session_id, throttle_ms=throttle_ms)
 
 
 def _count(ctx: RequestContext, answered: list[_Fetched]) -> None:
@@ -127,7 +127,7 @@ async def _begin_and_answer(ctx: RequestContext, request: Any) -> Reply:
     try:
         began = _begin(ctx, request, *named)
     except TidemillError as error:
-        return Body(encode_fetch(ctx.api_version, [], error_code=error_code(error)))
+        return encode_fetch(ctx.api_version, [], error_code=error_code(error))
     return await _answer(ctx, request, began)
 
 
@@ -141,8 +141,7 @@ async def _answer(ctx: RequestContext, request: Any, began: _Began) -> Reply:
             await ctx.turns.pause()
         reads.add(part)
     results = reads.all_results(await _fetch(ctx, reads.query()))
-    if ctx.connection.budget is not None:
-        ctx.connection.budget.hold(sum(len(result.records) for result in results))
+    ctx.connection.budget.hold(sum(len(result.records) for result in results))
     answered = await ctx.turns.collect(
         (part, name, _fetched(part, result, committed_only))
         for part, name, result in zip(parts, reads.names, results, strict=True)
@@ -155,7 +154,7 @@ async def _answer(ctx: RequestContext, request: Any, began: _Began) -> Reply:
         _by_topic(answered),
         session_id=NO_SESSION if session is None else session.session_id,
     )
-    return Body(await ctx.turns.run(steps))
+    return await ctx.turns.run(steps)
 
 
 def _answer_now(
@@ -166,7 +165,7 @@ def _answer_now(
     committed_only = request.isolation_level == _READ_COMMITTED
     results = reads.all_results(read)
     size = sum(len(result.records) for result in results)
-    if ctx.connection.budget is not None and size > UNCOUNTED_BYTES:
+    if size > UNCOUNTED_BYTES:
         ctx.connection.budget.hold(size)
     answered = [
         (part, name, _fetched(part, result, committed_only))
@@ -176,7 +175,7 @@ def _answer_now(
     if session is not None:
         answered = list(_with_news(session, answered, incremental))
     session_id = NO_SESSION if session is None else session.session_id
-    return Body(encode_fetch(ctx.api_version, _by_topic(answered), session_id=session_id))
+    return encode_fetch(ctx.api_version, _by_topic(answered), session_id=session_id)
 
 
 def _asked(version: int, request: Any) -> Iterator[FetchPart]:

@@ -13,7 +13,8 @@ from uuid import UUID
 from tidemill.engine.shares.api import SharedRecords, ShareQuery, ShareRead
 from tidemill.errors import TidemillError
 from tidemill.kafka_codec.shared import SharedPartition, encode_share_fetch
-from tidemill.protocols.kafka.apis import Body, RequestContext, field, handles
+from tidemill.parts import Part
+from tidemill.protocols.kafka.apis import RequestContext, field, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_message
 from tidemill.protocols.kafka.handlers.shares.acknowledge import (
     NO_ID,
@@ -37,7 +38,7 @@ _RECORD_LIMIT = 1
 
 
 @handles(78, cancellable=True)
-async def handle_share_fetch(ctx: RequestContext, request: Any) -> Body:
+async def handle_share_fetch(ctx: RequestContext, request: Any) -> list[Part]:
     """Settle records that a member holds, and give it others."""
     try:
         lock_ms = ctx.door.shares.lock_ms(request.group_id or "")  # checks access
@@ -48,11 +49,9 @@ async def handle_share_fetch(ctx: RequestContext, request: Any) -> Body:
             found = await _acquire_within_quota(ctx, request, session, bool(errors))
     except TidemillError as error:
         code, message = error_code(error), error_message(error)
-        return Body(
-            await ctx.turns.run(encode_share_fetch([], error_code=code, error_message=message))
-        )
+        return await ctx.turns.run(encode_share_fetch([], error_code=code, error_message=message))
     topics = await _topics(ctx, errors, found)
-    return Body(await ctx.turns.run(encode_share_fetch(topics, lock_ms=lock_ms)))
+    return await ctx.turns.run(encode_share_fetch(topics, lock_ms=lock_ms))
 
 
 async def _begin(ctx: RequestContext, request: Any) -> tuple[ShareSession | None, Errors]:
