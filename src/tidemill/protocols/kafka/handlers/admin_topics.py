@@ -18,8 +18,9 @@ from tidemill.engine.errors import AuthorizationError
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
 from tidemill.protocols.kafka.error_codes import error_fields
+from tidemill.protocols.kafka.errors import ThrottlingQuotaExceededError
 from tidemill.protocols.kafka.handlers.admin_configs import config_fields
-from tidemill.protocols.kafka.mutations import refuse_mutation
+from tidemill.protocols.kafka.mutations import count_mutation
 from tidemill.protocols.kafka.replicas import alter_reassignment, elect_leader
 from tidemill.state.errors import InvalidRequestError
 
@@ -39,9 +40,10 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Tree:
     }
     if not request.validate_only:
         for name in list(wanted):
-            refused = refuse_mutation(ctx, max(wanted[name].partitions, 1))
-            if refused is not None:
-                outcomes[name] = refused
+            try:
+                count_mutation(ctx, max(wanted[name].partitions, 1))
+            except ThrottlingQuotaExceededError as error:
+                outcomes[name] = error
                 del wanted[name]
     created = await ctx.turns.in_parts(
         lambda part: ctx.door.topics.create(part, request.validate_only), list(wanted.values())
@@ -108,13 +110,10 @@ async def handle_delete_topics(ctx: RequestContext, request: Any) -> Tree:
             if name in named:
                 raise InvalidRequestError("The topic is named twice, by its name and by its id.")
             named.add(name)
-            names[key] = name
             topic = _known(ctx, name)
             ids[key] = key[1] or (None if topic is None else topic.topic_id)
-            refused = refuse_mutation(ctx, 1 if topic is None else topic.partitions)
-            if refused is not None:
-                del names[key]
-                raise refused
+            count_mutation(ctx, 1 if topic is None else topic.partitions)
+            names[key] = name
         except TidemillError as error:
             outcomes[key] = error
         await ctx.turns.pause_if_due()
@@ -164,9 +163,7 @@ async def handle_create_partitions(ctx: RequestContext, request: Any) -> Tree:
             if not request.validate_only:
                 known = _known(ctx, topic.name)
                 added = topic.count - (1 if known is None else known.partitions)
-                refused = refuse_mutation(ctx, max(added, 1))
-                if refused is not None:
-                    raise refused
+                count_mutation(ctx, max(added, 1))
             await ctx.door.topics.add_partitions(
                 topic.name,
                 topic.count,
