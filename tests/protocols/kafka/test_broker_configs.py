@@ -6,7 +6,6 @@ from tidemill.log.config.parse import DEFINITIONS
 from tidemill.protocols.kafka.broker_configs import (
     BROKER_CONFIGS,
     broker_entries,
-    entries,
     static_values,
 )
 from tidemill.protocols.kafka.node import Node
@@ -23,6 +22,10 @@ def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
     return found
 
 
+def entries(settings: Settings, node: Node, layers: BrokerLayers) -> list[ConfigEntry]:
+    return broker_entries(static_values(settings, node), layers)
+
+
 def test_listeners_have_the_bound_and_the_advertised_address() -> None:
     settings = Settings(host="0.0.0.0", sections=(KafkaListener(port=9999),))
     found = entries(settings, Node(7, "me", 1234), BrokerLayers({}, {}, {"log.retention.ms": "77"}))
@@ -34,7 +37,7 @@ def test_listeners_have_the_bound_and_the_advertised_address() -> None:
 
 def test_broker_entries_show_settings_topic_defaults_and_what_can_be_altered() -> None:
     settings = Settings(default_partitions=3)
-    static = static_values(settings, node_id=1, listener="here", advertised_listener="there")
+    static = static_values(settings, Node(1, "me", 9092))
     layers = BrokerLayers({"retention.ms": "5"}, {}, {"log.retention.ms": "77"})
     entries = broker_entries(static, layers)
     names = [each.name for each in entries]

@@ -135,56 +135,35 @@ BROKER_CONFIGS: dict[str, BrokerConfig] = {
 """Kafka's broker configs with Kafka's defaults. DEFINITIONS adds the defaults of topic configs."""
 
 
-def entries(settings: Settings, node: Node, layers: BrokerLayers) -> list[ConfigEntry]:
-    """Return all configs of this broker with value, source and synonyms, sorted by name.
-
-    Args:
-        layers: the layers of the broker's configs.
-    """
-    kafka = settings.section(KafkaListener)
-    scheme = kafka.security_protocol()
-    static = static_values(
-        settings,
-        node_id=node.node_id,
-        listener=f"{scheme}://{settings.host}:{kafka.port}",
-        advertised_listener=f"{scheme}://{node.host}:{node.port}",
-    )
-    return broker_entries(static, layers)
-
-
-def static_values(
-    settings: Settings, *, node_id: int, listener: str, advertised_listener: str
-) -> dict[str, str]:
+def static_values(settings: Settings, node: Node) -> dict[str, str]:
     """Return the values of the settings under Kafka's names.
 
     The defaults of topic configs (``log.topic_defaults``) are not in the result.
-
-    Args:
-        listener: the bound address, as ``PLAINTEXT://host:port``.
-        advertised_listener: the address for clients, as ``PLAINTEXT://host:port``.
     """
+    kafka = settings.section(KafkaListener)
+    scheme = kafka.security_protocol()
     log, groups, limits = settings.log, settings.groups, settings.limits
     transactions = settings.transactions
     values: dict[str, object] = {
-        "advertised.listeners": advertised_listener,
+        "advertised.listeners": f"{scheme}://{node.host}:{node.port}",
         "allow.everyone.if.no.acl.found": str(
             settings.security.allow_everyone_if_no_acl_found
         ).lower(),
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
-        "broker.id": node_id,
+        "broker.id": node.node_id,
         "connections.max.idle.ms": limits.idle_seconds * 1000,
         "fetch.max.bytes": limits.fetch_bytes,
         "group.initial.rebalance.delay.ms": groups.initial_rebalance_delay_ms,
         "group.max.session.timeout.ms": groups.max_session_timeout_ms,
         "group.max.size": groups.max_size,
         "group.min.session.timeout.ms": groups.min_session_timeout_ms,
-        "listeners": listener,
+        "listeners": f"{scheme}://{settings.host}:{kafka.port}",
         "log.cleaner.backoff.ms": log.cleaner_backoff_ms,
         "log.dir": settings.data_dir,
         "log.dirs": settings.data_dir,
         "log.retention.check.interval.ms": log.retention_check_ms,
         "max.connections": limits.connections,
-        "node.id": node_id,
+        "node.id": node.node_id,
         "num.partitions": settings.default_partitions,
         "offset.metadata.max.bytes": groups.offset_metadata_max_bytes,
         "offsets.retention.minutes": groups.offsets_retention_minutes,

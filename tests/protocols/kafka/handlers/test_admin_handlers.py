@@ -254,8 +254,8 @@ def test_broker_configs_hide_secrets(
     secret = ConfigEntry(
         "ssl.key", "hidden", ConfigSource.STATIC_BROKER, ConfigType.PASSWORD, sensitive=True
     )
-    entries = broker_configs.entries
-    monkeypatch.setattr(broker_configs, "entries", lambda *of: [secret, *entries(*of)])
+    entries = broker_configs.broker_entries
+    monkeypatch.setattr(broker_configs, "broker_entries", lambda *of: [secret, *entries(*of)])
     alter(broker, INCREMENTAL, 1, (BROKER, "1", [("log.retention.ms", "6", 0)]))
     configs = configs_of(broker, version, (BROKER, "1"))
     hidden, dynamic, listeners = (

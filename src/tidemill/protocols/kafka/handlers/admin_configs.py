@@ -122,7 +122,8 @@ def _entries(ctx: RequestContext, resource_type: int, name: str) -> list[ConfigE
         layers = ctx.door.configs.of_broker()
         if not name:
             return broker_configs.cluster_entries(layers)
-        return broker_configs.entries(ctx.door.settings, ctx.node, layers)
+        static = broker_configs.static_values(ctx.door.settings, ctx.node)
+        return broker_configs.broker_entries(static, layers)
     if resource_type == GROUP:
         return ctx.door.configs.of_group(name)
     raise _unsupported(resource_type)
