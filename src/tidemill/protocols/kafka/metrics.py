@@ -21,15 +21,9 @@ REQUEST_SECONDS = histogram(
 )
 
 
-def new_histograms(apis: Mapping[int, Api]) -> dict[int, Histogram]:
-    """Return a histogram for each API."""
-    return {key: Histogram(REQUEST_SECONDS.buckets) for key in apis}
-
-
-def add_requests(
-    registry: Registry, apis: Mapping[int, Api], histograms: Mapping[int, Histogram]
-) -> None:
-    """Add the histograms to a registry."""
+def add_requests(registry: Registry, apis: Mapping[int, Api]) -> dict[int, Histogram]:
+    """Add a histogram for each API to a registry; return them by the APIs' keys."""
+    histograms = {key: Histogram(REQUEST_SECONDS.buckets) for key in apis}
 
     def collect() -> Iterator[Family]:
         yield (
@@ -38,3 +32,4 @@ def add_requests(
         )
 
     registry.collect(collect)
+    return histograms

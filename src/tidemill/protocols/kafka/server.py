@@ -18,7 +18,7 @@ from tidemill.net.tls import ListenerTls
 from tidemill.protocols.kafka.apis import load_handlers
 from tidemill.protocols.kafka.connection import SCRATCH_BYTES, BufferPool
 from tidemill.protocols.kafka.login import LoginSession
-from tidemill.protocols.kafka.metrics import add_requests, new_histograms
+from tidemill.protocols.kafka.metrics import add_requests
 from tidemill.protocols.kafka.node import Node
 from tidemill.protocols.kafka.sasl import Sasl
 from tidemill.protocols.kafka.session import KafkaSession
@@ -80,13 +80,11 @@ class KafkaServer:
             self.shared = replace(beside.shared, node=self.node, listener=self.listener)
             return
         apis = load_handlers()
-        seconds = new_histograms(apis)
-        add_requests(engine.metrics, apis, seconds)
         self.shared = Shared(
             engine=engine,
             node=self.node,
             apis=apis,
-            seconds=seconds,
+            seconds=add_requests(engine.metrics, apis),
             listener=self.listener,
             max_frame=settings.limits.request_bytes,
             pool=BufferPool(),
