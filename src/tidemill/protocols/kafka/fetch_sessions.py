@@ -118,27 +118,15 @@ class FetchSessions:
                 f"invalid epoch {epoch} of fetch session {session_id}: expected {session.epoch}"
             )
         session.epoch = 1 if session.epoch == 0x7FFFFFFF else session.epoch + 1
-        self._update(session, asked, forgotten)
+        for part in asked:
+            known = session.parts.setdefault(part.key, part)
+            known.offset, known.max_bytes = part.offset, part.max_bytes
+            known.leader_epoch = part.leader_epoch
+        for key in forgotten:
+            session.parts.pop(key, None)
         if len(session.parts) > MAX_PARTITIONS:
             self._session = None
             raise FetchSessionNotFoundError(
                 f"fetch session {session_id} has more than {MAX_PARTITIONS} partitions"
             )
         return session, True, list(session.parts.values())
-
-    @staticmethod
-    def _update(
-        session: FetchSession,
-        asked: list[FetchPart],
-        forgotten: Iterable[tuple[TopicKey, int]],
-    ) -> None:
-        for part in asked:
-            known = session.parts.get(part.key)
-            if known is None:
-                session.parts[part.key] = part
-            else:
-                known.offset = part.offset
-                known.max_bytes = part.max_bytes
-                known.leader_epoch = part.leader_epoch
-        for key in forgotten:
-            session.parts.pop(key, None)
