@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -346,6 +346,14 @@ def partition_codes(topics: Collection[Any], codes: Iterator[int]) -> Each[Any, 
         },
         topics,
     )
+
+
+def grouped(pairs: Iterable[tuple[S, T]]) -> dict[S, list[T]]:
+    """Return the second elements of pairs by the first ones, in order."""
+    groups: dict[S, list[T]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 async def outcome(work: Awaitable[object]) -> TidemillError | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemill.engine.api import PartitionSize
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, grouped, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
 from tidemill.protocols.kafka.replicas import move_replica
 from tidemill.state.errors import InvalidRequestError
@@ -33,9 +33,7 @@ async def handle_describe_log_dirs(ctx: RequestContext, request: Any) -> Tree:
         # Before v3 only a folder can carry an error.
         folders = [] if ctx.api_version >= 3 else [{"error_code": code, "log_dir": ""}]
         return {"error_code": code, "results": folders}
-    topics: dict[str, list[PartitionSize]] = {}
-    for size in partitions:
-        topics.setdefault(size.topic, []).append(size)
+    topics = grouped((size.topic, size) for size in partitions)
     return {
         "results": [
             {

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.engine.api import TransactionState
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, grouped, handles
 from tidemill.protocols.kafka.error_codes import error_code
 
 DESCRIBE, LIST = 65, 66
@@ -64,9 +64,6 @@ def _described(ctx: RequestContext, transactional_id: str) -> Tree:
     except TidemillError as error:
         code = error_code(error, group=True)
         return tree | {"error_code": code, "transaction_start_time": 0}
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(found.partitions):
-        topics.setdefault(topic, []).append(partition)
     return tree | {
         "transaction_state": found.state.value,
         "transaction_timeout": found.timeout_ms,
@@ -74,6 +71,7 @@ def _described(ctx: RequestContext, transactional_id: str) -> Tree:
         "producer_id": found.producer.producer_id,
         "producer_epoch": found.producer.epoch,
         "topics": [
-            {"topic": topic, "partitions": partitions} for topic, partitions in topics.items()
+            {"topic": topic, "partitions": partitions}
+            for topic, partitions in grouped(sorted(found.partitions)).items()
         ],
     }

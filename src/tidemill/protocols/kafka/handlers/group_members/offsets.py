@@ -18,6 +18,7 @@ from tidemill.protocols.kafka.apis import (
     RequestContext,
     Tree,
     field,
+    grouped,
     handles,
     partition_codes,
 )
@@ -166,11 +167,8 @@ def _all_topics(
     by_id: bool,
 ) -> list[Tree]:
     """Return all committed offsets by topic. With ids, topics that no longer exist are left out."""
-    topics: dict[str, list[int]] = {}
-    for name, partition in positions:
-        topics.setdefault(name, []).append(partition)
     results = []
-    for name, partitions in sorted(topics.items()):
+    for name, partitions in sorted(grouped(positions).items()):
         key: dict[str, Any] = {"name": name}
         if by_id:
             try:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tidemill.engine.shares.api import AckBatch, PartitionAcks
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, grouped, handles
 from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.errors import InvalidShareSessionEpochError
 from tidemill.protocols.kafka.share_sessions import (
@@ -45,9 +45,7 @@ async def handle_share_acknowledge(ctx: RequestContext, request: Any) -> Tree:
             end_session(ctx, session)
     except TidemillError as error:
         return error_fields(error)
-    by_topic: dict[UUID, list[tuple[int, TidemillError | None]]] = {}
-    for (topic_id, partition), error_of in errors.items():
-        by_topic.setdefault(topic_id, []).append((partition, error_of))
+    by_topic = grouped((topic, (partition, each)) for (topic, partition), each in errors.items())
     return {
         "acquisition_lock_timeout": lock_ms,
         "responses": [

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.engine.shares.api import ShareOffset
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, grouped, handles
 from tidemill.protocols.kafka.error_codes import error_code, error_fields
 
 code = partial(error_code, group=True)
@@ -34,9 +34,7 @@ async def _described(ctx: RequestContext, group: Any) -> Tree:
             "group_id": group.group_id,
             **error_fields(error, group=True),
         }
-    by_topic: dict[str, list[ShareOffset]] = {}
-    for each in found:
-        by_topic.setdefault(each.topic, []).append(each)
+    by_topic = grouped((each.topic, each) for each in found)
     return {
         "group_id": group.group_id,
         "topics": [
@@ -74,9 +72,10 @@ async def handle_alter_share_group_offsets(ctx: RequestContext, request: Any) ->
         )
     except TidemillError as error:
         return error_fields(error, group=True)
-    by_topic: dict[str, list[tuple[int, TidemillError | None]]] = {}
-    for (name, partition), error_of in zip(starts, errors, strict=True):
-        by_topic.setdefault(name, []).append((partition, error_of))
+    by_topic = grouped(
+        (name, (partition, refused))
+        for (name, partition), refused in zip(starts, errors, strict=True)
+    )
     return {
         "responses": [
             {
