@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -363,3 +363,16 @@ async def outcome(work: Awaitable[object]) -> TidemillError | None:
     except TidemillError as error:
         return error
     return None
+
+
+async def outcome_of_each(
+    work: Awaitable[Sequence[TidemillError | None]], count: int
+) -> Sequence[TidemillError | None]:
+    """Wait for the errors of ``count`` elements. An error of all is that of each.
+
+    It is for responses without an error field for the request.
+    """
+    try:
+        return await work
+    except TidemillError as error:
+        return [error] * count

@@ -8,7 +8,7 @@ Source: KIP-98, KIP-447, KIP-890.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,9 +28,11 @@ from tidemill.protocols.kafka.apis import (
     field,
     handles,
     outcome,
+    outcome_of_each,
     partition_codes,
 )
 from tidemill.protocols.kafka.error_codes import transaction_code
+from tidemill.protocols.kafka.handlers.group_members.offsets import offset_to_commit
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 
@@ -93,13 +95,8 @@ async def _add_partitions(
         (topic.name, index) for topic in topics for index in topic.partitions
     )
     ask = transactions.verify_partitions if verify_only else transactions.add_partitions
-    outcomes: Sequence[TidemillError | None]
-    try:
-        outcomes = await ctx.turns.in_parts(
-            lambda part: ask(transactional_id, producer, part), partitions
-        )
-    except TidemillError as error:
-        outcomes = [error] * len(partitions)
+    work = ctx.turns.in_parts(lambda part: ask(transactional_id, producer, part), partitions)
+    outcomes = await outcome_of_each(work, len(partitions))
     if any(outcomes) and not verify_only:
         # All or none: what an earlier part has added is of no use to the producer either.
         outcomes = [error or _NOT_ATTEMPTED for error in outcomes]
@@ -149,27 +146,17 @@ async def handle_txn_offset_commit(ctx: RequestContext, request: Any) -> Tree:
             ),
             version=_version(ctx, COMMIT_ADDS_SINCE),
         )
-        try:
-            return await ctx.door.transactions.commit_offsets(request_of_part)
-        except TidemillError as error:
-            # The response has no error field for the request: each partition carries the error.
-            return [error] * len(offsets)
+        work = ctx.door.transactions.commit_offsets(request_of_part)
+        return await outcome_of_each(work, len(offsets))
 
-    outcomes = await ctx.turns.in_parts(commit, await ctx.turns.collect(_offsets(request.topics)))
+    offsets = await ctx.turns.collect(
+        offset_to_commit(topic.name, partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    outcomes = await ctx.turns.in_parts(commit, offsets)
     code = partial(transaction_code, api_key=TXN_OFFSET_COMMIT, version=ctx.api_version)
     return {"topics": partition_codes(request.topics, map(code, outcomes))}
-
-
-def _offsets(topics: Iterable[Any]) -> Iterable[OffsetToCommit]:
-    for topic in topics:
-        for partition in topic.partitions:
-            yield OffsetToCommit(
-                topic=topic.name,
-                partition=partition.partition_index,
-                offset=partition.committed_offset,
-                leader_epoch=field(partition, "committed_leader_epoch", -1),
-                metadata=partition.committed_metadata,
-            )
 
 
 # --- EndTxn --------------------------------------------------------------------------------------

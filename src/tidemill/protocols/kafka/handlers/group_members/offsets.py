@@ -20,6 +20,7 @@ from tidemill.protocols.kafka.apis import (
     field,
     grouped,
     handles,
+    outcome_of_each,
     partition_codes,
 )
 from tidemill.protocols.kafka.error_codes import error_code
@@ -36,13 +37,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Tree:
     by_id = ctx.api_version >= 10
     names = await ctx.turns.collect(_names(ctx, request.topics, by_id=by_id))
     offsets = await ctx.turns.collect(
-        OffsetToCommit(
-            topic=name,
-            partition=partition.partition_index,
-            offset=partition.committed_offset,
-            leader_epoch=field(partition, "committed_leader_epoch", NO_EPOCH),
-            metadata=partition.committed_metadata,
-        )
+        offset_to_commit(name, partition)
         for name, topic in zip(names, request.topics, strict=True)
         if isinstance(name, str)
         for partition in topic.partitions
@@ -58,11 +53,7 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Tree:
             retention_ms=field(request, "retention_time", -1),
             knows_epochs=ctx.api_version >= 9,
         )
-        try:
-            return await ctx.door.groups.commit(request_of_part)
-        except TidemillError as error:
-            # The response has no error field for the request: each partition carries the error.
-            return [error] * len(part)
+        return await outcome_of_each(ctx.door.groups.commit(request_of_part), len(part))
 
     passed_on = iter(await ctx.turns.in_parts(commit, offsets))
 
@@ -79,6 +70,17 @@ async def handle_offset_commit(ctx: RequestContext, request: Any) -> Tree:
             list(zip(names, request.topics, strict=True)),
         )
     }
+
+
+def offset_to_commit(topic: str, partition: Any) -> OffsetToCommit:
+    """Return what OffsetCommit and TxnOffsetCommit say about a partition."""
+    return OffsetToCommit(
+        topic=topic,
+        partition=partition.partition_index,
+        offset=partition.committed_offset,
+        leader_epoch=field(partition, "committed_leader_epoch", NO_EPOCH),
+        metadata=partition.committed_metadata,
+    )
 
 
 @handles(9)
