@@ -66,14 +66,16 @@ class Bench:
             cast(TransactionCoordinator, self.transactions),
             Waiters(),
             Slices(),
-            self.write_notes,
+            self.do_nothing,
             Settings(),
             self.clock,
             self.failures.append,
+            lambda: None,
+            self.do_nothing,
         )
 
-    async def write_notes(self) -> None:
-        return None
+    async def do_nothing(self) -> None:
+        """Stands for other work."""
 
     def log(self, number: int, **configs: str) -> PartitionLog:
         parsed = parse_config({name.replace("_", "."): each for name, each in configs.items()})

@@ -62,8 +62,8 @@ class Housekeeping:
         settings: Settings,
         clock: Clock,
         on_failure: Callable[[StorageError], None],
-        on_checkpoint: Callable[[], None] = lambda: None,
-        check_lag: Callable[[], Awaitable[None]] | None = None,
+        on_checkpoint: Callable[[], None],
+        check_lag: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._groups = groups
@@ -89,10 +89,9 @@ class Housekeeping:
             (EXPIRY_INTERVAL_MS, self.expire),
             (RELEASE_INTERVAL_MS, self.release_preallocated),
             (FOLDER_CHECK_MS, self.check_folder),
+            (CHECK_INTERVAL_MS, self._check_lag),
         ):
             self._tasks.append(asyncio.create_task(self._every(interval_ms, work)))
-        if self._check_lag is not None:
-            self._tasks.append(asyncio.create_task(self._every(CHECK_INTERVAL_MS, self._check_lag)))
 
     async def stop(self) -> None:
         """Cancel all tasks. An unfinished compaction is dropped without a trace."""

@@ -55,7 +55,7 @@ class Appender:
     Args:
         waiters: long polls; a waiting reader hurries the sync.
         admit: called before a batch of a transaction is appended (see
-            ``TransactionCoordinator.admit``). None where there are no transactions.
+            ``TransactionCoordinator.admit``).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Appender:
         clock: Clock,
         errors: StorageErrorLog,
         checks: Checks,
-        admit: Admit | None = None,
+        admit: Admit,
     ) -> None:
         self._partitions = partitions
         self._flusher = flusher
@@ -213,7 +213,7 @@ class Appender:
         added: Sequence[TopicPartition],
     ) -> Admission:
         """Ask the coordinator whether this batch of a transaction can be appended."""
-        if transactional_id is None or self._admit is None:
+        if transactional_id is None:
             raise InvalidRecordError(
                 f"{tp}: a batch of a transaction was sent without the transactional id"
             )

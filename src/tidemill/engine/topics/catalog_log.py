@@ -53,13 +53,11 @@ class CatalogLog:
         deleted_names: the names of topics whose last record is their deletion, after ``recover``.
     """
 
-    def __init__(
-        self, state_log: StateLog, catalog: Catalog, group_configs: GroupConfigs | None = None
-    ) -> None:
+    def __init__(self, state_log: StateLog, catalog: Catalog, group_configs: GroupConfigs) -> None:
         self._state_log = state_log
         self._catalog = catalog
         self._producer_ids = ProducerIds()
-        self.group_configs = group_configs or GroupConfigs()
+        self.group_configs = group_configs
         self.cluster_id = state_log.log.topic_id or UUID(int=0)
         self.deleted_names: set[str] = set()
 
