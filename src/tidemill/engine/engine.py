@@ -181,16 +181,9 @@ class Engine:
             raise
 
         # A sync can fail on any thread, in a client's request or in a compaction.
-        def fail(error: StorageError) -> None:
-            loop.call_soon_threadsafe(self._fail, error)
-
         pool = self._store.environment.pool
-        pool.on_sync_failure = fail
-
-        def relieve() -> None:
-            loop.call_soon_threadsafe(self._relieve_files)
-
-        pool.on_crowded = relieve
+        pool.on_sync_failure = lambda error: loop.call_soon_threadsafe(self._fail, error)
+        pool.on_crowded = lambda: loop.call_soon_threadsafe(self._relieve_files)
         self._housekeeping.start()
 
     async def _assemble(self) -> None:

@@ -45,9 +45,9 @@ class HandlePool:
         self.limit = max(limit, 4)
         self.sync_failure: SyncFailedError | None = None
         """The error of the first sync that failed. From then on, every sync fails."""
-        self.on_sync_failure: Callable[[SyncFailedError], None] | None = None
+        self.on_sync_failure: Callable[[SyncFailedError], object] | None = None
         """Callback for that error, in the thread of the sync. The broker must stop."""
-        self.on_crowded: Callable[[], None] | None = None
+        self.on_crowded: Callable[[], object] | None = None
         """Callback, in any thread, when only files with unsynced bytes can be closed. It must let
         another thread call ``relieve``. Meanwhile the limit is exceeded by a quarter at most. None:
         the caller that needs the space syncs such a file."""
