@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tidemill.clock import Clock
 from tidemill.engine.api import (
@@ -55,16 +55,9 @@ async def start(
 
 
 @contextlib.asynccontextmanager
-async def running(
-    folder: Path = DATA,
-    fs: FileSystem | None = None,
-    *,
-    clock: Clock | None = None,
-    authorizer: Authorizer | None = None,
-    **settings: object,
-) -> AsyncIterator[Engine]:
-    """Run a broker."""
-    engine = await start(folder, fs, clock=clock, authorizer=authorizer, **settings)
+async def running(*where: Any, **given: Any) -> AsyncIterator[Engine]:
+    """Run a broker that is started as by ``start``."""
+    engine = await start(*where, **given)
     try:
         yield engine
     finally:
