@@ -69,22 +69,16 @@ class Protocol(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def server(self, engine: Engine, settings: Settings, budget: Budget) -> Server:
-        """Return the server, which is not started. Connections share the budget of all protocols.
-
-        Raises:
-            SettingsError: a setting can't be used.
-        """
-
     def servers(
         self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
     ) -> Sequence[Server]:
         """Return the servers of all its listeners. The first is that of its own section.
 
+        They are not started. Connections share the budget of all protocols.
+
         Raises:
             SettingsError: a setting can't be used.
         """
-        return [self.server(engine, settings, budget)]
 
     def unguarded(self, settings: Settings) -> Sequence[tuple[str, str, int]]:
         """Return name, host and port of each listener whose clients need no login."""

@@ -6,7 +6,8 @@ from tidemill.engine.engine import Engine
 from tidemill.net.budget import Budget
 from tidemill.net.link import Link
 from tidemill.net.listener import Listener
-from tidemill.protocols.contract import Protocol, Server
+from tidemill.protocols.contract import Protocol
+from tidemill.protocols.logins.logins import Logins
 from tidemill.settings import Settings
 from tidemill.settings.section import ListenerPort, ListenerSection
 
@@ -49,8 +50,10 @@ class EchoServer:
 class Echo(Protocol):
     section = EchoListener
 
-    def server(self, engine: Engine, settings: Settings, budget: Budget) -> Server:
-        return EchoServer(settings, budget)
+    def servers(
+        self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
+    ) -> list[EchoServer]:
+        return [EchoServer(settings, budget)]
 
 
 PROTOCOL = Echo()

@@ -25,12 +25,6 @@ class AmqpProtocol(Protocol):
         """Return whether the settings switch it on."""
         return settings.section(AmqpListener).enabled
 
-    def server(self, engine: Engine, settings: Settings, budget: Budget) -> AmqpServer:
-        """Return the server."""
-        from tidemill.protocols.amqp.server import AmqpServer
-
-        return AmqpServer(engine, settings, budget=budget)
-
     def servers(
         self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
     ) -> list[AmqpServer]:

@@ -9,7 +9,6 @@ from tidemill.protocols.http.settings import HealthListener
 
 if TYPE_CHECKING:
     from tidemill.engine.engine import Engine
-    from tidemill.net.budget import Budget
     from tidemill.protocols.http.server import HealthServer
     from tidemill.settings import Settings
 
@@ -24,11 +23,11 @@ class HealthProtocol(Protocol):
         """Return whether the settings switch it on."""
         return settings.section(HealthListener).enabled
 
-    def server(self, engine: Engine, settings: Settings, budget: Budget) -> HealthServer:
+    def servers(self, engine: Engine, settings: Settings, *_: object) -> list[HealthServer]:
         """Return the server. It has a budget of its own, so that clients can't use it up."""
         from tidemill.protocols.http.server import HealthServer
 
-        return HealthServer(engine, settings)
+        return [HealthServer(engine, settings)]
 
     def banner(self, settings: Settings, at: Address) -> tuple[str, str]:
         """Return the URL of the readiness probe."""

@@ -27,12 +27,6 @@ class KafkaProtocol(Protocol):
     section = KafkaListener
     port_flag = "--kafka-port"
 
-    def server(self, engine: Engine, settings: Settings, budget: Budget) -> KafkaServer:
-        """Return the server."""
-        from tidemill.protocols.kafka.server import KafkaServer
-
-        return KafkaServer(engine, settings, budget=budget)
-
     def servers(
         self, engine: Engine, settings: Settings, budget: Budget, logins: Logins
     ) -> list[KafkaServer]:
