@@ -75,16 +75,6 @@ _Finished: TypeAlias = tuple[_LogState, bool, bool]
 """A log that was synced, whether its high watermark rose, and whether it has records above it."""
 
 
-def settle(future: asyncio.Future[None], error: Exception | None) -> None:
-    """End a wait, with an error if there is one, unless the one who waited was cancelled."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-
-
 class Flusher:
     """Runs fdatasync for the requests that wait for it.
 
