@@ -70,11 +70,38 @@ def test_columns_of_the_same_name_are_all_in_json(line: CommandLine) -> None:
 def test_a_semicolon_in_a_text_or_a_comment_ends_no_statement(line: CommandLine) -> None:
     text = (
         "SELECT 'x;\n;' AS a; -- first;\n/* none; */ ;;\n"
+        "/* open;\n;\nSELECT 0; */ /* a /* b; */ c;\n*/\n"
         'SELECT 1 AS "b;", $$c;\n$$ AS c; SELECT 2 AS d -- last;\n'
     )
     rows = [json.loads(each) for each in line.ok("sql", "--json", stdin=text).splitlines()]
     assert rows == [{"a": "x;\n;"}, {"b;": 1, "c": "c;\n"}, {"d": 2}]
-    assert line.run("sql", stdin="SELECT 'open;\n").returncode == 1
+    for text in ("SELECT 'open;\n", "/* open;\nSELECT 1;\n"):
+        done = line.run("sql", stdin=text)
+        assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_stdin_is_utf8_with_the_line_ends_and_the_mark_of_windows(line: CommandLine) -> None:
+    text = "\ufeffSELECT 'é\r\n;' AS a;\r\nSELECT 2 AS b;\r\n"
+    rows = [json.loads(each) for each in line.ok("sql", "--json", stdin=text.encode()).splitlines()]
+    assert rows == [{"a": "é\r\n;"}, {"b": 2}]
+    done = line.run("sql", stdin=b"SELECT 1 AS a;\nSELECT '\xe9';\n")
+    assert (done.returncode, done.stdout.split()) == (1, ["a", "1"])
+    assert "error: line 2 is not UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("end", ["exit;", " quit ; ", "SELECT 3 AS c; Exit;", "\\q", ".quit"])
+def test_a_word_ends_the_shell(
+    monkeypatch: pytest.MonkeyPatch, bootstrap: str, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    typed = iter(["SELECT 2 AS", "exit;", "-- nothing", "SELECT '\udcff';", end])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    with pytest.raises(SystemExit) as ended:
+        app(["sql", "-b", bootstrap])
+    assert ended.value.code == 0
+    shown = capsys.readouterr()
+    assert shown.out.split()[:2] == ["exit", "2"]  # there it is a name
+    assert "line 4 is not UTF-8" in shown.err
 
 
 def test_the_first_error_of_stdin_ends_it(line: CommandLine) -> None:

@@ -6,12 +6,16 @@ DuckDB's own tokens; the query is left to DuckDB. Must not know: connections, cl
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 
 from tidemill.sql.errors import SqlError, StatementRefusedError
 
+LONGEST = 16 << 20
+"""The most bytes of a statement that ``Splitter`` takes."""
 _QUERY_WORDS = {"select", "with", "from", "values", "("}
 _NAMED = "use letters, digits, '_' and '-'"
 _INSERT_FORM = "Write INSERT INTO topic [(columns)] SELECT ..."
@@ -106,25 +110,104 @@ def parse(statement: str) -> Command | None:
     )
 
 
-def split(text: str) -> list[str]:
-    """Return the statements of a text, each of which ends with ``;``, and what is behind them.
+class Splitter:
+    """Takes the statements out of a text that comes line by line. Each ends with ``;``.
 
-    A ``;`` in a string, a name or a comment ends nothing. What is behind is empty if it has only
-    comments. Text that is not valid is one statement.
+    A ``;`` in a string, a name or a comment ends nothing. Each line is parsed a single time,
+    however long its statement is.
     """
-    try:
-        encoded = text.encode()  # DuckDB counts bytes
-    except UnicodeEncodeError:
-        return [text, ""]
-    found, begin, is_empty = [], 0, True
-    for at, kind in duckdb.tokenize(text):
-        if encoded[at : at + 1] == b";" and kind.name == "operator":
-            if not is_empty:
-                found.append(encoded[begin : at + 1].decode().strip())
-            begin, is_empty = at + 1, True
-        elif kind.name != "comment":
-            is_empty = False
-    return [*found, "" if is_empty else encoded[begin:].decode().strip()]
+
+    def __init__(self) -> None:
+        self._line = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the statement that has begun."""
+        self._pieces: list[str] = []
+        self._size = self._begin = 0
+        self._has_words = False
+        self._opening: str | None = ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the text ends amid a statement or a comment."""
+        return self._has_words or self._opening != ""
+
+    @property
+    def rest(self) -> str:
+        """The statement or comment that has begun; empty if none has."""
+        return "".join(self._pieces).strip() if self.has_begun else ""
+
+    def add(self, line: bytes) -> list[str]:
+        """Take a line with its end, and return the statements that end in it.
+
+        Raises:
+            SqlError: its statement has more bytes than ``LONGEST``, or it is not UTF-8.
+        """
+        self._line += 1
+        if not self.has_begun:
+            self._begin = self._line
+        self._size += len(line)
+        if self._size > LONGEST:
+            raise SqlError(
+                f"the statement that begins in line {self._begin} has more than {LONGEST:,} bytes",
+                hint="Is its ';' missing, or the end of a string or a comment?",
+            )
+        try:
+            text = line.decode("utf-8-sig" if self._line == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise SqlError(f"line {self._line} is not UTF-8: {error.reason}") from error
+        return self._add(text)
+
+    def _add(self, line: str) -> list[str]:
+        before = f"{self._opening}\n" if self._opening else ""
+        tokens: list[Any] = []
+        if self._opening is not None:
+            tokens, self._opening = _tokens(before + line)
+        encoded, begin = (before + line).encode(), len(before.encode())  # DuckDB counts bytes
+        found = []
+        for at, kind in tokens:
+            if kind.name == "operator" and encoded[at : at + 1] == b";":
+                if self._has_words:
+                    end = encoded[begin : at + 1].decode()
+                    found.append("".join([*self._pieces, end]).strip())
+                self._pieces, self._has_words, begin = [], False, at + 1
+                self._size, self._begin = len(encoded) - begin, self._line
+            elif kind.name != "comment":
+                self._has_words = True
+        # Some versions of DuckDB have no token for what has not ended.
+        self._has_words |= self._opening is None or self._opening[:1] not in ("", "/")
+        self._pieces.append(encoded[begin:].decode())
+        return found
+
+
+def _tokens(text: str) -> tuple[list[Any], str | None]:
+    """Return DuckDB's tokens of lines, and what begins the one that has not ended.
+
+    DuckDB says of no token where it ends, and its versions differ in what they make of one that
+    does not. So a ``;`` is added, which is a token of its own only if it is in no other.
+
+    Returns:
+        The tokens, and ``'``, ``E'``, ``"``, the tag of a string in dollars, or ``/*`` for each
+        comment that is open; empty if all have ended; None if DuckDB does not know the text.
+    """
+
+    def closed(end: str) -> list[Any] | None:
+        probe = f"{text}\n{end};"
+        found = duckdb.tokenize(probe)
+        is_closed = found and found[-1][0] == len(probe.encode()) - 1
+        return found[:-1] if is_closed else None
+
+    if (tokens := closed("")) is not None:
+        return tokens, ""
+    comments = ("/*" * depth for depth in range(1, text.count("/*") + 1))  # the first that fits
+    tags = re.findall(r"\$\w*\$", text)
+    for opening in ("'", '"', *comments, *dict.fromkeys(reversed(tags))):
+        ending = opening[::-1] if opening[0] == "/" else opening
+        if (tokens := closed(ending)) is not None:
+            escapes = opening == "'" and closed("\\'") is None
+            return tokens, "E'" if escapes else opening
+    return duckdb.tokenize(text), None
 
 
 def _insert(tokens: _Tokens) -> Insert:

@@ -16,9 +16,11 @@ import typer
 from tidemill.cli import output
 from tidemill.cli.options import LOCAL, Brokers, Json, Yes, is_given
 from tidemill.errors import TidemillError
+from tidemill.sql.errors import SqlError
 from tidemill.sql.plain import plain
 
 if TYPE_CHECKING:
+    from tidemill.sql.commands import Splitter
     from tidemill.sql.following import Follower
     from tidemill.sql.session import Connection, Cursor
 
@@ -257,34 +259,46 @@ def _lined(rows: _Flushed) -> None:
 
 def _statements(interactive: bool) -> Iterator[str]:
     """Yield the statements of stdin: each ends with ``;``, the last one also with the input."""
-    from tidemill.sql.commands import split
+    from tidemill.sql.commands import LONGEST, Splitter
 
-    lines: list[str] = []
-    for line in _lines(interactive, lines):
-        lines.append(line.rstrip("\n"))
-        if ";" in line:
-            *complete, rest = split("\n".join(lines))
-            lines[:] = [rest] if rest else []
-            yield from complete
-        elif interactive and "\n".join(lines).strip() in ("exit", "quit", ".quit", "\\q"):
-            return
-    yield from filter(None, split("\n".join(lines)))
+    splitter = Splitter()
+    if interactive:
+        yield from _typed(splitter)
+    elif sys.stdin is not None:
+        for line in iter(lambda: sys.stdin.buffer.readline(LONGEST + 1), b""):
+            yield from splitter.add(line)
+    if splitter.rest:
+        yield splitter.rest
 
 
-def _lines(interactive: bool, pending: list[str]) -> Iterator[str]:
-    if not interactive:
-        yield from (sys.stdin or ())
-        return
+def _typed(splitter: Splitter) -> Iterator[str]:
+    """Yield the statements that are typed, until the end of the input or ``exit``."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (lines can be edited)
     while True:
         try:
-            yield input(_MORE if pending else _PROMPT)
+            line = input(_MORE if splitter.has_begun else _PROMPT)
+            if not splitter.has_begun and _is_exit(line):
+                return
+            found = splitter.add(f"{line}\n".encode("utf-8", "surrogateescape"))
         except EOFError:
             return
         except KeyboardInterrupt:
-            pending.clear()
+            splitter.clear()
             sys.stderr.write("\n")
+        except (SqlError, UnicodeDecodeError) as error:
+            splitter.clear()
+            output.error(str(error))
+        else:
+            for each in found:
+                if _is_exit(each):
+                    splitter.clear()
+                    return
+                yield each
+
+
+def _is_exit(text: str) -> bool:
+    return text.strip().rstrip("; ").lower() in ("exit", "quit", ".quit", "\\q")
 
 
 def _table(cursor: Cursor) -> None:
