@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -131,3 +136,42 @@ def test_sizes_are_for_people(size: int | None, text: str | None) -> None:
 )
 def test_a_quoted_sentence_keeps_abbreviations_and_keywords(said: str, quoted: str) -> None:
     assert lower_first(said) == quoted
+
+
+@contextlib.contextmanager
+def full_pipe() -> Iterator[int]:
+    """Make stdout a pipe that is full, and write to it; yield its other end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with open(reader, "rb", buffering=0), open(writer, "w") as stdout:
+        with contextlib.suppress(BlockingIOError):
+            while os.write(writer, bytes(4096)):
+                pass
+        os.set_blocking(writer, True)
+        with contextlib.redirect_stdout(stdout):
+            print("last")
+            yield reader
+
+
+def test_what_the_reader_of_a_full_pipe_does_not_take_is_dropped() -> None:
+    with full_pipe() as reader:
+        output.flush_in_time(0.0)
+        print("more", flush=True)
+        os.set_blocking(reader, False)
+        assert not os.read(reader, 1 << 20).strip(b"\0")
+
+
+def test_what_the_reader_of_a_full_pipe_takes_in_time_is_flushed() -> None:
+    with full_pipe() as reader:
+        threading.Thread(target=os.read, args=(reader, 1 << 20)).start()
+        output.flush_in_time(60.0)
+        assert os.get_blocking(sys.stdout.fileno())
+        assert os.read(reader, 1 << 20).endswith(b"last\n")
+
+
+def test_a_reader_that_is_gone_is_no_error_after_ctrl_c() -> None:
+    with full_pipe() as reader:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, reader)
+        os.close(nothing)
+        output.flush_in_time(60.0)

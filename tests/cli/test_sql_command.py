@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +158,38 @@ def test_ctrl_c_in_the_shell_ends_the_statement_and_not_the_shell(
         app(["sql", "-b", bootstrap])
     assert ended.value.code == 0
     assert capsys.readouterr().out.split() == ["b", "2"]
+
+
+PATIENT = """
+from tidemill.cli import main
+from tidemill.cli.sql import commands
+commands._CANCEL_S = 3600.0
+main.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--json", "FROM many, range(100)"], 130),
+        (["--csv", "FROM many, range(100)"], 130),
+        (["--json", "--follow", "--from", "beginning", "FROM many"], 0),
+    ],
+)
+def test_ctrl_c_ends_the_command_while_no_one_reads_what_it_prints(
+    line: CommandLine, arguments: list[str], code: int
+) -> None:
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", PATIENT, "sql", *arguments]
+    with subprocess.Popen(command, stdout=writer, env=line.env) as process:
+        try:
+            wait_for(lambda: not select.select([], [writer], [], 0)[1], "the pipe is full")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == code
+        finally:
+            process.kill()
+            os.close(writer)
+            os.close(reader)
 
 
 def test_reading_much_needs_a_confirmation(line: CommandLine) -> None:

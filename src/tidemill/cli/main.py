@@ -58,8 +58,11 @@ class CommandLine(TyperGroup):
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader (``| head``) is gone, so a flush at exit must not fail.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            output.drop_stdout()
             return output.OK
+        except KeyboardInterrupt:
+            output.flush_in_time()
+            raise
         return result
 
 

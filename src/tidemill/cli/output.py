@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -192,6 +194,41 @@ def confirm(question: str, *, yes: bool) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise TidemillError("not confirmed: nothing was changed")
+
+
+# --- the end of stdout ----------------------------------------------------------------------------
+
+
+def flush_in_time(seconds: float = 1.0) -> None:
+    """Flush stdout when a command was interrupted. Drop what its reader doesn't take in time.
+
+    A flush at the exit would wait until the reader of a full pipe reads again.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # no file descriptor: stdout was replaced
+        return
+    deadline = time.monotonic() + seconds
+    os.set_blocking(descriptor, False)
+    try:
+        while True:
+            try:
+                sys.stdout.flush()
+                return
+            except BlockingIOError:
+                left = max(0.0, deadline - time.monotonic())
+                if not select.select([], [descriptor], [], left)[1]:
+                    break
+            except BrokenPipeError:
+                break
+    finally:
+        os.set_blocking(descriptor, True)  # other processes can have it, too
+    drop_stdout()
+
+
+def drop_stdout() -> None:
+    """Drop what is written to stdout from now on, and what was not flushed: no one reads it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --- data ----------------------------------------------------------------------------------------

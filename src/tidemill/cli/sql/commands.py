@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tidemill.sql.commands import Splitter
     from tidemill.sql.following import Follower
     from tidemill.sql.session import Connection, Cursor
+
+T = TypeVar("T")
 
 _LIMIT = 1 << 30
 """Bytes above which a statement asks before it reads."""
@@ -182,28 +184,34 @@ def _run(connection: Connection, statement: str, show: Any, max_bytes: int, *, y
     with connection.cursor() as cursor:
 
         def run() -> None:
-            show(cursor.execute(statement))
+            _until_interrupted(lambda: cursor.execute(statement), cursor.cancel)
+            show(_Rows(cursor))
 
         try:
-            _until_interrupted(run, cursor.cancel)
+            run()
         except TooMuchToReadError as error:
             output.confirm(f"This reads about {output.size_text(error.bytes)}. Continue?", yes=yes)
             connection.max_bytes = None
-            _until_interrupted(run, cursor.cancel)
+            run()
         for note in cursor.notes:
             output.note(note)
         for warning in cursor.warnings:
             output.warn(warning)
 
 
-def _until_interrupted(work: Callable[[], None], cancel: Callable[[], None]) -> None:
-    """Do something in a thread. Ctrl-C cancels it: amid a query, DuckDB looks at no signal."""
+def _until_interrupted(work: Callable[[], T], cancel: Callable[[], None]) -> T:
+    """Do something in a thread. Ctrl-C cancels it: amid a query, DuckDB looks at no signal.
+
+    Nothing is printed there: a write that waits for the reader of a pipe can't be cancelled, but
+    Ctrl-C ends it in the main thread.
+    """
+    results: list[T] = []
     errors: list[BaseException] = []
     done = threading.Event()
 
     def run() -> None:
         try:
-            work()
+            results.append(work())
         except BaseException as error:  # raised again below
             errors.append(error)
         done.set()
@@ -217,12 +225,31 @@ def _until_interrupted(work: Callable[[], None], cancel: Callable[[], None]) -> 
         raise
     if errors:
         raise errors[0]
+    return results[0]
+
+
+class _Rows:
+    """The rows of a cursor, which are fetched until Ctrl-C."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.description = cursor.description or ()
+        self._cursor = cursor
+
+    def fetchmany(self, count: int) -> list[tuple[Any, ...]]:
+        return _until_interrupted(lambda: self._cursor.fetchmany(count), self._cursor.cancel)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        while rows := self.fetchmany(_SHOWN):
+            yield from rows
 
 
 def _follow(follower: Follower, show: Any) -> None:
     """Print the rows of a query that is followed, each batch when it comes."""
-    with follower, contextlib.suppress(KeyboardInterrupt):
-        _until_interrupted(lambda: show(_Flushed(follower)), follower.cancel)
+    with follower:
+        try:
+            show(_Flushed(follower))
+        except KeyboardInterrupt:
+            output.flush_in_time()
     for warning in follower.warnings:
         output.warn(warning)
 
@@ -232,12 +259,13 @@ class _Flushed:
 
     def __init__(self, follower: Follower) -> None:
         self.description = follower.description
-        self._batches = follower.batches()
+        self._follower = follower
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         from tidemill.sql.following import rows_of
 
-        for batch in self._batches:
+        batches, cancel = self._follower.batches(), self._follower.cancel
+        while (batch := _until_interrupted(lambda: next(batches, None), cancel)) is not None:
             yield from rows_of(batch)
             sys.stdout.flush()
 
@@ -301,20 +329,20 @@ def _is_exit(text: str) -> bool:
     return text.strip().rstrip("; ").lower() in ("exit", "quit", ".quit", "\\q")
 
 
-def _table(cursor: Cursor) -> None:
+def _table(found: _Rows) -> None:
     from tidemill.frames import shown
 
-    names = [str(each[0]) for each in cursor.description or ()]
-    rows = cursor.fetchmany(_SHOWN + 1)
+    names = [str(each[0]) for each in found.description]
+    rows = found.fetchmany(_SHOWN + 1)
     cells = ([shown(_text(value), _WIDTH) for value in row] for row in rows[:_SHOWN])
     output.emit_table(names, cells)
     if len(rows) > _SHOWN:
         output.warn(f"these are the first {_SHOWN} rows; --csv and --json print all")
 
 
-def _json_lines(cursor: Cursor) -> None:
-    names = _distinct([str(each[0]) for each in cursor.description or ()])
-    for row in cursor:
+def _json_lines(found: _Rows) -> None:
+    names = _distinct([str(each[0]) for each in found.description])
+    for row in found:
         output.emit_json({n: plain(v) for n, v in zip(names, row, strict=True)})
 
 
@@ -330,13 +358,12 @@ def _distinct(names: list[str]) -> list[str]:
     return [*found]
 
 
-def _csv(cursor: Cursor) -> None:
+def _csv(found: _Rows) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([each[0] for each in cursor.description or ()])
-    rows: Iterable[Any] = cursor
-    writer.writerows([_text(value) for value in row] for row in rows)
+    writer.writerow([each[0] for each in found.description])
+    writer.writerows([_text(value) for value in row] for row in found)
 
 
 def _text(value: Any) -> str:
