@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, Terminal
 from tests.interop.common import wait_for
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import write
@@ -190,6 +190,25 @@ def test_ctrl_c_ends_the_command_while_no_one_reads_what_it_prints(
             process.kill()
             os.close(writer)
             os.close(reader)
+
+
+@pytest.mark.parametrize(("answer", "shown"), [("", []), ("\n", ["b", "2"])])
+def test_ctrl_d_at_a_question_is_a_no_and_ends_the_shell(
+    monkeypatch: pytest.MonkeyPatch,
+    bootstrap: str,
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+    shown: list[str],
+) -> None:
+    typed = iter(["SELECT count(n) FROM many; SELECT 2 AS b;", "exit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", asked := Terminal())
+    with pytest.raises(SystemExit) as ended:
+        app(["sql", "-b", bootstrap, "--max-bytes", "100"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split() == shown
+    assert asked.getvalue().count("not confirmed") == 1
 
 
 def test_reading_much_needs_a_confirmation(line: CommandLine) -> None:

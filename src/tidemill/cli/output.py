@@ -51,6 +51,10 @@ class UsageError(TidemillError):
     """The options or arguments are invalid."""
 
 
+class NoAnswerError(TidemillError):
+    """The input ended where a question was asked."""
+
+
 class NotFoundError(TidemillError):
     """The thing that a command is about does not exist."""
 
@@ -182,6 +186,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
     Raises:
         UsageError: this is not a terminal, and there is no ``--yes``.
+        NoAnswerError: the input has ended (Ctrl-D).
         TidemillError: the user did not confirm.
     """
     if yes:
@@ -192,8 +197,12 @@ def confirm(question: str, *, yes: bool) -> None:
             hint="Add --yes to do it, or --dry-run to see what would happen.",
         )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise TidemillError("not confirmed: nothing was changed")
+    answer = sys.stdin.readline()
+    if not answer:
+        print(file=sys.stderr)
+    if answer.strip().lower() not in ("y", "yes"):
+        kind = TidemillError if answer else NoAnswerError
+        raise kind("not confirmed: nothing was changed")
 
 
 # --- the end of stdout ----------------------------------------------------------------------------

@@ -143,6 +143,8 @@ def _run_all(connection: Connection, show: Any, max_bytes: int, *, yes: bool) ->
             if not interactive:
                 raise
             output.error(str(error), error.hint)
+            if isinstance(error, output.NoAnswerError):
+                return  # Ctrl-D ends the shell also there
         except KeyboardInterrupt:
             if not interactive:
                 raise
