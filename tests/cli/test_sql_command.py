@@ -51,6 +51,13 @@ def test_a_table_shows_the_first_rows_and_escapes_what_is_in_them(line: CommandL
     assert "the first 1000 rows" in done.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--follow", "--from", "beginning", "--until-end")])
+def test_names_of_columns_are_escaped_too(line: CommandLine, options: tuple[str, ...]) -> None:
+    write(line.env["TIDEMILL_BOOTSTRAP_SERVERS"], "named", {"a\x1b[31m\nb": 1})
+    first = line.ok("sql", *options, "SELECT * FROM named").splitlines()[0]
+    assert first.split()[:2] == ["a\\x1b[31m\\nb", "_key"]
+
+
 def test_json_and_csv_print_all_rows(line: CommandLine) -> None:
     rows = [json.loads(each) for each in line.ok("sql", "--json", "FROM many").splitlines()]
     assert len(rows) == 1500

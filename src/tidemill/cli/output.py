@@ -250,6 +250,7 @@ def emit_json(value: object) -> None:
 
 def emit_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print columns of text. A column of numbers is aligned to the right."""
+    headers = [cell(header) for header in headers]
     cells = [[cell(value) for value in row] for row in rows]
     rows_by_column = list(zip(*cells, strict=True)) if cells else [() for _ in headers]
     numeric = [all(_is_number(cell) for cell in column) for column in rows_by_column]

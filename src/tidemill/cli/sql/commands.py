@@ -276,7 +276,7 @@ def _lined(rows: _Flushed) -> None:
     """Print rows as lines of columns. Their widths are those of the names, or wider."""
     from tidemill.frames import shown
 
-    names = [str(each[0]) for each in rows.description]
+    names = [output.cell(each[0]) for each in rows.description]
     widths = [max(len(name), _LEAST_WIDTH) for name in names]
 
     def line(cells: Iterable[str]) -> str:
