@@ -288,6 +288,26 @@ def test_explain_changes_nothing(connection: Connection, topics: Topics) -> None
         connection.execute("EXPLAIN DROP MATERIALIZED VIEW v")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT prize FROM near",
+        "SELECT prize FROM near$latest WHERE _offset > ?",
+        "INSERT INTO near SELECT prize FROM near",
+        "COPY (SELECT prize FROM near) TO 'x.csv'",
+        "SELECT prize FROM tumble(near, _timestamp, INTERVAL 1 MINUTE)",
+    ],
+)
+def test_a_name_that_is_not_a_column_gets_the_nearest_columns(
+    topics: Topics, tmp_path: Path, statement: str
+) -> None:
+    if ("near",) not in sql.connect(topics.servers).execute("SHOW TABLES").fetchall():
+        topics.fill([("k", {"item": "lamp", "price": 2})], name="near")
+    cursor = sql.connect(topics.servers, files=tmp_path).cursor()
+    with pytest.raises(SqlError, match=r'"prize" not found[^"]*"price"'):
+        cursor.execute(statement, [0] * statement.count("?"))
+
+
 def test_names_with_other_characters_are_quoted(connection: Connection, topics: Topics) -> None:
     topic = topics.fill([("k", {"n": 1})], name="demo.main.air-craft")
     assert one(connection, f'SELECT n FROM "{topic}"') == 1

@@ -273,38 +273,48 @@ class Connection:
             raise StatementRefusedError(
                 "files are off", hint="Name a folder: --files DIR, or connect(files=...)."
             )
-        if self._read(running, query, explained):
-            return
-        query = with_windows(running.database, query)
-        if isinstance(command, Insert):
-            self._insert(running, command, query, parameters)
-        elif isinstance(command, Copy):
-            self._copy(running, command, query, parameters)
-        else:
-            running.prepare(query, parameters)
-
-    def _read(self, running: Running, query: str, explained: bool) -> bool:
-        """Make the tables of a query, or explain what it would read: then return True."""
-        database = running.database
-        plans = self._plans(database, query, running.misfits)
+        plans = self._plans(running.database, query, running.misfits)
         if explained:
             running.prepare(*_explanation([plan for plan, _ in plans]))
-            return True
+            return
+        self._read(running, plans)
+        query = with_windows(running.database, query)
+        try:
+            if isinstance(command, Insert):
+                self._insert(running, command, query, parameters)
+            elif isinstance(command, Copy):
+                self._copy(running, command, query, parameters)
+            else:
+                running.prepare(query, parameters)
+        except duckdb.BinderException:
+            # DuckDB suggests columns like those that don't exist, but the tables have only columns
+            # that the query names. With all columns, its error is better.
+            whole = [(plan, Columns(made.shape, None, running.misfits)) for plan, made in plans]
+            self._make_tables(running, whole)
+            running.prepare(query, parameters)
+            raise
+
+    def _read(self, running: Running, plans: Sequence[tuple[TopicPlan, Columns]]) -> None:
+        """Make the tables of a query."""
         total = sum(plan.bytes for plan, _ in plans)
         if self.max_bytes is not None and total > self.max_bytes:
             raise TooMuchToReadError(total, self.max_bytes)
-        for number, (plan, columns) in enumerate(plans):
-            scan = Scan(self._topics, plan.ranges, columns, running.cancelled)
-            running.scans.append(scan)
-            database.register(f"__scan_{number}", scan)
-            for view in views(plan.topic, f"__scan_{number}", columns):
-                ask(database, view)
+        self._make_tables(running, plans)
+        for plan, _ in plans:
             if plan.sampled and plan.columns:
                 running.notes.append(
                     f"columns of {plan.topic} are taken from {plan.sampled} records"
                 )
-        ask(database, "SET lock_configuration = true")
-        return False
+        ask(running.database, "SET lock_configuration = true")
+
+    def _make_tables(self, running: Running, plans: Sequence[tuple[TopicPlan, Columns]]) -> None:
+        running.scans.clear()
+        for number, (plan, columns) in enumerate(plans):
+            scan = Scan(self._topics, plan.ranges, columns, running.cancelled)
+            running.scans.append(scan)
+            running.database.register(f"__scan_{number}", scan)
+            for view in views(plan.topic, f"__scan_{number}", columns):
+                ask(running.database, view)
 
     def _define(self, running: Running, command: CreateView | DropView) -> None:
         from tidemill.sql.views import reading
@@ -344,10 +354,9 @@ class Connection:
         assert self._files is not None
         path = str(self._files / command.path).replace("'", "''")
         text = f"COPY ({query}) TO '{path}' {command.options}"
-        with running.guarded():
-            if len(duckdb.extract_statements(text)) != 1:
-                raise StatementRefusedError("there are several statements, and one can be run")
-            ((running.changed, *_),) = ask(running.database, text, parameters)
+        if len(duckdb.extract_statements(text)) != 1:
+            raise StatementRefusedError("there are several statements, and one can be run")
+        ((running.changed, *_),) = ask(running.database, text, parameters)
         running.prepare("SELECT ?::BIGINT AS rows", [running.changed])
 
     def _plans(
