@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -69,8 +70,12 @@ def ask(client: httpx.Client, statement: str, *parameters: Any) -> httpx.Respons
 
 
 def queries_of(gateway: GatewayProcess) -> list[psutil.Process]:
-    children = psutil.Process(gateway.process.pid).children()
-    return [each for each in children if "tidemill.sql.process" in each.cmdline()]
+    found = []
+    for each in psutil.Process(gateway.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if "tidemill.sql.process" in each.cmdline():
+                found.append(each)
+    return found
 
 
 def test_a_query_returns_its_columns_and_rows(client: httpx.Client, filled: str) -> None:
