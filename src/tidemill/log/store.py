@@ -18,7 +18,7 @@ from tidemill.log.config.parse import parse_config
 from tidemill.log.config.topic import LogConfig
 from tidemill.log.deletions import delete_due, due, is_covered, rename_folder
 from tidemill.log.disk.checkpoints import TopicNote, encode_metadata
-from tidemill.log.disk.environment import Environment, Report
+from tidemill.log.disk.environment import Environment
 from tidemill.log.disk.files import FileSystem, Lock, RealFileSystem, storage_errors
 from tidemill.log.disk.index import MapCache, most_maps
 from tidemill.log.disk.log_file import HandlePool
@@ -59,6 +59,10 @@ class LogStore:
         defaults: broker-level configs that partitions are opened with.
         clean_start: whether the last stop was clean.
         journal: the journal. It can be used after ``Journal.prepare``.
+        environment: the environment that all partitions share.
+        partitions: the live partitions; a read-only view.
+        offline: the partitions that can't be used, each with its error.
+        reports: the repairs since the store was opened.
     """
 
     def __init__(
@@ -74,10 +78,12 @@ class LogStore:
         self.defaults = dict(defaults)
         self.clean_start = False
         self.journal = Journal(env, path, journal_bytes)
-        self._env = env
+        self.environment = self._env = env
         self._lock = lock
         self._partitions: dict[TopicPartition, PartitionLog] = {}
-        self._view = MappingProxyType(self._partitions)
+        self.partitions: Mapping[TopicPartition, PartitionLog] = MappingProxyType(self._partitions)
+        self.offline: Mapping[TopicPartition, StorageError] = env.offline
+        self.reports = env.reports
         self._checkpoints = OffsetCheckpoints(env, path)
         env.is_stored_sparse = self._checkpoints.has_stored_sparse
         env.checkpoint_writes = self.checkpoint_writes
@@ -146,26 +152,6 @@ class LogStore:
                 raise DataDirLostError(f"the data folder {self.path} was deleted or renamed")
 
     # --- partitions ------------------------------------------------------------------------------
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, PartitionLog]:
-        """The live partitions; a read-only view."""
-        return self._view
-
-    @property
-    def offline(self) -> Mapping[TopicPartition, StorageError]:
-        """The partitions that can't be used, each with its error."""
-        return self._env.offline
-
-    @property
-    def reports(self) -> list[Report]:
-        """The repairs since the store was opened."""
-        return self._env.reports
-
-    @property
-    def environment(self) -> Environment:
-        """The environment that all partitions share."""
-        return self._env
 
     def has_folder(self, tp: TopicPartition) -> bool:
         """Return whether a partition has a folder, which is perhaps damaged."""
