@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -44,21 +45,14 @@ class World:
             else:
                 self.records[record.key] = record.value
 
-    def exchange(self, name: str, type_: str, **options: object) -> None:
-        self.apply(
-            commands.declare_exchange(
-                self.table,
-                ExchangeDefinition(name, type_, **options),  # type: ignore[arg-type]
-            )
-        )
+    def exchange(self, name: str, type_: str, **options: Any) -> None:
+        definition = ExchangeDefinition(name, type_, **options)
+        self.apply(commands.declare_exchange(self.table, definition))
 
     def queue(self, name: str) -> None:
         policy = parse_policy(name, {})
-        self.apply(
-            commands.declare_queue(
-                QueueDefinition(name, name, True, True, False, False, {}, policy)
-            )
-        )
+        definition = QueueDefinition(name, name, True, True, False, False, {}, policy)
+        self.apply(commands.declare_queue(definition))
 
     def bind(
         self,

@@ -25,6 +25,7 @@ from tidemill.state.share_partitions.ranges import Ranges
 
 LIMITS = ShareLimits(lock_ms=100, deliveries=3, in_flight=1000)
 A, B = 1, 2
+GAP, ACCEPT, RELEASE, REJECT, RENEW = Acknowledge
 
 
 @pytest.fixture
@@ -66,10 +67,10 @@ def test_records_go_to_one_member_and_the_start_follows_what_is_accepted() -> No
     partition = SharePartition(KEY, 10)
     assert acquire(partition, A, 10, 30, most=5) == [(10, 14, 0)]
     assert acquire(partition, B, 10, 30, most=5) == [(15, 19, 0)]
-    settle(partition, B, 15, 19, Acknowledge.ACCEPT)
+    settle(partition, B, 15, 19, ACCEPT)
     assert partition.window.start == 10
     assert partition.complete == 5
-    settle(partition, A, 10, 14, Acknowledge.ACCEPT)
+    settle(partition, A, 10, 14, ACCEPT)
     assert (partition.window.start, partition.complete) == (20, 0)
 
 
@@ -86,7 +87,7 @@ def test_a_batch_is_acquired_completely_unless_the_member_wants_an_exact_number(
 def test_released_records_are_delivered_again_with_their_count_and_at_their_place() -> None:
     partition = SharePartition(KEY, 0)
     acquire(partition, A, 0, 9)
-    settle(partition, A, 2, 4, Acknowledge.RELEASE)
+    settle(partition, A, 2, 4, RELEASE)
     assert partition.first_available(10, LIMITS) == 2
     assert acquire(partition, B, 2, 9) == [(2, 4, 1)]
 
@@ -94,7 +95,7 @@ def test_released_records_are_delivered_again_with_their_count_and_at_their_plac
 def test_a_record_at_the_delivery_limit_is_archived(partition: SharePartition) -> None:
     for delivery in range(LIMITS.deliveries):
         assert acquire(partition, A, 0, 0) == [(0, 0, delivery)]
-        settle(partition, A, 0, 0, Acknowledge.RELEASE)
+        settle(partition, A, 0, 0, RELEASE)
     assert partition.first_available(1, LIMITS) is None
     assert partition.window.start == 1
 
@@ -102,7 +103,7 @@ def test_a_record_at_the_delivery_limit_is_archived(partition: SharePartition) -
 def test_a_lock_that_runs_out_counts_as_a_delivery_and_a_renewed_one_does_not_run_out() -> None:
     partition = SharePartition(KEY, 0)
     acquire(partition, A, 0, 1)
-    partition.acknowledge(A, [AckBatch(1, 1, [Acknowledge.RENEW])], LIMITS, 90)
+    partition.acknowledge(A, [AckBatch(1, 1, [RENEW])], LIMITS, 90)
     assert partition.expire(100, LIMITS)
     assert acquire(partition, B, 0, 1, now=100) == [(0, 0, 1)]
     assert not partition.expire(189, LIMITS)
@@ -127,8 +128,7 @@ def test_what_a_member_holds_that_leaves_is_delivered_again_without_a_count() ->
 
 def test_a_type_for_each_record_settles_them_one_by_one(partition: SharePartition) -> None:
     acquire(partition, A, 0, 4)
-    gap, accept, release, reject = range(4)
-    settle(partition, A, 0, 4, accept, release, reject, gap, accept)
+    settle(partition, A, 0, 4, ACCEPT, RELEASE, REJECT, GAP, ACCEPT)
     assert acquire(partition, B, 1, 4) == [(1, 1, 1)]
     assert partition.window.start == 1
     assert partition.complete == 3
@@ -141,7 +141,7 @@ def test_what_a_member_does_not_hold_it_can_not_settle(owner: int, first: int, l
     partition = SharePartition(KEY, 0)
     acquire(partition, A, 0, 4)
     with pytest.raises(NotAcquiredError):
-        settle(partition, owner, first, last, Acknowledge.ACCEPT)
+        settle(partition, owner, first, last, ACCEPT)
     assert partition.window.acquired == 5
 
 
@@ -157,8 +157,8 @@ def test_what_is_below_the_start_is_settled_without_an_error(partition: SharePar
     acquire(partition, A, 0, 9)
     assert partition.truncate(5)
     assert not partition.truncate(5)
-    settle(partition, A, 0, 3, Acknowledge.RELEASE)
-    settle(partition, A, 3, 6, Acknowledge.ACCEPT)
+    settle(partition, A, 0, 3, RELEASE)
+    settle(partition, A, 3, 6, ACCEPT)
     assert (partition.window.start, partition.window.acquired) == (7, 3)
 
 
@@ -166,9 +166,9 @@ def test_no_more_than_the_limit_is_in_flight(partition: SharePartition) -> None:
     limits = LIMITS._replace(in_flight=10)
     assert acquire(partition, A, 0, 99, limits=limits) == [(0, 9, 0)]
     assert partition.first_available(100, limits) is None
-    settle(partition, A, 5, 9, Acknowledge.ACCEPT)
+    settle(partition, A, 5, 9, ACCEPT)
     assert partition.first_available(100, limits) is None
-    settle(partition, A, 0, 1, Acknowledge.ACCEPT)
+    settle(partition, A, 0, 1, ACCEPT)
     assert acquire(partition, A, 10, 99, limits=limits) == [(10, 11, 0)]
 
 
@@ -177,7 +177,7 @@ def test_what_readers_do_not_see_is_archived(partition: SharePartition) -> None:
     runs = partition.acquire(A, spans, 100, LIMITS, 0, exact=False)
     assert [(run.first, run.last) for run in runs] == [(10, 11)]
     assert partition.window.start == 10
-    settle(partition, A, 10, 11, Acknowledge.ACCEPT)
+    settle(partition, A, 10, 11, ACCEPT)
     assert partition.window.start == 10**9 + 1
 
 
@@ -188,8 +188,7 @@ def test_a_restart_knows_what_was_stored_and_returns_what_was_out() -> None:
     partition, disk = SharePartition(KEY, 5), Disk()
     disk.store(partition)
     acquire(partition, A, 5, 20)
-    gap, accept, release, reject = range(4)
-    settle(partition, A, 6, 9, accept, release, reject, gap)
+    settle(partition, A, 6, 9, ACCEPT, RELEASE, REJECT, GAP)
     disk.store(partition)
     assert disk.last_kind is Kind.UPDATE
     assert disk.last.batches == [
@@ -205,7 +204,7 @@ def test_a_restart_knows_what_was_stored_and_returns_what_was_out() -> None:
 def test_a_million_accepted_records_are_one_range(partition: SharePartition, disk: Disk) -> None:
     limits = LIMITS._replace(in_flight=2_000_000)
     acquire(partition, A, 0, 1_000_000, most=2_000_000, limits=limits)
-    settle(partition, A, 1, 1_000_000, Acknowledge.ACCEPT)
+    settle(partition, A, 1, 1_000_000, ACCEPT)
     disk.store(partition)
     assert disk.last.batches == [StateBatch(1, 1_000_000, State.ACKNOWLEDGED, 1)]
     assert len(partition.window._blocks) == 2
@@ -215,7 +214,7 @@ def test_a_million_accepted_records_are_one_range(partition: SharePartition, dis
 def test_changes_of_many_ranges_become_a_snapshot(partition: SharePartition, disk: Disk) -> None:
     acquire(partition, A, 0, 999)
     for offset in range(1, 1000, 2):
-        settle(partition, A, offset, offset, Acknowledge.ACCEPT)
+        settle(partition, A, offset, offset, ACCEPT)
         disk.store(partition)
         assert len(disk.last.batches) <= 64 or disk.last_kind is Kind.SNAPSHOT
     assert disk.kinds.count(Kind.SNAPSHOT) < 20
@@ -227,7 +226,7 @@ def test_changes_of_many_ranges_become_a_snapshot(partition: SharePartition, dis
 def test_many_changes_become_a_snapshot(partition: SharePartition, disk: Disk) -> None:
     for offset in range(UPDATES_PER_SNAPSHOT + 1):
         acquire(partition, A, offset, offset)
-        settle(partition, A, offset, offset, Acknowledge.ACCEPT)
+        settle(partition, A, offset, offset, ACCEPT)
         disk.store(partition)
     assert disk.kinds.count(Kind.SNAPSHOT) == 2
     assert disk.restarted().window.start == UPDATES_PER_SNAPSHOT + 1
@@ -250,7 +249,7 @@ def test_a_stored_range_that_no_group_could_have_is_refused(state: State) -> Non
 
 def test_a_moved_partition_begins_with_a_snapshot(partition: SharePartition, disk: Disk) -> None:
     acquire(partition, A, 0, 9)
-    settle(partition, A, 3, 9, Acknowledge.ACCEPT)
+    settle(partition, A, 3, 9, ACCEPT)
     disk.store(partition)
     moved = partition.moved(2)
     disk.store(moved)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tests.state.driver import START_MS, MachineDriver, compacted
 from tidemill.log.names import TopicPartition
@@ -98,15 +99,9 @@ class TransactionsDriver(MachineDriver[Transactions]):
     def complete(self, transactional_id: str = ID) -> None:
         self.run(self.machine.complete(transactional_id, self.now))
 
-    def end(
-        self,
-        producer: ProducerIdentity,
-        *,
-        commit: bool = True,
-        version: TransactionVersion = V2,
-    ) -> ProducerIdentity:
-        """End a transaction and write its markers."""
-        answer = self.prepare(producer, commit=commit, version=version)
+    def end(self, producer: ProducerIdentity, **options: Any) -> ProducerIdentity:
+        """End a transaction as ``prepare`` does, and write its markers."""
+        answer = self.prepare(producer, **options)
         if self.machine.unfinished(ID):
             self.complete()
         return answer

@@ -255,18 +255,16 @@ def test_verify_only_asks(driver: TransactionsDriver) -> None:
 
 def test_unknown_and_empty_ids_are_refused(driver: TransactionsDriver) -> None:
     producer = driver.init()
-    with pytest.raises(InvalidProducerIdMappingError):
-        driver.machine.add("unknown", producer, [A], 0, V1)
-    with pytest.raises(InvalidProducerIdMappingError):
-        driver.machine.end("unknown", producer, True, 0, V1)
-    with pytest.raises(InvalidRequestError):
-        driver.machine.add("", producer, [A], 0, V1)
-    with pytest.raises(InvalidRequestError):
-        driver.machine.end("", producer, True, 0, V1)
-    with pytest.raises(InvalidRequestError):
-        driver.machine.describe("")
-    with pytest.raises(TransactionalIdNotFoundError):
-        driver.machine.describe("unknown")
+    for wrong, error, when_described in (
+        ("unknown", InvalidProducerIdMappingError, TransactionalIdNotFoundError),
+        ("", InvalidRequestError, InvalidRequestError),
+    ):
+        with pytest.raises(error):
+            driver.machine.add(wrong, producer, [A], 0, V1)
+        with pytest.raises(error):
+            driver.machine.end(wrong, producer, True, 0, V1)
+        with pytest.raises(when_described):
+            driver.machine.describe(wrong)
     with pytest.raises(TransactionalIdNotFoundError):
         driver.machine.upkeep.adopt("unknown", A, 0)
     with pytest.raises(InvalidTxnStateError):
