@@ -199,4 +199,4 @@ ALL_RULES = [ALLOW_READ, PREFIXED, STAR, DENY_READ._replace(name="other", host="
     ],
 )
 def test_a_filter_selects(wanted: RuleFilter, expected: list[Rule]) -> None:
-    assert Rules(ALL_RULES).select(wanted) == expected
+    assert [rule for rule in ALL_RULES if wanted.selects(rule)] == expected

@@ -20,7 +20,6 @@ from tidemill.state.security.types import (
     Pattern,
     ResourceKind,
     Rule,
-    RuleFilter,
 )
 
 IMPLIES = {
@@ -123,10 +122,6 @@ class Rules:
         if rule in self._all:
             del self._all[rule]
             self._kinds[rule.kind].remove(rule)
-
-    def select(self, wanted: RuleFilter) -> list[Rule]:
-        """Return the rules that a filter selects, oldest first."""
-        return [rule for rule in self._all if wanted.selects(rule)]
 
     def decide(
         self,
