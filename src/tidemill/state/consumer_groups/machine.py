@@ -38,9 +38,6 @@ from tidemill.state.modern_groups.machine import (
 from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
 from tidemill.state.outcome import Outcome
 
-Downgrade = Callable[[ConsumerGroup, str, int, Outcome[None]], bool]
-"""(group, member that goes, time, outcome): make the group classic if it should be."""
-
 
 class ConsumerGroups(GroupMachine[ConsumerGroup]):
     """All consumer groups.
@@ -70,8 +67,6 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         self._new_id = new_id
         self.classic = ClassicMembers(self.table, self._sessions, topics, new_id)
         """The requests of members with the classic protocol."""
-        self.downgrade: Downgrade = lambda *_: False
-        """Is asked before a member is removed."""
 
     def start_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
@@ -137,25 +132,8 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
             self.remove(group, member_id, now_ms, out, what=MemberChange.LEFT)
         return HeartbeatResult(member_id, request.member_epoch, 0)
 
-    def remove(
-        self,
-        group: ConsumerGroup,
-        member_id: str,
-        now_ms: int,
-        out: Outcome[None],
-        reason: str = "",
-        what: MemberChange = MemberChange.REMOVED,
-    ) -> None:
-        """Remove a member and start a new epoch, or make the group classic."""
-        note_member(what, group, member_id, group.members[member_id], reason, out)
-        if self.downgrade(group, member_id, now_ms, out):
-            return
-        self._sessions.forget(group, member_id)
-        changes = Changes(group, out.records)
-        changes.drop_member(member_id)
-        epoch = group.epoch
+    def _members_changed(self, changes: Changes, now_ms: int) -> None:
         update_epoch(changes, self._topics, now_ms, bump=True)
-        note_epoch(group, epoch, f"member {member_id} is gone", out)
 
     # --- time ------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from tidemill.state.assignors.types import AssignedMember, Assignor, Partitions
 from tidemill.state.errors import InvalidRequestError
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
-from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange
+from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, note_member
 from tidemill.state.groups.join import MAX_STRING_BYTES
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.types import GroupListing
@@ -109,6 +109,8 @@ class GroupMachine(ABC, Generic[G]):
         self._times = times
         self.table = GroupTable(self.KIND, limits or GroupLimits(), max_size, other_bytes)
         self._sessions = Sessions()
+        self.downgrade: Callable[[G, str, int, Outcome[None]], bool] = lambda *_: False
+        """(group, member that goes, time, outcome): make the group classic if it should be."""
 
     def replay(self, key: bytes, value: bytes | None) -> bool:
         """Apply one record of ``__consumer_offsets``: each that was written, and all at start.
@@ -135,7 +137,6 @@ class GroupMachine(ABC, Generic[G]):
     def start_sessions(self, group: G, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
 
-    @abstractmethod
     def remove(
         self,
         group: G,
@@ -145,7 +146,20 @@ class GroupMachine(ABC, Generic[G]):
         reason: str = "",
         what: MemberChange = MemberChange.REMOVED,
     ) -> None:
-        """Remove a member, and start a new epoch."""
+        """Remove a member and start a new epoch, or make the group classic."""
+        note_member(what, group, member_id, group.members[member_id], reason, out)
+        if self.downgrade(group, member_id, now_ms, out):
+            return
+        self._sessions.forget(group, member_id)
+        changes = self.CHANGES(group, out.records)
+        changes.drop_member(member_id)
+        epoch = group.epoch
+        self._members_changed(changes, now_ms)
+        note_epoch(group, epoch, f"member {member_id} is gone", out)
+
+    @abstractmethod
+    def _members_changed(self, changes: Any, now_ms: int) -> None:
+        """Start a new epoch, because members have changed. ``changes`` are ``CHANGES``."""
 
     def drop_group(self, group: G) -> list[StateRecord]:
         """Remove a group; return the records that do it."""

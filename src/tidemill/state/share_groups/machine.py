@@ -156,7 +156,9 @@ class ShareGroups(GroupMachine[ShareGroup]):
         if before is None:
             note_member(MemberChange.JOINED, group, member_id, member, "", out)
         changed = before is None or before.topic_names != member.topic_names
-        self._update(changes, changed, f"member {member_id}", out)
+        epoch = group.epoch
+        self._update(changes, members_changed=changed)
+        note_epoch(group, epoch, f"member {member_id}", out)
         step = ShareAssignment(group.target_epoch, current.epoch, group.target(member_id))
         if step.epoch != current.epoch or member_id not in group.currents:
             changes.set_current(member_id, step)
@@ -169,25 +171,10 @@ class ShareGroups(GroupMachine[ShareGroup]):
             step.partitions if full or step.partitions != current.partitions else None,
         )
 
-    def remove(
-        self,
-        group: ShareGroup,
-        member_id: str,
-        now_ms: int,
-        out: Outcome[None],
-        reason: str = "",
-        what: MemberChange = MemberChange.REMOVED,
-    ) -> None:
-        """Remove a member, and start a new epoch."""
-        note_member(what, group, member_id, group.members[member_id], reason, out)
-        self._sessions.forget(group, member_id)
-        changes = Changes(group, out.records)
-        changes.drop_member(member_id)
-        self._update(changes, True, f"member {member_id} is gone", out)
+    def _members_changed(self, changes: Changes, now_ms: int) -> None:
+        self._update(changes, members_changed=True)
 
-    def _update(
-        self, changes: Changes, members_changed: bool, reason: str, out: Outcome[None]
-    ) -> None:
+    def _update(self, changes: Changes, *, members_changed: bool) -> None:
         """Start a new epoch with a new assignment, if members or topics have changed."""
         group, topics = changes.group, self._topics
         if not members_changed and group.topics_version == topics.version:
@@ -195,7 +182,6 @@ class ShareGroups(GroupMachine[ShareGroup]):
         before = group.epoch
         start_epoch(changes, topics, members_changed=members_changed)
         if group.epoch != before:
-            note_epoch(group, before, reason, out)
             assign(changes, topics, assign_shared)
 
     def create(self, group_id: str, *, is_taken: bool) -> Outcome[None]:
