@@ -68,11 +68,6 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         self.classic = ClassicMembers(self.table, self._sessions, topics, new_id)
         """The requests of members with the classic protocol."""
 
-    def start_sessions(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Start the sessions of all members of a group."""
-        for member_id in group.members:
-            self._extend(group, member_id, now_ms)
-
     # --- heartbeats ------------------------------------------------------------------------------
 
     def heartbeat(
@@ -110,7 +105,7 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
         elif old_id is not None:
             note_member(MemberChange.REPLACED, group, member_id, member, f"was {old_id}", out)
         note_epoch(group, epoch, f"member {member_id}", out)
-        self._extend(group, member_id, now_ms)
+        self._start_session(group, member_id, now_ms)
         assigned = step.partitions
         return HeartbeatResult(
             member_id,
@@ -137,7 +132,7 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
 
     # --- time ------------------------------------------------------------------------------------
 
-    def _extend(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+    def _start_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Start a member's session again, and its time to give partitions back, if it has to."""
         member = group.members[member_id]
         if member.classic is not None:  # it has a limit for its next join, and none for this

@@ -133,9 +133,14 @@ class GroupMachine(ABC, Generic[G]):
             if group is not None:
                 self.start_sessions(group, now_ms)
 
-    @abstractmethod
     def start_sessions(self, group: G, now_ms: int) -> None:
         """Start the sessions of all members of a group."""
+        for member_id in group.members:
+            self._start_session(group, member_id, now_ms)
+
+    @abstractmethod
+    def _start_session(self, group: G, member_id: str, now_ms: int) -> None:
+        """Start a member's session, again if it runs."""
 
     def remove(
         self,

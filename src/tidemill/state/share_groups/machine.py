@@ -90,11 +90,6 @@ class ShareGroups(GroupMachine[ShareGroup]):
     KIND = ShareGroup
     CHANGES = Changes
 
-    def start_sessions(self, group: ShareGroup, now_ms: int) -> None:
-        """Start the sessions of all members of a group."""
-        for member_id in group.members:
-            self._start_session(group, member_id, now_ms)
-
     # --- heartbeats ------------------------------------------------------------------------------
 
     def heartbeat(
