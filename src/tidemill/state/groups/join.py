@@ -9,6 +9,7 @@ Source: KIP-345 and KIP-814 (static members), KIP-389 (group.max.size), KIP-394 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tidemill.state.errors import (
     GroupMaxSizeReachedError,
@@ -24,7 +25,7 @@ from tidemill.state.groups.events import MemberChange, note_member
 from tidemill.state.groups.group import Group, GroupState, GroupTable
 from tidemill.state.groups.members import Member, check_ids, size_of_request
 from tidemill.state.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer
-from tidemill.state.groups.types import JoinRequest, JoinResult
+from tidemill.state.groups.types import JoinRequest
 from tidemill.state.outcome import Outcome
 
 _S = GroupState
@@ -217,13 +218,7 @@ class Joins:
             if not request.supports_skipping_assignment:
                 # An old client must not become the leader: a Stable group would not accept its
                 # assignment. So it gets the old leader's id.
-                result = JoinResult(
-                    group.generation,
-                    group.protocol_type or "",
-                    group.protocol or "",
-                    old_leader or "",
-                    new_id,
-                )
+                result = replace(result, leader=old_leader or "", members=(), skip_assignment=False)
             self._rebalancer.answer(ticket, result, out)
             return
         self._rebalancer.park_join(group, member, ticket, out)
