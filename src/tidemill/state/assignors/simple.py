@@ -10,12 +10,14 @@ Source: KIP-932, section "Share group membership and rebalance".
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import TypeVar
 from uuid import UUID
 
 from tidemill.state.assignors.types import AssignedMember, Members, Partitions, Topics, frozen
 
 Place = tuple[UUID, int]
+K = TypeVar("K", str, Place)
 
 
 def assign_shared(members: Members, topics: Topics) -> dict[str, Partitions]:
@@ -56,8 +58,13 @@ def _assign_class(
                 _give(assigned, member_id, place)
                 loads[member_id] += 1
                 shared[place] += 1
-    _give_free_places(loads, (place for place in places if not shared[place]), shared, assigned)
-    _serve_idle_members(loads, shared, assigned)
+    free = [place for place in places if not shared[place]]
+    for place, member_id in zip(free, _fewest_first(loads), strict=False):
+        _give(assigned, member_id, place)
+        shared[place] += 1
+    idle = [member_id for member_id, load in loads.items() if not load]
+    for member_id, place in zip(idle, _fewest_first(shared), strict=False):
+        _give(assigned, member_id, place)
 
 
 def _kept(member: AssignedMember, known: dict[Place, int]) -> Iterator[Place]:
@@ -67,38 +74,15 @@ def _kept(member: AssignedMember, known: dict[Place, int]) -> Iterator[Place]:
                 yield topic, number
 
 
-def _give_free_places(
-    loads: dict[str, int],
-    free: Iterable[Place],
-    shared: dict[Place, int],
-    assigned: dict[str, dict[UUID, set[int]]],
-) -> None:
-    """Give each partition without a member to the member with the fewest partitions."""
-    heap = [(load, member_id) for member_id, load in loads.items()]
+def _fewest_first(counts: dict[K, int]) -> Iterator[K]:
+    """Yield the key with the lowest count, which grows by one, again and again."""
+    heap = [(count, key) for key, count in counts.items()]
     heapq.heapify(heap)
-    for place in free:
-        load, member_id = heap[0]
-        heapq.heapreplace(heap, (load + 1, member_id))
-        loads[member_id] = load + 1
-        shared[place] += 1
-        _give(assigned, member_id, place)
-
-
-def _serve_idle_members(
-    loads: dict[str, int],
-    shared: dict[Place, int],
-    assigned: dict[str, dict[UUID, set[int]]],
-) -> None:
-    """Give each member without a partition the one with the fewest members."""
-    idle = [member_id for member_id, load in loads.items() if not load]
-    if not idle:
-        return
-    heap = [(count, place) for place, count in shared.items()]
-    heapq.heapify(heap)
-    for member_id in idle:
-        count, place = heap[0]
-        heapq.heapreplace(heap, (count + 1, place))
-        _give(assigned, member_id, place)
+    while True:
+        count, key = heap[0]
+        heapq.heapreplace(heap, (count + 1, key))
+        counts[key] = count + 1
+        yield key
 
 
 def _give(assigned: dict[str, dict[UUID, set[int]]], member_id: str, place: Place) -> None:
