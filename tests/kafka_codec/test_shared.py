@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from tests.protocols.kafka.messages import joined
 from tidemill.kafka_codec.messages import encode_response
 from tidemill.kafka_codec.shared import SharedPartition, encode_share_fetch
+from tidemill.log.steps import run_steps
 
 SHARE_FETCH = 78
 TOPIC = UUID(int=77)
@@ -24,13 +26,7 @@ PARTITIONS = [
 def test_the_bytes_are_those_of_the_compiled_codec(
     version: int, partitions: list[SharedPartition]
 ) -> None:
-    steps = encode_share_fetch([(TOPIC, partitions)], lock_ms=30_000)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            body = b"".join(end.value)
-            break
+    body = joined(run_steps(encode_share_fetch([(TOPIC, partitions)], lock_ms=30_000)))
     tree = {
         "acquisition_lock_timeout": 30_000,
         "responses": [
