@@ -37,9 +37,8 @@ def test_new_member_first_gets_its_id_and_is_waited_for() -> None:
 
 
 def test_static_members_get_no_id_round_trip(driver: GroupsDriver) -> None:
-    assert (
-        driver.joined(driver.join(instance_id="i1", require_known_member_id=True)).generation == 1
-    )
+    ticket = driver.join(instance_id="i1", require_known_member_id=True)
+    assert driver.joined(ticket).generation == 1
 
 
 def test_join_phase_waits_for_a_pending_member_until_its_session_ends(driver: GroupsDriver) -> None:

@@ -62,10 +62,8 @@ def test_restarted_follower_of_a_new_client_skips_nothing(driver: GroupsDriver) 
 def test_user_data_alone_does_not_count_as_another_subscription(driver: GroupsDriver) -> None:
     driver.stable(2, instances=["a", "b"])
     changed = (("range", subscription("t", user_data=b"owned")),)
-    assert (
-        driver.joined(driver.join(instance_id="b", protocols=changed)).generation
-        == driver.generation
-    )
+    result = driver.joined(driver.join(instance_id="b", protocols=changed))
+    assert result.generation == driver.generation
     assert driver.state == "Stable"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.state.driver import GroupsDriver
 from tests.state.offsets.test_machine import DAY, WEEK, at
+from tidemill.errors import TidemillError
 from tidemill.state.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,
@@ -124,38 +127,31 @@ def test_members_of_the_generation_may_commit_also_while_it_is_completed() -> No
     driver = GroupsDriver()
     (member,) = driver.stable()
     old = driver.generation
-    assert driver.commit_in_transaction(P, at("t", 0, 1), member_id=member, generation=old) == [
-        None
-    ]
+    result = driver.commit_in_transaction(P, at("t", 0, 1), member_id=member, generation=old)
+    assert result == [None]
     driver.join(member)
     assert driver.state == "CompletingRebalance"
     with pytest.raises(IllegalGenerationError):
         driver.commit_in_transaction(P, at("t", 0, 1), member_id=member, generation=old)
-    current = driver.generation
-    assert driver.commit_in_transaction(P, at("t", 0, 2), member_id=member, generation=current) == [
-        None
-    ]
+    now = driver.generation
+    result = driver.commit_in_transaction(P, at("t", 0, 2), member_id=member, generation=now)
+    assert result == [None]
 
 
 def test_former_members_are_fenced(driver: GroupsDriver) -> None:
     (member,) = driver.stable(instances=["i"])
     now = driver.generation
-    with pytest.raises(UnknownMemberIdError):
-        driver.commit_in_transaction(P, at("t", 0, 1), member_id="x", generation=now)
-    with pytest.raises(UnknownMemberIdError):
-        driver.commit_in_transaction(P, at("t", 0, 1), generation=now)
-    with pytest.raises(IllegalGenerationError):
-        driver.commit_in_transaction(P, at("t", 0, 1), member_id=member)
-    with pytest.raises(IllegalGenerationError):
-        driver.commit_in_transaction(P, at("t", 0, 1), member_id=member, generation=now - 1)
-    with pytest.raises(FencedInstanceIdError):
-        driver.commit_in_transaction(
-            P, at("t", 0, 1), member_id="older", generation=now, instance_id="i"
-        )
-    with pytest.raises(UnknownMemberIdError):
-        driver.commit_in_transaction(
-            P, at("t", 0, 1), member_id=member, generation=now, instance_id="j"
-        )
+    senders: list[tuple[dict[str, Any], type[TidemillError]]] = [
+        ({"member_id": "x", "generation": now}, UnknownMemberIdError),
+        ({"generation": now}, UnknownMemberIdError),
+        ({"member_id": member}, IllegalGenerationError),
+        ({"member_id": member, "generation": now - 1}, IllegalGenerationError),
+        ({"member_id": "older", "generation": now, "instance_id": "i"}, FencedInstanceIdError),
+        ({"member_id": member, "generation": now, "instance_id": "j"}, UnknownMemberIdError),
+    ]
+    for sender, error in senders:
+        with pytest.raises(error):
+            driver.commit_in_transaction(P, at("t", 0, 1), **sender)
     assert driver.offsets.pending() == {}
 
 

@@ -9,6 +9,7 @@ Source: Apache Kafka 4.3, StandardAuthorizerData; KIP-11, KIP-290, KIP-679.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -61,16 +62,15 @@ class _OfKind:
     def __init__(self) -> None:
         self.literal: dict[str, dict[Rule, None]] = {}
         self.prefixed: dict[str, dict[Rule, None]] = {}
-        self.lengths: dict[int, int] = {}
+        self.lengths: Counter[int] = Counter()
         """Length of a prefix -> how many prefixes have it."""
 
     def add(self, rule: Rule) -> None:
         table = self.literal if rule.pattern is Pattern.LITERAL else self.prefixed
-        if rule.name not in table:
-            table[rule.name] = {}
-            if rule.pattern is Pattern.PREFIXED:
-                self.lengths[len(rule.name)] = self.lengths.get(len(rule.name), 0) + 1
-        table[rule.name][rule] = None
+        rules = table.setdefault(rule.name, {})
+        if not rules and rule.pattern is Pattern.PREFIXED:
+            self.lengths[len(rule.name)] += 1
+        rules[rule] = None
 
     def remove(self, rule: Rule) -> None:
         table = self.literal if rule.pattern is Pattern.LITERAL else self.prefixed
