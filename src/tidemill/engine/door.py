@@ -169,10 +169,10 @@ class Committed(Question):
 
 def _subscribed(group: ConsumerGroupInfo | ShareGroupInfo) -> Iterable[str]:
     """Return the topics of a group, sorted."""
-    names = {name for each in group.members for name in each.member.topic_names}
-    if isinstance(group, ConsumerGroupInfo):
-        for each in group.members:
-            names |= {name for _, name, _ in (*each.assigned, *each.target)}
+    names: set[str] = set()
+    for each in group.members:
+        names.update(each.member.topic_names)
+        names.update(name for _, name, _ in (*each.assigned, *each.target))
     return sorted(names)
 
 

@@ -121,7 +121,7 @@ class AllGroups:
         """
         check_heartbeat(request)
         if self.shares.table.get(request.group_id) is not None:
-            raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
+            raise self._consumers.of_another_kind(request.group_id)
         out = nothing()
         group = self._consumers.table.get(request.group_id)
         if group is not None:

@@ -21,18 +21,14 @@ from tidemill.state.consumer_groups.group import Changes, ConsumerGroup
 from tidemill.state.consumer_groups.targets import preferred_assignor, update_epoch
 from tidemill.state.consumer_groups.types import (
     STATIC_LEAVE_EPOCH,
-    ConsumerGroupInfo,
     ConsumerHeartbeat,
-    ConsumerMemberInfo,
 )
-from tidemill.state.errors import GroupIdNotFoundError
 from tidemill.state.groups.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.state.groups.events import MemberChange, note_member
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.modern_groups.machine import (
     GroupMachine,
     Limit,
-    named_partitions,
     note_epoch,
 )
 from tidemill.state.modern_groups.types import JOIN_EPOCH, GroupTimes, HeartbeatResult, Topics
@@ -149,25 +145,5 @@ class ConsumerGroups(GroupMachine[ConsumerGroup]):
 
     # --- views -----------------------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> ConsumerGroupInfo:
-        """Return a group with its members."""
-        group = self.table.get(group_id)
-        if group is None:
-            raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
-        return ConsumerGroupInfo(
-            group_id,
-            group.state_name,
-            group.epoch,
-            group.target_epoch,
-            preferred_assignor(group),
-            tuple(
-                ConsumerMemberInfo(
-                    member_id,
-                    member,
-                    group.current(member_id).epoch,
-                    named_partitions(group.current(member_id).partitions, self._topics),
-                    named_partitions(group.target(member_id), self._topics),
-                )
-                for member_id, member in group.members.items()
-            ),
-        )
+    def _assignor_of(self, group: ConsumerGroup) -> str:
+        return preferred_assignor(group)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.modern_groups.types import NamedPartitions
+from tidemill.state.modern_groups.types import GroupInfo, MemberInfo
 
 STATIC_LEAVE_EPOCH = -2
 """The member epoch of a static member that leaves for a while."""
@@ -134,25 +134,5 @@ class ResolvedPattern:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerMemberInfo:
-    """A member as ``describe`` shows it. Partitions are by topic name and id."""
-
-    member_id: str
-    member: ConsumerMember
-    epoch: int
-    assigned: NamedPartitions
-    target: NamedPartitions
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupInfo:
-    """A consumer group as ``describe`` shows it."""
-
-    group_id: str
-    state: str
-    """Empty, Assigning, Reconciling or Stable."""
-    epoch: int
-    assignment_epoch: int
-    assignor: str
-    members: tuple[ConsumerMemberInfo, ...]
+ConsumerMemberInfo: TypeAlias = MemberInfo[ConsumerMember]
+ConsumerGroupInfo: TypeAlias = GroupInfo[ConsumerMember]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidemill.state.assignors.types import AssignedMember, Assignor, Partitions
-from tidemill.state.errors import InvalidRequestError
+from tidemill.state.errors import GroupIdNotFoundError, InvalidRequestError
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
 from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, note_member
 from tidemill.state.groups.join import MAX_STRING_BYTES
@@ -22,7 +22,13 @@ from tidemill.state.groups.types import GroupListing
 from tidemill.state.modern_groups.group import ModernGroup
 from tidemill.state.modern_groups.records import GroupChanges
 from tidemill.state.modern_groups.table import GroupTable
-from tidemill.state.modern_groups.types import GroupTimes, NamedPartitions, Topics
+from tidemill.state.modern_groups.types import (
+    GroupInfo,
+    GroupTimes,
+    MemberInfo,
+    NamedPartitions,
+    Topics,
+)
 from tidemill.state.outcome import Outcome, StateRecord, nothing
 from tidemill.state.timers import Timers
 
@@ -201,6 +207,41 @@ class GroupMachine(ABC, Generic[G]):
             state = group.state_name
             if not wanted or state.lower() in wanted:
                 yield GroupListing(group.group_id, self.PROTOCOL_TYPE, state, self.GROUP_TYPE)
+
+    def describe(self, group_id: str) -> GroupInfo[Any]:
+        """Return a group with its members.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group, or it is of another kind.
+        """
+        group = self.table.get(group_id)
+        if group is None:
+            raise self.of_another_kind(group_id)
+        return GroupInfo(
+            group_id,
+            group.state_name,
+            group.epoch,
+            group.target_epoch,
+            self._assignor_of(group),
+            tuple(
+                MemberInfo(
+                    member_id,
+                    member,
+                    group.current(member_id).epoch,
+                    named_partitions(group.current(member_id).partitions, self._topics),
+                    named_partitions(group.target(member_id), self._topics),
+                )
+                for member_id, member in group.members.items()
+            ),
+        )
+
+    @abstractmethod
+    def _assignor_of(self, group: G) -> str:
+        """Return the name of the assignor that the group uses."""
+
+    def of_another_kind(self, group_id: str) -> GroupIdNotFoundError:
+        """Return the error for the id of a group that is not one of these."""
+        return GroupIdNotFoundError(f"Group {group_id} is not a {self.GROUP_TYPE} group.")
 
 
 def note_epoch(group: ModernGroup[Any, Any], before: int, reason: str, out: Outcome[None]) -> None:

@@ -1,4 +1,4 @@
-"""Plain data of modern groups: their time limits, answers to heartbeats, the topics that exist.
+"""Plain data of modern groups: time limits, answers to heartbeats, the topics that exist, views.
 
 This module must not contain behaviour, I/O or a kind of group.
 
@@ -8,7 +8,7 @@ Source: KIP-848; KIP-932.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidemill.state.assignors.types import Partitions
@@ -19,6 +19,10 @@ LEAVE_EPOCH = -1
 
 NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]
 """(topic id, topic name, partitions), sorted by name."""
+
+
+M = TypeVar("M")
+"""A member as it is stored: what it asked for."""
 
 
 class Topics(Protocol):
@@ -55,3 +59,27 @@ class HeartbeatResult:
     heartbeat_interval_ms: int
     assignment: Partitions | None = None
     """The partitions that the member can use; None: as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo(Generic[M]):
+    """A member as ``describe`` shows it. Partitions are by topic name and id."""
+
+    member_id: str
+    member: M
+    epoch: int
+    assigned: NamedPartitions
+    target: NamedPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo(Generic[M]):
+    """A group as ``describe`` shows it."""
+
+    group_id: str
+    state: str
+    """Empty or Stable; consumer groups also Assigning or Reconciling."""
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[MemberInfo[M], ...]

@@ -15,7 +15,6 @@ from __future__ import annotations
 from tidemill.state.assignors.simple import assign_shared
 from tidemill.state.errors import (
     FencedMemberEpochError,
-    GroupIdNotFoundError,
     InvalidRequestError,
     UnknownMemberIdError,
 )
@@ -28,7 +27,6 @@ from tidemill.state.modern_groups.machine import (
     Limit,
     assign,
     check_lengths,
-    named_partitions,
     note_epoch,
     start_epoch,
 )
@@ -42,10 +40,8 @@ from tidemill.state.outcome import Outcome, nothing
 from tidemill.state.share_groups.format import FORMAT
 from tidemill.state.share_groups.types import (
     ShareAssignment,
-    ShareGroupInfo,
     ShareHeartbeat,
     ShareMember,
-    ShareMemberInfo,
 )
 
 
@@ -77,8 +73,6 @@ class ShareGroup(ModernGroup[ShareMember, ShareAssignment]):
         return size + sum(64 + len(name) for name in member.topic_names)
 
 
-ASSIGNOR = "simple"
-
 Changes = GroupChanges[ShareGroup, ShareMember, ShareAssignment]
 
 
@@ -108,7 +102,7 @@ class ShareGroups(GroupMachine[ShareGroup]):
         """
         check_heartbeat(request)
         if is_taken:
-            raise _not_shared(request.group_id)
+            raise self.of_another_kind(request.group_id)
         out = nothing()
         group = self.table.get(request.group_id)
         if group is None:
@@ -192,7 +186,7 @@ class ShareGroups(GroupMachine[ShareGroup]):
         """
         check_group_id(group_id)
         if is_taken:
-            raise _not_shared(group_id)
+            raise self.of_another_kind(group_id)
         out = nothing()
         if self.table.get(group_id) is None:
             group = ShareGroup(group_id)
@@ -210,31 +204,8 @@ class ShareGroups(GroupMachine[ShareGroup]):
 
     # --- views -----------------------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> ShareGroupInfo:
-        """Return a group with its members.
-
-        Raises:
-            GroupIdNotFoundError: there is no such group, or it is not a share group.
-        """
-        group = self.table.get(group_id)
-        if group is None:
-            raise _not_shared(group_id)
-        return ShareGroupInfo(
-            group_id,
-            group.state_name,
-            group.epoch,
-            group.target_epoch,
-            ASSIGNOR,
-            tuple(
-                ShareMemberInfo(
-                    member_id,
-                    member,
-                    group.current(member_id).epoch,
-                    named_partitions(group.current(member_id).partitions, self._topics),
-                )
-                for member_id, member in group.members.items()
-            ),
-        )
+    def _assignor_of(self, group: ShareGroup) -> str:
+        return "simple"
 
 
 def check_heartbeat(request: ShareHeartbeat) -> None:
@@ -259,10 +230,6 @@ def _member_of(request: ShareHeartbeat, before: ShareMember | None) -> ShareMemb
         names = tuple(sorted(set(request.topic_names)))
     rack_id = base.rack_id if request.rack_id is None else request.rack_id
     return ShareMember(rack_id, request.client_id, request.client_host, names)
-
-
-def _not_shared(group_id: str) -> GroupIdNotFoundError:
-    return GroupIdNotFoundError(f"Group {group_id} is not a share group.")
 
 
 def _unknown(request: ShareHeartbeat) -> UnknownMemberIdError:

@@ -6,10 +6,10 @@ This module must not contain behaviour, I/O or numbers of a protocol. Source: KI
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from tidemill.state.assignors.types import Partitions
-from tidemill.state.modern_groups.types import NamedPartitions
+from tidemill.state.modern_groups.types import GroupInfo, MemberInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +48,5 @@ class ShareAssignment:
     partitions: Partitions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ShareMemberInfo:
-    """A member as ``describe`` shows it. Partitions are by topic name and id."""
-
-    member_id: str
-    member: ShareMember
-    epoch: int
-    assigned: NamedPartitions
-
-
-@dataclass(frozen=True, slots=True)
-class ShareGroupInfo:
-    """A share group as ``describe`` shows it."""
-
-    group_id: str
-    state: str
-    """Empty or Stable."""
-    epoch: int
-    assignment_epoch: int
-    assignor: str
-    members: tuple[ShareMemberInfo, ...]
+ShareMemberInfo: TypeAlias = MemberInfo[ShareMember]
+ShareGroupInfo: TypeAlias = GroupInfo[ShareMember]
