@@ -8,7 +8,7 @@ Source: KIP-345 and KIP-814 (static members), KIP-389 (group.max.size), KIP-394 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tidemill.state.errors import (
@@ -84,7 +84,13 @@ class Joins:
     def check_request(self, request: JoinRequest) -> None:
         """Check what does not depend on the group."""
         check_group_id(request.group_id)
-        _check_strings(request)
+        if len(request.protocols) > MAX_PROTOCOLS:
+            raise InconsistentGroupProtocolError(
+                f"a member of group {request.group_id!r} supports {len(request.protocols)} "
+                f"protocols: at most {MAX_PROTOCOLS} are allowed"
+            )
+        strings = (request.client_id, request.client_host, request.instance_id)
+        check_strings((*strings, request.protocol_type, *_names(request)))
         low, high = self._session_bounds
         if not low <= request.session_timeout_ms <= high:
             raise InvalidSessionTimeoutError(
@@ -247,21 +253,9 @@ def check_group_id(group_id: str) -> None:
         raise InvalidGroupIdError(f"the group id is longer than {MAX_STRING_BYTES} bytes")
 
 
-def _check_strings(request: JoinRequest) -> None:
-    """Check that the strings fit into the group's record, which has 16-bit lengths."""
-    strings = [
-        request.client_id,
-        request.client_host,
-        request.instance_id or "",
-        request.protocol_type,
-        *_names(request),
-    ]
-    if len(request.protocols) > MAX_PROTOCOLS:
-        raise InconsistentGroupProtocolError(
-            f"a member of group {request.group_id!r} supports {len(request.protocols)} protocols: "
-            f"at most {MAX_PROTOCOLS} are allowed"
-        )
-    if any(len(text.encode()) > MAX_STRING_BYTES for text in strings):
+def check_strings(strings: Iterable[str | None]) -> None:
+    """Check that what a member sends fits into the group's records, which have 16-bit lengths."""
+    if any(len(text.encode()) > MAX_STRING_BYTES for text in strings if text):
         raise InvalidRequestError(
             f"a string in the request is longer than {MAX_STRING_BYTES} bytes"
         )

@@ -16,7 +16,7 @@ from tidemill.state.assignors.types import AssignedMember, Assignor, Partitions
 from tidemill.state.errors import GroupIdNotFoundError, InvalidRequestError
 from tidemill.state.groups.consumer_protocol import MAX_TOPICS
 from tidemill.state.groups.events import GroupChange, GroupEvent, MemberChange, note_member
-from tidemill.state.groups.join import MAX_STRING_BYTES
+from tidemill.state.groups.join import check_strings
 from tidemill.state.groups.memory import GroupLimits
 from tidemill.state.groups.types import GroupListing
 from tidemill.state.modern_groups.group import ModernGroup
@@ -297,11 +297,8 @@ def assign(changes: GroupChanges[Any, Any, Any], topics: Topics, assignor: Assig
 
 
 def check_lengths(strings: Iterable[str | None], topic_names: Collection[str] | None) -> None:
-    """Check that what a member sends fits into the group's records, which have 16-bit lengths."""
-    if any(len(text.encode()) > MAX_STRING_BYTES for text in strings if text):
-        raise InvalidRequestError(
-            f"a string in the request is longer than {MAX_STRING_BYTES} bytes"
-        )
+    """Check that what a member sends fits into the group's records, and the number of topics."""
+    check_strings(strings)
     if len(topic_names or ()) > MAX_TOPICS:
         raise InvalidRequestError(
             f"the member subscribes to {len(topic_names or ())} topics: at most {MAX_TOPICS} are "
