@@ -619,7 +619,7 @@ def test_ids_expire_when_nothing_is_open() -> None:
 
 
 def listed(driver: TransactionsDriver, **filters: object) -> list[str]:
-    found = driver.machine.list(now_ms=driver.now, **filters)  # type: ignore[arg-type]
+    found = driver.machine.listings(now_ms=driver.now, **filters)  # type: ignore[arg-type]
     return [each.transactional_id for each in found]
 
 

@@ -320,7 +320,7 @@ class TransactionCoordinator:
         """
         duration_ms = -1 if min_duration_ms is None else min_duration_ms
         now_ms = self._clock.now_ms()
-        return self.machine.list(states, producer_ids, duration_ms, id_pattern, now_ms)
+        return self.machine.listings(states, producer_ids, duration_ms, id_pattern, now_ms)
 
     def open_since(self) -> tuple[int, int, int | None]:
         """Return how many ids are known, how many transactions are open, and since when.

@@ -65,9 +65,6 @@ from tidemill.state.transactions.upkeep import Upkeep
 from tidemill.state.types import NO_PRODUCER, ProducerIdentity, TransactionVersion
 
 _S = TransactionState
-Errors = list[TidemillError | None]
-Names = list[str]
-Listings = list[TransactionListing]
 
 
 class Transactions:
@@ -198,7 +195,7 @@ class Transactions:
         transactional_id: str,
         producer: ProducerIdentity,
         partitions: Iterable[TopicPartition],
-    ) -> Errors:
+    ) -> list[TidemillError | None]:
         """Return an error or None for each partition (AddPartitionsToTxn in verify mode, KIP-890).
 
         A partition that is not in the transaction gets a TransactionAbortableError.
@@ -309,7 +306,7 @@ class Transactions:
         marker = Marker(*value.producer, commit=value.state is _S.PREPARE_COMMIT)
         return marker, tuple(sorted(value.partitions))
 
-    def all_unfinished(self) -> Names:
+    def all_unfinished(self) -> list[str]:
         """Return the ids whose decision is not complete, in the order of their decisions."""
         return list(self._stored.unfinished)
 
@@ -337,14 +334,14 @@ class Transactions:
         starts = [self._values[each].start_ms for each in self._stored.timers.active()]
         return len(self._values), len(starts), min(starts, default=None)
 
-    def list(
+    def listings(
         self,
         states: Collection[str] = (),
         producer_ids: Collection[int] = (),
         duration_ms: int = -1,
         id_pattern: str | None = None,
         now_ms: int = 0,
-    ) -> Listings:
+    ) -> list[TransactionListing]:
         """Return the transactional ids that pass all filters.
 
         Args:
