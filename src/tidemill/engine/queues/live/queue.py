@@ -166,7 +166,7 @@ class LiveQueue:
         self._dispatcher.wake()
 
     def close(self, why: str) -> None:
-        """End, once: nothing is delivered any more, and the consumers are told why."""
+        """End, once: nothing is delivered any more, and each consumer hears why."""
         if self.is_deleted:
             return
         self.is_deleted = True
