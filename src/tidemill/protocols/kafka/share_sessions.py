@@ -67,9 +67,6 @@ class ShareSessions:
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def open(self, key: SessionKey, connection: object, limit: int) -> ShareSession:
         """Start a session; it takes the place of the member's last one.
 

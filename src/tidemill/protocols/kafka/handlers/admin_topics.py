@@ -58,7 +58,7 @@ async def handle_create_topics(ctx: RequestContext, request: Any) -> Tree:
 
     return {
         "throttle_time": ctx.throttle_ms,
-        "topics": Each(answer, _distinct(request.topics)),
+        "topics": Each(answer, dict.fromkeys(topic.name for topic in request.topics)),
     }
 
 
@@ -234,10 +234,6 @@ def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> T
 def handle_list_partition_reassignments(ctx: RequestContext, request: Any) -> Tree:
     """Answer ListPartitionReassignments (KIP-455): with one broker there is never one."""
     return {}
-
-
-def _distinct(topics: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(topic.name for topic in topics))
 
 
 def _twice(items: Iterable[Any]) -> set[Any]:

@@ -23,6 +23,7 @@ def handle_list_transactions(ctx: RequestContext, request: Any) -> Tree:
     unknown = [name for name in request.state_filters if name not in known]
     named = dict.fromkeys(request.state_filters)
     states = [TransactionState(name) for name in named if name in known]
+    duration_ms = field(request, "duration_filter", -1)
     answer: Tree = {"unknown_state_filters": unknown}
     if unknown and not states:
         return answer  # no transaction has a state that does not exist
@@ -30,7 +31,7 @@ def handle_list_transactions(ctx: RequestContext, request: Any) -> Tree:
         listings = ctx.door.transactions.listings(
             states=states,
             producer_ids=request.producer_id_filters,
-            min_duration_ms=_duration(field(request, "duration_filter", -1)),
+            min_duration_ms=None if duration_ms < 0 else duration_ms,
             id_pattern=field(request, "transactional_id_pattern", None) or None,
         )
     except TidemillError as error:
@@ -45,10 +46,6 @@ def handle_list_transactions(ctx: RequestContext, request: Any) -> Tree:
             listings,
         )
     }
-
-
-def _duration(milliseconds: int) -> int | None:
-    return None if milliseconds < 0 else milliseconds
 
 
 @handles(DESCRIBE)

@@ -6,7 +6,7 @@ id is an error of its partitions, never of the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -35,7 +35,7 @@ NO_EPOCH = -1
 async def handle_offset_commit(ctx: RequestContext, request: Any) -> Tree:
     """Commit offsets."""
     by_id = ctx.api_version >= 10
-    names = await ctx.turns.collect(_names(ctx, request.topics, by_id=by_id))
+    names = await ctx.turns.collect(_name(ctx, topic, by_id=by_id) for topic in request.topics)
     offsets = await ctx.turns.collect(
         offset_to_commit(name, partition)
         for name, topic in zip(names, request.topics, strict=True)
@@ -147,7 +147,7 @@ def _fetch_group(
         return {"error_code": code(error)}
 
     def answer(topic: Any) -> Tree:
-        name = _name_of(ctx, topic.topic_id) if by_id else topic.name
+        name = _name(ctx, topic, by_id=by_id)
         one = (
             partial(look_up, name)
             if isinstance(name, str)
@@ -229,15 +229,11 @@ def _topic_key(topic: Any, *, by_id: bool) -> dict[str, Any]:
     return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
 
 
-def _names(
-    ctx: RequestContext, topics: Iterable[Any], *, by_id: bool
-) -> Iterator[str | TidemillError]:
-    """Return each topic's name, or the error where the id is unknown or access is denied."""
-    return (_name_of(ctx, topic.topic_id) if by_id else topic.name for topic in topics)
-
-
-def _name_of(ctx: RequestContext, topic_id: UUID | None) -> str | TidemillError:
+def _name(ctx: RequestContext, topic: Any, *, by_id: bool) -> str | TidemillError:
+    """Return a topic's name, or the error where the id is unknown or access is denied."""
+    if not by_id:
+        return str(topic.name)
     try:
-        return ctx.door.topics.by_id(topic_id or UUID(int=0)).name
+        return ctx.door.topics.by_id(topic.topic_id or UUID(int=0)).name
     except TidemillError as error:
         return error
