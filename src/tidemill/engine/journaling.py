@@ -187,13 +187,10 @@ class Journaling:
         self._entries.run(write, lambda error: self._written(error, write, logs, finished))
         return True
 
-    def poll(self) -> bool:
-        """Finish the round if it is on disk and the event loop has not noticed it yet.
-
-        Returns:
-            Whether there was one.
-        """
-        return self.is_busy and self._entries.poll()
+    def poll(self) -> None:
+        """Finish the round if it is on disk and the event loop has not noticed it yet."""
+        if self.is_busy:
+            self._entries.poll()
 
     def _written(
         self,

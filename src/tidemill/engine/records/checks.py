@@ -17,7 +17,7 @@ from tidemill.engine.errors import BrokerBusyError
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.slices import Slices
 from tidemill.errors import TidemillError
-from tidemill.log.format.batch import CODEC_MASK, HEADER_SIZE, Buffer, parse_header
+from tidemill.log.format.batch import CODEC_MASK, HEADER_SIZE, parse_header
 from tidemill.log.format.validate import Checked, check_quickly
 from tidemill.log.partition.partition import PartitionLog
 
@@ -131,7 +131,7 @@ class Checks:
                 f"{self._waiting_bytes} bytes of record batches wait until they are checked"
             )
         self._waiting_bytes += size
-        return [replace(write, records=_copy(write.records)) for write in writes]
+        return [replace(write, records=memoryview(bytearray(write.records))) for write in writes]
 
     def drop(self, writes: Sequence[PartitionWrite]) -> None:
         """Release the bytes of ``keep``."""
@@ -182,7 +182,3 @@ def _without_frames(error: TidemillError) -> TidemillError:
     """Return an error that does not keep the memory of the check: it waits for its answer."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
-
-
-def _copy(records: Buffer) -> memoryview:
-    return memoryview(bytearray(records))

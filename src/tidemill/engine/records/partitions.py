@@ -97,14 +97,14 @@ class Partitions:
         return log
 
 
-def check_leader_epoch(log: PartitionLog, epoch: int) -> None:
-    """Compare the client's leader epoch with the partition's (KIP-320).
+def check_leader_epoch(log: PartitionLog, epoch: int | None) -> None:
+    """Compare the client's leader epoch, if it knows one, with the partition's (KIP-320).
 
     Raises:
         FencedLeaderEpochError: the client's epoch is older.
         UnknownLeaderEpochError: the client's epoch is newer.
     """
-    if epoch == log.leader_epoch:
+    if epoch is None or epoch == log.leader_epoch:
         return
     if epoch < log.leader_epoch:
         raise FencedLeaderEpochError(

@@ -57,8 +57,7 @@ class Positions:
         if known is not None:
             return OffsetAt(known[0], None, known[1])
         log = self._partitions.log(topic, partition)
-        if leader_epoch is not None:
-            check_leader_epoch(log, leader_epoch)
+        check_leader_epoch(log, leader_epoch)
         # A client must see what it wrote without waiting for the disk: sync that first.
         await self._synced(log)
         limit = _limit(log, isolation is Isolation.READ_COMMITTED)
@@ -156,8 +155,7 @@ class Positions:
             TidemillError: as ``Partitions.log`` and ``check_leader_epoch``.
         """
         log = self._partitions.log(topic, partition)
-        if leader_epoch is not None:
-            check_leader_epoch(log, leader_epoch)
+        check_leader_epoch(log, leader_epoch)
         if epoch < 0 or epoch > log.leader_epoch:
             return None
         return (log.leader_epoch, log.high_watermark)

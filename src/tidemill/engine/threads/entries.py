@@ -54,16 +54,13 @@ class EntryWriter:
             return False
         return True
 
-    def poll(self) -> bool:
+    def poll(self) -> None:
         """Call ``finished`` if the entry is on disk and the event loop has not noticed it yet.
 
-        Returns:
-            Whether it was called. An error is left to the event loop.
+        An error is left to the event loop.
         """
-        if self._running is None or self._thread is None or not self._thread.has_written():
-            return False
-        self._take_result()
-        return True
+        if self._running is not None and self._thread is not None and self._thread.has_written():
+            self._take_result()
 
     def _take_result(self) -> None:
         result = None if self._thread is None else self._thread.result()

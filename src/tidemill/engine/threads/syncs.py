@@ -102,16 +102,13 @@ class TicketRunner:
         self._running[thread] = tickets, finished
         return True
 
-    def poll(self) -> bool:
+    def poll(self) -> None:
         """Finish the jobs that are done and that the event loop has not noticed yet.
 
-        Returns:
-            Whether there was one. An error is left to the event loop.
+        An error is left to the event loop.
         """
-        done = [thread for thread in self._running if thread.has_synced()]
-        for thread in done:
+        for thread in [thread for thread in self._running if thread.has_synced()]:
             self._take_result(thread)
-        return bool(done)
 
     def _take_results(self) -> None:
         for thread in list(self._running):
