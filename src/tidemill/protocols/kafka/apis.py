@@ -32,7 +32,8 @@ there) and register it with the key of its API::
 - A handler is a ``def`` or an ``async def``. What a plain function returns is sent immediately,
   without a task. Never block.
 - No step may take longer than a few milliseconds, however many elements a request has or an answer
-  gets. Make the elements with ``Each(function, items)`` if that needs no ``await``, else with
+  gets. Make the elements with ``Each(function, items)``, and those for partitions by topic with
+  ``each_partition(topics, function)``, if that needs no ``await``, else with
   ``await ctx.turns.each(function, items)``; a loop of another shape awaits
   ``ctx.turns.pause_if_due()``. ``tests/protocols/kafka/test_bounds.py`` measures every API.
 - An array of thousands whose elements are the same in many answers, or have only numbers, can be
@@ -54,6 +55,7 @@ import pkgutil
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
@@ -334,17 +336,35 @@ def field(message: Any, name: str, default: T) -> T:
     return value
 
 
+def each_partition(
+    topics: Collection[Any],
+    answer: Callable[[str, Any], Tree],
+    *,
+    key: str = "name",
+    given: str = "partitions",
+    answers: str = "partitions",
+) -> Each[Any, Tree]:
+    """Return the answer to partitions that a request names by topic.
+
+    Args:
+        answer: returns that to one of them, given its topic and what the request has for it.
+        key: the field with the topic's name, in the request and in the response.
+        given: the field with the topic's partitions in the request.
+        answers: the field with theirs in the response.
+    """
+
+    def of_topic(topic: Any) -> Tree:
+        name = getattr(topic, key)
+        return {key: name, answers: Each(partial(answer, name), getattr(topic, given))}
+
+    return Each(of_topic, topics)
+
+
 def partition_codes(topics: Collection[Any], codes: Iterator[int]) -> Each[Any, Tree]:
     """Return the answer to partitions that a request names by topic: the next code for each."""
-    return Each(
-        lambda topic: {
-            "name": topic.name,
-            "partitions": Each(
-                lambda part: {"partition_index": part.partition_index, "error_code": next(codes)},
-                topic.partitions,
-            ),
-        },
+    return each_partition(
         topics,
+        lambda _, part: {"partition_index": part.partition_index, "error_code": next(codes)},
     )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from tidemill.engine.api import NewTopic, TopicInfo
 from tidemill.engine.errors import AuthorizationError
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, each_partition, field, handles
 from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.errors import ThrottlingQuotaExceededError
 from tidemill.protocols.kafka.handlers.admin_configs import config_fields
@@ -197,15 +196,9 @@ def handle_elect_leaders(ctx: RequestContext, request: Any) -> Tree:
         outcome = elect_leader(ctx.door, topic, partition)
         return {"partition_id": partition, **error_fields(outcome)}
 
-    return {
-        "replica_election_results": Each(
-            lambda topic: {
-                "topic": topic.topic,
-                "partition_result": Each(partial(elect, topic.topic), topic.partitions),
-            },
-            request.topic_partitions,
-        )
-    }
+    asked = request.topic_partitions
+    results = each_partition(asked, elect, key="topic", answers="partition_result")
+    return {"replica_election_results": results}
 
 
 @handles(45)
@@ -220,13 +213,7 @@ def handle_alter_partition_reassignments(ctx: RequestContext, request: Any) -> T
 
     return {
         "allow_replication_factor_change": field(request, "allow_replication_factor_change", True),
-        "responses": Each(
-            lambda topic: {
-                "name": topic.name,
-                "partitions": Each(partial(alter, topic.name), topic.partitions),
-            },
-            request.topics,
-        ),
+        "responses": each_partition(request.topics, alter),
     }
 
 

@@ -14,7 +14,7 @@ from tidemill.engine.api import Isolation, OffsetAt, Position
 from tidemill.errors import TidemillError
 from tidemill.kafka_codec.declared import LIST_OFFSETS
 from tidemill.kafka_codec.messages import Encoded, element_packer, encode_element
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.apis import RequestContext, Tree, each_partition, field, handles
 from tidemill.protocols.kafka.error_codes import error_code
 from tidemill.protocols.kafka.errors import UnsupportedVersionError
 
@@ -152,15 +152,7 @@ def _epoch(leader_epoch: int) -> int | None:
 @handles(23)
 def handle_offset_for_leader_epoch(ctx: RequestContext, request: Any) -> Tree:
     """Answer with the end offset of a leader epoch, to find truncated logs (KIP-320)."""
-    return {
-        "topics": Each(
-            lambda topic: {
-                "topic": topic.topic,
-                "partitions": Each(partial(_end_offset, ctx, topic.topic), topic.partitions),
-            },
-            request.topics,
-        )
-    }
+    return {"topics": each_partition(request.topics, partial(_end_offset, ctx), key="topic")}
 
 
 def _end_offset(ctx: RequestContext, topic: str, part: Any) -> Tree:

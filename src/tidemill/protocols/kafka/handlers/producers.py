@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.engine.api import NO_PRODUCER, InitProducer, ProducerIdentity
 from tidemill.errors import TidemillError
-from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
+from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, each_partition, field, handles
 from tidemill.protocols.kafka.error_codes import error_fields, transaction_code
 from tidemill.state.errors import InvalidRequestError
 
@@ -50,15 +50,8 @@ async def _init(ctx: RequestContext, request: Any) -> tuple[int, int]:
 @handles(61)
 def handle_describe_producers(ctx: RequestContext, request: Any) -> Tree:
     """Answer with the producers that partitions remember."""
-    return {
-        "topics": Each(
-            lambda topic: {
-                "name": topic.name,
-                "partitions": Each(partial(_producers, ctx, topic.name), topic.partition_indexes),
-            },
-            request.topics,
-        )
-    }
+    answer = partial(_producers, ctx)
+    return {"topics": each_partition(request.topics, answer, given="partition_indexes")}
 
 
 def _producers(ctx: RequestContext, topic: str, partition: int) -> Tree:

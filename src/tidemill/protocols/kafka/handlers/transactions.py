@@ -25,6 +25,7 @@ from tidemill.protocols.kafka.apis import (
     Each,
     RequestContext,
     Tree,
+    each_partition,
     field,
     handles,
     outcome,
@@ -102,17 +103,11 @@ async def _add_partitions(
         outcomes = [error or _NOT_ATTEMPTED for error in outcomes]
     following = iter(outcomes)
 
-    def answer(index: int) -> Tree:
+    def answer(_: str, index: int) -> Tree:
         error = transaction_code(next(following), ADD_PARTITIONS, ctx.api_version)
         return {"partition_index": index, "partition_error_code": error}
 
-    return Each(
-        lambda topic: {
-            "name": topic.name,
-            "results_by_partition": Each(answer, topic.partitions),
-        },
-        topics,
-    )
+    return each_partition(topics, answer, answers="results_by_partition")
 
 
 # --- offsets in a transaction --------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tidemill.protocols.kafka.apis import (
     Each,
     RequestContext,
     Tree,
+    each_partition,
     field,
     grouped,
     handles,
@@ -107,15 +108,10 @@ async def handle_offset_fetch(ctx: RequestContext, request: Any) -> Tree:
     answer = _fetch_group(ctx, request.group_id, request.topics, require_stable=require_stable)
     if ctx.api_version < 2 and "error_code" in answer:
         # v1 has no error field for the request: each partition carries the error.
-        answer["topics"] = Each(
-            lambda topic: {
-                "name": topic.name,
-                "partitions": Each(
-                    lambda partition: _failed(partition, answer["error_code"]),
-                    topic.partition_indexes,
-                ),
-            },
+        answer["topics"] = each_partition(
             request.topics,
+            lambda _, partition: _failed(partition, answer["error_code"]),
+            given="partition_indexes",
         )
     return answer
 
