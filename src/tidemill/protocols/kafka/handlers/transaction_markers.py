@@ -5,71 +5,57 @@ Brokers of a cluster send it to each other. Here it comes from operators only. T
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from tidemill.errors import TidemillError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
-from tidemill.net.work import PART_ITEMS
-from tidemill.protocols.kafka.apis import RequestContext, Tree, handles
+from tidemill.protocols.kafka.apis import RequestContext, Tree, handles, outcome_of_each
 from tidemill.protocols.kafka.error_codes import error_code
 
 WRITE_MARKERS = 27
+
+_Wanted: TypeAlias = tuple[Marker, TopicPartition]
+_marker = itemgetter(0)
 
 
 @handles(WRITE_MARKERS)
 async def handle_write_txn_markers(ctx: RequestContext, request: Any) -> Tree:
     """Write markers to partitions with an open transaction."""
-    markers = await ctx.turns.collect(
-        (
-            Marker(
-                marker.producer_id,
-                marker.producer_epoch,
-                marker.transaction_result,
-                marker.coordinator_epoch,
-            ),
-            [
-                TopicPartition(topic.name, index)
-                for topic in marker.topics
-                for index in topic.partition_indexes
-            ],
-        )
-        for marker in request.markers
-    )
+    wanted = await ctx.turns.collect(_wanted(request.markers))
 
-    async def write(
-        requested: tuple[Marker, Sequence[TopicPartition]],
-    ) -> list[TidemillError | None]:
-        marker, partitions = requested
+    async def write(part: Sequence[_Wanted]) -> list[TidemillError | None]:
+        markers = [(marker, [tp for _, tp in each]) for marker, each in groupby(part, _marker)]
+        outcomes = await ctx.door.transactions.write_markers(markers)
+        return [outcome for each in outcomes for outcome in each]
 
-        async def write_part(part: Sequence[TopicPartition]) -> list[TidemillError | None]:
-            (result,) = await ctx.door.transactions.write_markers([(marker, part)])
-            return result
-
-        return await ctx.turns.in_parts(write_part, partitions)
-
-    outcomes: list[list[TidemillError | None]]
-    try:
-        if sum(len(partitions) for _, partitions in markers) <= PART_ITEMS:
-            outcomes = await ctx.door.transactions.write_markers(markers)
-        else:
-            outcomes = await ctx.turns.each(write, markers)
-    except TidemillError as error:
-        outcomes = [[error] * len(partitions) for _, partitions in markers]
+    outcomes = await outcome_of_each(ctx.turns.in_parts(write, wanted), len(wanted))
     # One answer per producer: clients look it up by the producer's id.
-    codes: dict[int, dict[str, dict[int, int]]] = {}
-    for (marker, partitions), errors in zip(markers, outcomes, strict=True):
-        topics = codes.setdefault(marker.producer_id, {})
-        for tp, failed in zip(partitions, errors, strict=True):
-            topics.setdefault(tp.topic, {})[tp.partition] = error_code(failed)
-        await ctx.turns.pause_if_due()
+    codes: dict[int, dict[str, dict[int, int]]]
+    codes = {marker.producer_id: {} for marker in request.markers}
+    for (marker, tp), failed in zip(wanted, outcomes, strict=True):
+        topics = codes[marker.producer_id]
+        topics.setdefault(tp.topic, {})[tp.partition] = error_code(failed)
+        if ctx.turns.is_due:
+            await ctx.turns.pause()
     return {
         "markers": [
             {"producer_id": producer_id, "topics": _topics(topics)}
             for producer_id, topics in codes.items()
         ]
     }
+
+
+def _wanted(markers: Iterable[Any]) -> Iterator[_Wanted]:
+    for each in markers:
+        numbers = each.producer_id, each.producer_epoch
+        marker = Marker(*numbers, each.transaction_result, each.coordinator_epoch)
+        for topic in each.topics:
+            for index in topic.partition_indexes:
+                yield marker, TopicPartition(topic.name, index)
 
 
 def _topics(codes: dict[str, dict[int, int]]) -> list[Tree]:
