@@ -87,6 +87,16 @@ class Work:
                 results += await function(items[start : start + PART_ITEMS])
         return results
 
+    async def select(self, items: Iterable[T], is_wanted: Callable[[T], bool]) -> list[T]:
+        """Return the wanted ones of many items, with pauses."""
+        results = []
+        for item in items:
+            if is_wanted(item):
+                results.append(item)
+            if self.turns.is_due:
+                await self.pause()
+        return results
+
     async def collect(self, items: Iterable[T]) -> list[T]:
         """Return all items of an iterable that takes long, with pauses."""
         results = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidemill.errors import TidemillError
@@ -27,7 +27,7 @@ async def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeAcls, grouped by resource."""
     try:
         rules = ctx.door.security.rules()
-        found = await _selected(ctx, rules, rule_filter(request))
+        found = await ctx.turns.select(rules, rule_filter(request).selects)
     except TidemillError as error:
         return error_fields(error)
     resources: dict[tuple[ResourceKind, str, Pattern], list[Rule]] = {}
@@ -76,23 +76,11 @@ async def _deleted(
     ctx: RequestContext, rules: Sequence[Rule], asked: Any
 ) -> Sequence[Rule] | TidemillError:
     try:
-        selected = await _selected(ctx, rules, rule_filter(asked))
+        selected = await ctx.turns.select(rules, rule_filter(asked).selects)
         await ctx.door.security.delete_rules(selected)
     except TidemillError as error:
         return error
     return selected
-
-
-async def _selected(
-    ctx: RequestContext, rules: Iterable[Rule], wanted: RuleFilter
-) -> Sequence[Rule]:
-    found = []
-    for rule in rules:
-        if wanted.selects(rule):
-            found.append(rule)
-        if ctx.turns.is_due:
-            await ctx.turns.pause()
-    return found
 
 
 # --- numbers and rules ---------------------------------------------------------------------------

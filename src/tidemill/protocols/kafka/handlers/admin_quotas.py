@@ -26,12 +26,9 @@ async def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tr
     try:
         quotas = ctx.door.security.quotas()
         wanted = _filter(request.components)
-        found: list[tuple[QuotaEntity, QuotaValues]] = []
-        for entity, values in quotas.items():
-            if _selects(wanted, entity, strict=request.strict):
-                found.append((entity, values))
-            if ctx.turns.is_due:
-                await ctx.turns.pause()
+        found = await ctx.turns.select(
+            quotas.items(), lambda each: _selects(wanted, each[0], strict=request.strict)
+        )
     except TidemillError as error:
         return {**error_fields(error), "entries": None}
     return {"entries": Each(_entry, found)}
