@@ -64,11 +64,7 @@ class _PooledConsumer:
     known_topics: set[str] = field(default_factory=set)
 
 
-def _close(pooled: _PooledConsumer) -> None:
-    pooled.consumer.close()
-
-
-_pool: ClientPool[_PooledConsumer] = ClientPool(_close)
+_pool: ClientPool[_PooledConsumer] = ClientPool(lambda pooled: pooled.consumer.close())
 
 
 def close_idle_consumers() -> None:

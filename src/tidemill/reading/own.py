@@ -122,7 +122,6 @@ class RangeReader:
         self._settings = client.settings
         self._connection_settings = client.settings.connection
         self._position = wanted.start
-        self._scan_batches = extension.scan_batches
         limit = max(_LEAST_LIMIT, self._connection_settings.response_bytes)
         self._decoder = extension.Decoder(
             plan.include_headers, self._settings.check_crcs, Decompressor(limit)
@@ -156,7 +155,8 @@ class RangeReader:
             except ConnectionFailedError as error:
                 self._retry(str(error))
             except ConnectionRejectedError as error:
-                raise failures.rejected(self._servers, str(error)) from error
+                servers = str(self._plan.kafka.get("bootstrap.servers", ""))
+                raise failures.rejected(servers, str(error)) from error
             except BrokerError as error:
                 self._on_error(error)
             else:
@@ -207,7 +207,7 @@ class RangeReader:
 
     def _decode(self, response: client_hot.FetchResponse) -> Iterator[pa.RecordBatch]:
         before, r = self._position, self._range
-        following, size = self._scan_batches(response.records)
+        following, size = extension.scan_batches(response.records)
         if following > before:
             self._client.record_bytes[r.topic] = size / (following - before)
             if following < r.end:
@@ -329,10 +329,6 @@ class RangeReader:
     def _check_deadline(self) -> None:
         if time.monotonic() > self._deadline:
             raise failures.timed_out(self._range, self._position, self._plan, self._cause)
-
-    @property
-    def _servers(self) -> str:
-        return str(self._plan.kafka.get("bootstrap.servers", ""))
 
 
 class BatchMaker:
