@@ -9,7 +9,7 @@ Housekeeping works in the background: it pauses for as long as it worked. Knows 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.errors import TidemillError
@@ -52,11 +52,9 @@ class Slices:
         error: TidemillError | None = None
         try:
             while True:
-                try:
-                    work = await self._slice(steps, error)
-                except _Finished as end:
-                    result: R = end.result
-                    return result
+                work = await self._slice(steps, error)
+                if isinstance(work, tuple):
+                    return work[0]
                 error = None
                 if work is None:
                     if in_background:
@@ -77,11 +75,14 @@ class Slices:
             if held is not None:
                 held.release()
 
-    async def _slice(self, steps: Steps[R], error: TidemillError | None) -> Work | None:
+    async def _slice(self, steps: Steps[R], error: TidemillError | None) -> Work | tuple[R] | None:
         """Run steps until the slice ends or one needs a thread.
 
         Args:
             error: of the last work, for the steps.
+
+        Returns:
+            The work for a thread, or None; the result in a tuple if the steps have ended.
         """
         loop = asyncio.get_running_loop()
         async with self._turn:
@@ -95,16 +96,8 @@ class Slices:
                 while work is None and loop.time() < ends:
                     work = next(steps)
             except StopIteration as end:
-                raise _Finished(end.value) from None
+                return (end.value,)
             return work
-
-
-class _Finished(Exception):  # noqa: N818
-    """The steps have ended."""
-
-    def __init__(self, result: object) -> None:
-        super().__init__()
-        self.result: Any = result
 
 
 async def _run_elsewhere(work: Work) -> TidemillError | None:
