@@ -289,14 +289,14 @@ class TopicAdmin:
     ) -> None:
         """Change single configs of a group."""
         outcome = self.group_configs.alter(group_id, changes, validate_only=validate_only)
-        await self._catalog_log.commit(outcome, self.group_configs)
+        await self._catalog_log.commit(outcome, self.group_configs.write_failed)
 
     async def replace_group_configs(
         self, group_id: str, configs: Mapping[str, str | None], validate_only: bool = False
     ) -> None:
         """Replace all configs that are set on a group."""
         outcome = self.group_configs.replace(group_id, configs, validate_only=validate_only)
-        await self._catalog_log.commit(outcome, self.group_configs)
+        await self._catalog_log.commit(outcome, self.group_configs.write_failed)
 
     def _apply_all_configs(self) -> None:
         for topic in self.catalog.topics():

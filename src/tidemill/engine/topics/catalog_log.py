@@ -6,7 +6,8 @@ Knows the state machines whose records are in it, and nothing of folders.
 from __future__ import annotations
 
 import random
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -28,16 +29,6 @@ MOST_SKIPS = 1 << 16
 can get lost, too, and the next start must not come to the same ids."""
 
 logger = structlog.get_logger("tidemill.topics")
-
-
-class StateMachine(Protocol):
-    """A state machine whose records are in the catalog's log."""
-
-    def replay(self, key: bytes, value: bytes | None) -> bool:
-        """Apply one record; return False if it belongs to another machine."""
-
-    def write_failed(self, outcome: Outcome[Any]) -> None:
-        """Forget an outcome whose records could not be written."""
 
 
 class CatalogLog:
@@ -96,13 +87,15 @@ class CatalogLog:
 
     async def next_producer_id(self) -> int:
         """Return a producer id that was never used."""
-        return await self.commit(self._producer_ids.allocate(), self._producer_ids)
+        return await self.commit(self._producer_ids.allocate(), self._producer_ids.write_failed)
 
-    async def commit(self, outcome: Outcome[R], machine: StateMachine | None = None) -> R:
+    async def commit(
+        self, outcome: Outcome[R], write_failed: Callable[[Outcome[R]], None] | None = None
+    ) -> R:
         """Write an outcome, replay it, and return its result.
 
         Args:
-            machine: the one that gave the outcome; None is the catalog.
+            write_failed: forgets the outcome if it could not be written; None: the catalog does.
 
         Raises:
             StorageError: the catalog could not be written. Nothing has changed.
@@ -115,7 +108,7 @@ class CatalogLog:
                 for record in outcome.records:
                     self._replay(record.key, record.value)
             else:
-                (machine or self._catalog).write_failed(outcome)
+                (write_failed or self._catalog.write_failed)(outcome)
 
         await self._state_log.write(outcome.records, ended, "the catalog could not be written")
         return outcome.result
