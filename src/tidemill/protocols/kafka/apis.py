@@ -40,6 +40,7 @@ there) and register it with the key of its API::
   ``Encoded``: ``encode_element`` and ``element_packer`` make its parts.
 - A ``TidemillError`` that escapes from a handler closes the connection with a log line. Turn every
   error that the protocol has a code for into that code, in the place that the response has for it.
+  ``@handles(key, refused=error_fields)`` does so for errors of the whole request.
 - ``@handles(key, cancellable=True)``: the request only reads, and may be cancelled when the client
   leaves or the broker stops (long polls).
 - The requests of one connection run one after the other, except Produce: a request starts when the
@@ -297,8 +298,12 @@ def handles(
     pipelined: bool = False,
     decode: Decoder | None = None,
     is_wide: Callable[[Any], bool] = lambda _: False,
+    refused: Callable[[TidemillError], Tree] | None = None,
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of ``api_key``.
+
+    Args:
+        refused: returns the response for an error that the handler raises; None: it has none.
 
     Raises:
         ValueError: the key has a handler already, or no line in ``VERSIONS``.
@@ -310,12 +315,25 @@ def handles(
         if api_key not in VERSIONS:
             raise ValueError(f"API {api_key} has no line in VERSIONS")
         name, oldest, newest = VERSIONS[api_key]
+        answering = handler if refused is None else _refusing(handler, refused)
         REGISTRY[api_key] = Api(
-            api_key, name, oldest, newest, handler, cancellable, pipelined, decode, is_wide
+            api_key, name, oldest, newest, answering, cancellable, pipelined, decode, is_wide
         )
         return handler
 
     return register
+
+
+def _refusing(handler: Callable[..., Any], refused: Callable[[TidemillError], Tree]) -> Handler:
+    async def answer(ctx: RequestContext, request: Any) -> Reply:
+        try:
+            given = handler(ctx, request)
+            reply: Reply = await given if isinstance(given, Awaitable) else given
+        except TidemillError as error:
+            return refused(error)
+        return reply
+
+    return answer
 
 
 def load_handlers() -> Mapping[int, Api]:

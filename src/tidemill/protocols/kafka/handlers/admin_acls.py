@@ -22,14 +22,11 @@ _NUMBERS: dict[object, int] = {
 }
 
 
-@handles(29)
+@handles(29, refused=error_fields)
 async def handle_describe_acls(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeAcls, grouped by resource."""
-    try:
-        rules = ctx.door.security.rules()
-        found = await ctx.turns.select(rules, rule_filter(request).selects)
-    except TidemillError as error:
-        return error_fields(error)
+    rules = ctx.door.security.rules()
+    found = await ctx.turns.select(rules, rule_filter(request).selects)
     resources: dict[tuple[ResourceKind, str, Pattern], list[Rule]] = {}
     for rule in found:
         resources.setdefault((rule.kind, rule.name, rule.pattern), []).append(rule)

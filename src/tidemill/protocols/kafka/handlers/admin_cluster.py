@@ -71,20 +71,15 @@ async def handle_alter_replica_log_dirs(ctx: RequestContext, request: Any) -> Tr
     }
 
 
-@handles(55)
+@handles(55, refused=error_fields)
 def handle_describe_quorum(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeQuorum (KIP-595): one voter, the leader. Its log is the catalog's."""
     asked = [
         (topic.topic_name, p.partition_index) for topic in request.topics for p in topic.partitions
     ]
     if asked != [(METADATA_TOPIC, 0)]:
-        return error_fields(
-            InvalidRequestError(f"only partition 0 of {METADATA_TOPIC} has a quorum")
-        )
-    try:
-        log = ctx.door.storage.catalog_log()
-    except TidemillError as error:
-        return error_fields(error)
+        raise InvalidRequestError(f"only partition 0 of {METADATA_TOPIC} has a quorum")
+    log = ctx.door.storage.catalog_log()
     now_ms = ctx.door.clock.now_ms()
     voter = {
         "replica_id": ctx.node.node_id,

@@ -20,17 +20,14 @@ MOST_COMPONENTS = 10
 _Component = tuple[str, int, str | None]
 
 
-@handles(48)
+@handles(48, refused=lambda error: {**error_fields(error), "entries": None})
 async def handle_describe_client_quotas(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeClientQuotas with the entities that a filter selects."""
-    try:
-        quotas = ctx.door.security.quotas()
-        wanted = _filter(request.components)
-        found = await ctx.turns.select(
-            quotas.items(), lambda each: _selects(wanted, each[0], strict=request.strict)
-        )
-    except TidemillError as error:
-        return {**error_fields(error), "entries": None}
+    quotas = ctx.door.security.quotas()
+    wanted = _filter(request.components)
+    found = await ctx.turns.select(
+        quotas.items(), lambda each: _selects(wanted, each[0], strict=request.strict)
+    )
     return {"entries": Each(_entry, found)}
 
 

@@ -30,13 +30,10 @@ MOST_CHANGES = 250
 Described = dict[str, list[tuple[ScramMechanism, int]]]
 
 
-@handles(50)
-async def handle_describe_user_scram_credentials(ctx: RequestContext, request: Any) -> Tree:
+@handles(50, refused=error_fields)
+def handle_describe_user_scram_credentials(ctx: RequestContext, request: Any) -> Tree:
     """Answer DescribeUserScramCredentials: mechanisms and iterations, and never keys."""
-    try:
-        known = ctx.door.security.users()
-    except TidemillError as error:
-        return error_fields(error)
+    known = ctx.door.security.users()
     asked = Counter([each.name for each in request.users or ()])
     return {"results": Each(lambda user: _described(user, asked, known), list(asked or known))}
 

@@ -16,7 +16,7 @@ from tidemill.protocols.kafka.error_codes import error_code
 DESCRIBE, LIST = 65, 66
 
 
-@handles(LIST)
+@handles(LIST, refused=lambda error: {"error_code": error_code(error, group=True)})
 def handle_list_transactions(ctx: RequestContext, request: Any) -> Tree:
     """Answer with transactional ids, filtered (KIP-994 durations, KIP-1152 patterns)."""
     known = {state.value for state in TransactionState}
@@ -27,15 +27,12 @@ def handle_list_transactions(ctx: RequestContext, request: Any) -> Tree:
     answer: Tree = {"unknown_state_filters": unknown}
     if unknown and not states:
         return answer  # no transaction has a state that does not exist
-    try:
-        listings = ctx.door.transactions.listings(
-            states=states,
-            producer_ids=request.producer_id_filters,
-            min_duration_ms=None if duration_ms < 0 else duration_ms,
-            id_pattern=field(request, "transactional_id_pattern", None) or None,
-        )
-    except TidemillError as error:
-        return {"error_code": error_code(error, group=True)}
+    listings = ctx.door.transactions.listings(
+        states=states,
+        producer_ids=request.producer_id_filters,
+        min_duration_ms=None if duration_ms < 0 else duration_ms,
+        id_pattern=field(request, "transactional_id_pattern", None) or None,
+    )
     return answer | {
         "transaction_states": Each(
             lambda listing: {

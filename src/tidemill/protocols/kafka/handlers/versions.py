@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.engine.authorize import CLUSTER, Operation
-from tidemill.errors import TidemillError
 from tidemill.kafka_codec.declared import API_VERSIONS
 from tidemill.kafka_codec.messages import encode_response
 from tidemill.protocols.kafka.apis import REGISTRY, Api, Each, RequestContext, Tree, field, handles
@@ -66,15 +65,12 @@ def unsupported_version_body(apis: Mapping[int, Api]) -> bytes:
     return bytes(encode_response(API_VERSIONS, 0, tree))
 
 
-@handles(57)
+@handles(57, refused=error_fields)
 async def handle_update_features(ctx: RequestContext, request: Any) -> Tree:
     """Answer UpdateFeatures (KIP-584): all updates or none."""
-    try:
-        ctx.door.access.check(Operation.ALTER, CLUSTER)
-        for update in request.feature_updates:
-            check_update(update, ctx.node.node_id)
-            await ctx.turns.pause_if_due()
-    except TidemillError as error:
-        return error_fields(error)
+    ctx.door.access.check(Operation.ALTER, CLUSTER)
+    for update in request.feature_updates:
+        check_update(update, ctx.node.node_id)
+        await ctx.turns.pause_if_due()
     done = Each(lambda update: {"feature": update.feature}, request.feature_updates)
     return {"results": done}

@@ -28,6 +28,10 @@ DEAD = "Dead"
 """State of a group that does not exist."""
 
 
+def _refused(error: TidemillError) -> Tree:
+    return {"error_code": code(error)}
+
+
 @handles(11)
 async def handle_join_group(ctx: RequestContext, request: Any) -> Tree:
     """Answer JoinGroup (KIP-62, KIP-345, KIP-394, KIP-800, KIP-814)."""
@@ -71,29 +75,26 @@ async def handle_join_group(ctx: RequestContext, request: Any) -> Tree:
     }
 
 
-@handles(14)
+@handles(14, refused=_refused)
 async def handle_sync_group(ctx: RequestContext, request: Any) -> Tree:
     """Answer SyncGroup. From v5 on the member names the protocol that it expects (KIP-559)."""
     protocol_type = field(request, "protocol_type", None)
     protocol_name = field(request, "protocol_name", None)
-    try:
-        if ctx.api_version >= 5 and (protocol_type is None or protocol_name is None):
-            raise InconsistentGroupProtocolError(
-                f"SyncGroup of {request.member_id!r} lacks the protocol type or the protocol name"
-            )
-        result = await ctx.door.groups.sync(
-            SyncRequest(
-                group_id=request.group_id,
-                generation=request.generation_id,
-                member_id=request.member_id,
-                instance_id=field(request, "group_instance_id", None),
-                protocol_type=protocol_type,
-                protocol=protocol_name,
-                assignments=tuple((a.member_id, a.assignment) for a in request.assignments),
-            )
+    if ctx.api_version >= 5 and (protocol_type is None or protocol_name is None):
+        raise InconsistentGroupProtocolError(
+            f"SyncGroup of {request.member_id!r} lacks the protocol type or the protocol name"
         )
-    except TidemillError as error:
-        return {"error_code": code(error)}
+    result = await ctx.door.groups.sync(
+        SyncRequest(
+            group_id=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=field(request, "group_instance_id", None),
+            protocol_type=protocol_type,
+            protocol=protocol_name,
+            assignments=tuple((a.member_id, a.assignment) for a in request.assignments),
+        )
+    )
     return {
         "protocol_type": result.protocol_type,
         "protocol_name": result.protocol,
@@ -115,16 +116,11 @@ async def handle_heartbeat(ctx: RequestContext, request: Any) -> Tree:
     return {"error_code": code(error)}
 
 
-@handles(13)
+@handles(13, refused=_refused)
 async def handle_leave_group(ctx: RequestContext, request: Any) -> Tree:
     """Remove members: one before v3, several with an error for each from v3 on (KIP-345)."""
     if ctx.api_version < 3:
-        try:
-            (left,) = await ctx.door.groups.leave(
-                request.group_id, [LeaveMember(request.member_id)]
-            )
-        except TidemillError as error:
-            left = error
+        (left,) = await ctx.door.groups.leave(request.group_id, [LeaveMember(request.member_id)])
         return {"error_code": code(left)}
     leaving = await ctx.turns.collect(
         LeaveMember(member.member_id, member.group_instance_id, field(member, "reason", None))
@@ -138,8 +134,6 @@ async def handle_leave_group(ctx: RequestContext, request: Any) -> Tree:
     except UnknownMemberIdError as error:
         # The group does not exist, so none of the members is known either.
         outcomes = [error] * len(leaving)
-    except TidemillError as error:
-        return {"error_code": code(error)}
     return {"members": Each(_left, list(zip(leaving, outcomes, strict=True)))}
 
 
@@ -152,17 +146,14 @@ def _left(outcome: tuple[LeaveMember, TidemillError | None]) -> Tree:
     }
 
 
-@handles(16)
+@handles(16, refused=_refused)
 async def handle_list_groups(ctx: RequestContext, request: Any) -> Tree:
     """Answer with groups by state (from v4 on, KIP-518) and type (from v5 on, KIP-848)."""
-    try:
-        groups = await ctx.turns.collect(
-            ctx.door.groups.listings(
-                field(request, "states_filter", ()), field(request, "types_filter", ())
-            )
+    groups = await ctx.turns.collect(
+        ctx.door.groups.listings(
+            field(request, "states_filter", ()), field(request, "types_filter", ())
         )
-    except TidemillError as error:
-        return {"error_code": code(error)}
+    )
     return {
         "groups": Each(
             lambda group: {

@@ -7,7 +7,7 @@ consumer's heartbeat has a pattern of topics, and member ids that clients make (
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -25,15 +25,15 @@ from tidemill.engine.api import (
 from tidemill.engine.authorize import GROUP
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, field, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_fields
+from tidemill.protocols.kafka.error_codes import error_fields
 from tidemill.protocols.kafka.operations import allowed_operations
 
-code = partial(error_code, group=True)
+_fields = partial(error_fields, group=True)
 NO_ID = UUID(int=0)
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
-@handles(68)
+@handles(68, refused=_fields)
 async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> Tree:
     """Answer a member with its epoch, and with its partitions where they changed."""
     names, owned = request.subscribed_topic_names, request.topic_partitions
@@ -54,10 +54,10 @@ async def handle_consumer_group_heartbeat(ctx: RequestContext, request: Any) -> 
         else {each.topic_id or NO_ID: frozenset(each.partitions) for each in owned},
         chooses_member_id=ctx.api_version >= 1,
     )
-    return await _heartbeat_answer(ctx.door.groups.consumer_heartbeat(heartbeat))
+    return _heartbeat_answer(await ctx.door.groups.consumer_heartbeat(heartbeat))
 
 
-@handles(76)
+@handles(76, refused=_fields)
 async def handle_share_group_heartbeat(ctx: RequestContext, request: Any) -> Tree:
     """Answer a member with its epoch, and with its partitions where they changed."""
     names = request.subscribed_topic_names
@@ -70,15 +70,11 @@ async def handle_share_group_heartbeat(ctx: RequestContext, request: Any) -> Tre
         rack_id=request.rack_id,
         topic_names=None if names is None else tuple(names),
     )
-    return await _heartbeat_answer(ctx.door.groups.share_heartbeat(heartbeat))
+    return _heartbeat_answer(await ctx.door.groups.share_heartbeat(heartbeat))
 
 
-async def _heartbeat_answer(result: Awaitable[HeartbeatResult]) -> Tree:
+def _heartbeat_answer(answer: HeartbeatResult) -> Tree:
     """Answer a member with its epoch, and with its partitions where they changed."""
-    try:
-        answer = await result
-    except TidemillError as error:
-        return error_fields(error, group=True)
     assigned = answer.assignment
     return {
         "member_id": answer.member_id,
@@ -119,10 +115,7 @@ def _describe(
         try:
             group = find(group_id)
         except TidemillError as error:
-            return {
-                **error_fields(error, group=True),
-                "group_id": group_id,
-            }
+            return {**_fields(error), "group_id": group_id}
         return {
             "group_id": group.group_id,
             "group_state": group.state,

@@ -204,7 +204,7 @@ def _failed(partition: int, error: int) -> dict[str, Any]:
     }
 
 
-@handles(47)
+@handles(47, refused=lambda error: {"error_code": code(error)})
 async def handle_offset_delete(ctx: RequestContext, request: Any) -> Tree:
     """Delete committed offsets (KIP-496)."""
     asked = await ctx.turns.collect(
@@ -212,12 +212,9 @@ async def handle_offset_delete(ctx: RequestContext, request: Any) -> Tree:
         for topic in request.topics
         for partition in topic.partitions
     )
-    try:
-        outcomes = await ctx.turns.in_parts(
-            lambda part: ctx.door.groups.delete_offsets(request.group_id, part), asked
-        )
-    except TidemillError as error:
-        return {"error_code": code(error)}
+    outcomes = await ctx.turns.in_parts(
+        lambda part: ctx.door.groups.delete_offsets(request.group_id, part), asked
+    )
     return {"topics": partition_codes(request.topics, map(code, outcomes))}
 
 

@@ -29,22 +29,19 @@ _MAX_OFFSET = 2**63 - 1
 Errors = dict[Place, TidemillError | None]
 
 
-@handles(79)
+@handles(79, refused=error_fields)
 async def handle_share_acknowledge(ctx: RequestContext, request: Any) -> Tree:
     """Settle records that a member holds. A final epoch ends its session."""
     sessions = ctx.connection.share_sessions
     epoch = request.share_session_epoch
-    try:
-        lock_ms = ctx.door.shares.lock_ms(request.group_id or "")  # checks access
-        check_member(request)
-        if epoch == INITIAL_EPOCH:
-            raise InvalidShareSessionEpochError("ShareAcknowledge can't start a share session")
-        session = sessions.next((request.group_id, request.member_id), epoch)
-        errors = await acknowledge(ctx, request)
-        if epoch == FINAL_EPOCH:
-            end_session(ctx, session)
-    except TidemillError as error:
-        return error_fields(error)
+    lock_ms = ctx.door.shares.lock_ms(request.group_id or "")  # checks access
+    check_member(request)
+    if epoch == INITIAL_EPOCH:
+        raise InvalidShareSessionEpochError("ShareAcknowledge can't start a share session")
+    session = sessions.next((request.group_id, request.member_id), epoch)
+    errors = await acknowledge(ctx, request)
+    if epoch == FINAL_EPOCH:
+        end_session(ctx, session)
     by_topic = grouped((topic, (partition, each)) for (topic, partition), each in errors.items())
     return {
         "acquisition_lock_timeout": lock_ms,

@@ -11,9 +11,9 @@ from typing import Any
 from tidemill.engine.shares.api import ShareOffset
 from tidemill.errors import TidemillError
 from tidemill.protocols.kafka.apis import Each, RequestContext, Tree, grouped, handles
-from tidemill.protocols.kafka.error_codes import error_code, error_fields
+from tidemill.protocols.kafka.error_codes import error_fields
 
-code = partial(error_code, group=True)
+_fields = partial(error_fields, group=True)
 
 
 @handles(90)
@@ -32,7 +32,7 @@ async def _described(ctx: RequestContext, group: Any) -> Tree:
     except TidemillError as error:
         return {
             "group_id": group.group_id,
-            **error_fields(error, group=True),
+            **_fields(error),
         }
     by_topic = grouped((each.topic, each) for each in found)
     return {
@@ -54,11 +54,11 @@ def _partition(offset: ShareOffset) -> Tree:
         "start_offset": offset.start,
         "leader_epoch": offset.leader_epoch,
         "lag": offset.lag,
-        **error_fields(offset.error, group=True),
+        **_fields(offset.error),
     }
 
 
-@handles(91)
+@handles(91, refused=_fields)
 async def handle_alter_share_group_offsets(ctx: RequestContext, request: Any) -> Tree:
     """Move the start offsets of an empty group."""
     starts = {
@@ -66,12 +66,7 @@ async def handle_alter_share_group_offsets(ctx: RequestContext, request: Any) ->
         for topic in request.topics
         for each in topic.partitions
     }
-    try:
-        errors = await ctx.door.shares.alter_offsets(
-            request.group_id, starts, ctx.turns.pause_if_due
-        )
-    except TidemillError as error:
-        return error_fields(error, group=True)
+    errors = await ctx.door.shares.alter_offsets(request.group_id, starts, ctx.turns.pause_if_due)
     by_topic = grouped(
         (name, (partition, refused))
         for (name, partition), refused in zip(starts, errors, strict=True)
@@ -92,25 +87,22 @@ def _altered(result: tuple[int, TidemillError | None]) -> Tree:
     partition, error = result
     return {
         "partition_index": partition,
-        **error_fields(error, group=True),
+        **_fields(error),
     }
 
 
-@handles(92)
+@handles(92, refused=_fields)
 async def handle_delete_share_group_offsets(ctx: RequestContext, request: Any) -> Tree:
     """Forget what an empty group has read of topics."""
     names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
-    try:
-        errors = await ctx.door.shares.delete_offsets(request.group_id, names)
-    except TidemillError as error:
-        return error_fields(error, group=True)
+    errors = await ctx.door.shares.delete_offsets(request.group_id, names)
 
     def deleted(result: tuple[str, TidemillError | None]) -> Tree:
         name, error = result
         return {
             "topic_name": name,
             "topic_id": None if error is not None else _topic_id(ctx, name),
-            **error_fields(error, group=True),
+            **_fields(error),
         }
 
     return {"responses": Each(deleted, list(zip(names, errors, strict=True)))}
