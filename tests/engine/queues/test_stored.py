@@ -9,6 +9,7 @@ import pytest
 from tests.engine.queues.harness import Client
 from tests.engine.support import until
 from tidemill.engine.errors import BrokerStoppingError
+from tidemill.engine.queues.letters import key_of
 from tidemill.engine.queues.live import ack_log
 from tidemill.log.errors import DiskFullError
 
@@ -30,12 +31,17 @@ async def test_what_was_settled_is_on_disk(client: Client) -> None:
     await client.queues.stored()  # there is nothing to write
 
 
+@pytest.mark.parametrize("changed", ["window", "letters"])
 async def test_it_waits_until_a_full_disk_takes_the_records(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     monkeypatch.setattr(ack_log, "RETRY_S", 0.01)
     await acknowledge(client, 3)
-    log = client.engine._queues._ack_log._state_log.log
+    state = client.engine._queues._ack_log
+    log = state._state_log.log
+    if changed == "letters":
+        await client.queues.stored()
+        state.note(key_of(client.live("q").lanes[0]), b"noted")
     refused = 0
 
     def refuse(*_: object, **__: object) -> None:
@@ -50,6 +56,7 @@ async def test_it_waits_until_a_full_disk_takes_the_records(
         assert not waiting.done()
     await waiting
     assert client.live("q").lanes[0].stored_start == 3
+    assert (b"noted" in state._state_log.latest().values()) == (changed == "letters")
 
 
 async def test_a_stop_of_the_broker_ends_it(

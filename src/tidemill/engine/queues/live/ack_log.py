@@ -86,7 +86,7 @@ class AckLog:
         records = []
         for key in [key for key in self._unused if not kept(key)]:
             records += [_record(key, block, None) for block in self._unused.pop(key)]
-        self._submit(records, ())
+        self._submit(records)
 
     def stop(self) -> None:
         """Write what changed. Nothing is written after that."""
@@ -106,7 +106,7 @@ class AckLog:
         key = self._lanes.pop(lane, None)
         self._dirty.pop(lane, None)
         if key is not None:
-            self._submit([_record(key, block, None) for block in lane.stored_keys()], ())
+            self._submit([_record(key, block, None) for block in lane.stored_keys()])
 
     def changed(self, lane: Lane) -> None:
         """Note that a lane's window changed. It is written soon."""
@@ -163,7 +163,7 @@ class AckLog:
         extra = [StateRecord(*each) for each in self._extra.items()]
         self._extra.clear()
         after, self._after = self._after, []
-        self._submit([*self._take(lanes), *extra], lanes, after)
+        self._submit([*self._take(lanes), *extra], lanes, extra, after)
 
     def _take(self, lanes: Iterable[Lane]) -> list[StateRecord]:
         records = []
@@ -178,7 +178,8 @@ class AckLog:
     def _submit(
         self,
         records: list[StateRecord],
-        lanes: Iterable[Lane],
+        lanes: Iterable[Lane] = (),
+        extra: Sequence[StateRecord] = (),
         after: Sequence[Callable[[], None]] = (),
     ) -> None:
         if self._stopped or not (records or lanes or after):
@@ -187,8 +188,9 @@ class AckLog:
 
         def done(error: Exception | None) -> None:
             if error is not None:
-                self._failed(error, [lane for lane, _ in starts])
+                self._extra = {each.key: each.value for each in extra} | self._extra
                 self._after += after
+                self._failed(error, [lane for lane, _ in starts])
                 return
             for lane, start in starts:
                 lane.stored_start = max(lane.stored_start, start)
@@ -202,7 +204,7 @@ class AckLog:
             self._state_log.when_settled(done)
 
     def _failed(self, error: Exception, lanes: Iterable[Lane]) -> None:
-        """Write everything again later: the records that were taken are lost."""
+        """Write everything again later: the records that were taken of lanes are lost."""
         if self._logged.is_new(str(type(error))):
             logger.error("queue.state_not_stored", error=str(error))
         for lane in lanes:
@@ -211,7 +213,7 @@ class AckLog:
                 self._dirty[lane] = None
                 if isinstance(error, DiskFullError):
                     self._free(lane, lane.window.start)
-        if lanes:
+        if lanes or self._extra or self._after:
             self._later(RETRY_S)
 
 
