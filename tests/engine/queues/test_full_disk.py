@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.engine.queues.harness import Client, connected, turns
 from tests.engine.support import Disk, until
 from tidemill.engine.internal_topics import QUEUE_STATE
-from tidemill.engine.queues import declarations, disk_space
+from tidemill.engine.queues import declarations, disk_space, letters
 from tidemill.engine.queues.live import ack_log
 
 VALUE = bytes(30_000)
@@ -111,3 +111,22 @@ async def test_after_a_crash_what_was_freed_is_gone_and_the_rest_is_there(
         left = [int(value.removesuffix(VALUE)) for value in await client.drain("q")]
         assert left[-40:] == list(range(60, 100))
         assert 20 < left[0] <= 60
+
+
+async def test_a_letter_that_waits_for_the_disk_comes_once_to_each_of_its_queues(
+    disk: Disk, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "RETRY_S", 0.01)
+    await client.declare("jobs", {"x-dead-letter-exchange": "amq.fanout"})
+    for name in ("dead", "dead too"):
+        await client.declare(name)
+        await client.queues.bind(name, "amq.fanout", "", {}, client.owner)
+    await client.publish("jobs", b"bad")
+    reader, got = await client.take(1)
+    disk.refuses.add(QUEUE_STATE.topic)
+    reader.reject(got)
+    await until(lambda: disk.refused >= 2)
+    disk.refuses.clear()
+    await until(lambda: client.queues.describe("jobs").dead == 1)
+    await turns(20)
+    assert await client.drain("dead") == await client.drain("dead too") == [b"bad"]

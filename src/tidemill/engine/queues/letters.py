@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -32,7 +32,12 @@ from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.dispatch import MAX_LENGTH, REJECTED
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import LiveQueue
-from tidemill.engine.queues.live.stored import DELIVER_AT_HEADER, ORIGIN_HEADER, Stored
+from tidemill.engine.queues.live.stored import (
+    DELIVER_AT_HEADER,
+    ORIGIN_HEADER,
+    Stored,
+    content_of,
+)
 from tidemill.engine.queues.publish import Batches, Outcome
 from tidemill.errors import TidemillError
 from tidemill.log.errors import BatchTooLargeError
@@ -49,74 +54,35 @@ logger = structlog.get_logger("tidemill.queues")
 RoutesOf = Callable[[str, str, Stored, Sequence[str]], Sequence[LiveQueue]]
 
 
+class _Origin(NamedTuple):
+    """A message that the owner ``DROPPED`` holds until its letter is on disk."""
+
+    queue: LiveQueue
+    lane: Lane
+    offset: int
+    message: Stored
+    reason: str
+
+
 class _Letter:
     """The ticket of a dead letter: its origin is done when it is on disk in all its queues."""
 
-    __slots__ = (
-        "_letters",
-        "_queue",
-        "_remaining",
-        "_targets",
-        "_too_large",
-        "failed",
-        "lane",
-        "message",
-        "offset",
-        "reason",
-    )
+    __slots__ = ("_error", "_letters", "_origin", "_remaining", "_targets")
 
-    def __init__(
-        self,
-        letters: DeadLetters,
-        queue: LiveQueue,
-        lane: Lane,
-        offset: int,
-        message: Stored,
-        reason: str,
-        targets: list[Lane],
-    ) -> None:
+    def __init__(self, letters: DeadLetters, origin: _Origin, targets: list[Lane]) -> None:
         self._letters = letters
-        self._queue = queue
+        self._origin = origin
         self._remaining = len(targets)
         self._targets = targets
-        self.failed = False
-        self._too_large = False
-        self.lane = lane
-        self.offset = offset
-        self.message = message
-        self.reason = reason
+        self._error: Exception | None = None
 
     def settle(self, outcome: Outcome, error: Exception | None) -> None:
         """Note that the letter is on disk in one more queue."""
-        self.failed = self.failed or error is not None
-        self._too_large = self._too_large or isinstance(error, BatchTooLargeError)
+        if not isinstance(self._error, BatchTooLargeError):
+            self._error = error or self._error
         self._remaining -= 1
-        if self._remaining:
-            return
-        if self._too_large:
-            self._letters.failed(self._targets)
-            self._letters.give_up(self._queue, self.lane, self.offset, self.message)
-        elif self.failed:
-            self._letters.failed(self._targets)
-            self._letters.retry(self._queue, self.lane, self.offset, self.message, self.reason)
-        else:
-            self._queue.dropped(self.lane, self.offset)
-            self._letters.finished(self.lane, self._targets)
-
-
-class _Target:
-    """A lane that gets letters.
-
-    Attributes:
-        key: of its record, which says below which offset the origins of all letters are done.
-        outstanding: letters whose origins are not known to be done.
-    """
-
-    __slots__ = ("key", "outstanding")
-
-    def __init__(self, key: StateKey) -> None:
-        self.key = key
-        self.outstanding = 0
+        if not self._remaining:
+            self._letters.settled(self._origin, self._targets, self._error)
 
 
 class _NoTicket:
@@ -138,73 +104,76 @@ class DeadLetters:
         self._batches = batches
         self._ack_log = ack_log
         self._clock = clock
-        self._targets: dict[Lane, _Target] = {}
+        self._outstanding: dict[Lane, int] = {}
+        """Letters in each lane that gets some, whose origins are not known to be done."""
 
     # --- send ------------------------------------------------------------------------------------
 
     def send(self, queue: LiveQueue, lane: Lane, offset: int, message: Stored, reason: str) -> None:
         """Send a message that the owner ``DROPPED`` holds, and then mark it as done."""
-        exchange = queue.policy.dead_letter_exchange
-        if exchange is None or queue.is_deleted:
-            queue.dropped(lane, offset)
+        if queue.is_deleted:
             return
-        key = queue.policy.dead_letter_key
-        routing_key = (message.key or b"").decode("utf-8", "replace") if key is None else key
-        origin = f"{lane.log.topic_id}/{lane.number}/{offset}"
-        letter = self._letter(queue, message, reason, exchange, routing_key, origin)
-        found = self._routes(exchange, routing_key, letter, _more_keys(letter.headers))
+        letter = self._letter(queue, message, reason, f"{lane.log.topic_id}/{lane.number}/{offset}")
         deaths = _deaths_of(letter.headers)
-        targets = [each for each in found if not _is_cycle(deaths, each.name)]
-        if not targets:
+        lanes = [
+            (each, each.lane_for(0))
+            for each in self._queues_of(queue, letter)
+            if not _is_cycle(deaths, each.name)
+        ]
+        if not lanes:
             queue.dropped(lane, offset)
             return
-        lanes = [(each, each.lane_for(0)) for each in targets]
-        missing = [each for _, each in lanes if each not in self._targets]
+        origin = _Origin(queue, lane, offset, message, reason)
+        missing = [each for _, each in lanes if each not in self._outstanding]
         if missing:
-            again = partial(self.send, queue, lane, offset, message, reason)
-            self._register(missing, again, partial(self.retry, *again.args))
+            self._register(missing, origin)
             return
-        ticket = _Letter(self, queue, lane, offset, message, reason, [each for _, each in lanes])
+        ticket = _Letter(self, origin, [each for _, each in lanes])
         for target, to in lanes:
-            self._targets[to].outstanding += 1
+            self._outstanding[to] += 1
             self._batches.add(target, to, letter, ticket)
 
-    def _register(
-        self, lanes: Sequence[Lane], then: Callable[[], None], failed: Callable[[], None]
-    ) -> None:
+    def _register(self, lanes: Sequence[Lane], origin: _Origin) -> None:
         """Store, before the first letter goes there, where the letters of these lanes begin."""
-        remaining = len(lanes)
 
         def done(error: Exception | None) -> None:
-            nonlocal remaining
-            remaining -= 1
             if error is not None:
-                remaining = -1
-                failed()
-            elif remaining == 0:
-                for lane in lanes:
-                    self._targets.setdefault(lane, _Target(key_of(lane)))
-                then()
+                self._retry(origin)
+                return
+            for lane in lanes:
+                self._outstanding.setdefault(lane, 0)
+            self.send(*origin)
 
-        for lane in lanes:
-            self._ack_log.store(key_of(lane), encode_offset(lane.log.log_end_offset), done)
+        begins = {key_of(lane): encode_offset(lane.log.log_end_offset) for lane in lanes}
+        self._ack_log.store(begins, done)
 
-    def finished(self, lane: Lane, targets: Sequence[Lane]) -> None:
-        """Note that the origin of letters is done, which is stored next."""
+    def settled(self, origin: _Origin, targets: Sequence[Lane], error: Exception | None) -> None:
+        """Note that a letter is on disk in all targets, or that it is not, with the worst error.
 
-        def stored() -> None:
-            for to in targets:
-                target = self._targets[to]
-                target.outstanding -= 1
-                if target.outstanding == 0:
-                    self._ack_log.note(target.key, encode_offset(to.log.log_end_offset))
-
-        self._ack_log.after(lane, stored)
-
-    def failed(self, targets: Sequence[Lane]) -> None:
-        """Note that letters were not written to all targets, and are sent again."""
+        A message whose letter no queue can store is kept. The next start delivers it again.
+        """
+        if error is None:
+            origin.queue.dropped(origin.lane, origin.offset)
+            self._ack_log.after(origin.lane, partial(self._origin_stored, targets))
+            return
         for to in targets:
-            self._targets[to].outstanding -= 1
+            self._outstanding[to] -= 1
+        if isinstance(error, BatchTooLargeError):
+            logger.error(
+                "queue.letter_too_large",
+                queue=origin.queue.name,
+                partition=str(origin.lane.log.tp),
+                offset=origin.offset,
+                bytes=size_of(origin.message),
+            )
+        else:
+            self._retry(origin)
+
+    def _origin_stored(self, targets: Sequence[Lane]) -> None:
+        for to in targets:
+            self._outstanding[to] -= 1
+            if not self._outstanding[to]:
+                self._ack_log.note(key_of(to), encode_offset(to.log.log_end_offset))
 
     def fetch_and_send(
         self, queue: LiveQueue, lane: Lane, first: int, last: int, reason: str
@@ -225,56 +194,36 @@ class DeadLetters:
 
     def resend(self, queue: LiveQueue, letter: Stored, having: Sequence[Lane]) -> None:
         """Send a letter that a crash has interrupted to the queues that lack it."""
-        exchange = queue.policy.dead_letter_exchange
-        if exchange is None:
-            return
-        key = (letter.key or b"").decode("utf-8", "replace")
-        for target in self._routes(exchange, key, letter, _more_keys(letter.headers)):
+        for target in self._queues_of(queue, letter):
             if not any(each in having for each in target.lanes):
                 self._batches.add(target, target.lane_for(0), letter, _NoTicket())
 
-    def retry(
-        self, queue: LiveQueue, lane: Lane, offset: int, message: Stored, reason: str
-    ) -> None:
+    def _retry(self, origin: _Origin) -> None:
         """Send a message later, because the disk refused it."""
-        if not queue.is_deleted and not self._batches.is_stopped:
-            loop = asyncio.get_running_loop()
-            loop.call_later(RETRY_S, self.send, queue, lane, offset, message, reason)
-
-    def give_up(self, queue: LiveQueue, lane: Lane, offset: int, message: Stored) -> None:
-        """Keep a message whose letter no queue can store. The next start delivers it again."""
-        logger.error(
-            "queue.letter_too_large",
-            queue=queue.name,
-            partition=str(lane.log.tp),
-            offset=offset,
-            bytes=size_of(message),
-        )
+        if not origin.queue.is_deleted and not self._batches.is_stopped:
+            asyncio.get_running_loop().call_later(RETRY_S, self.send, *origin)
 
     def refuse(self, queue: LiveQueue, message: Stored) -> None:
         """Send a letter for a new message that a full queue refuses, if its policy says so."""
-        policy = queue.policy
-        exchange = policy.dead_letter_exchange
-        if policy.overflow is not Overflow.REJECT_PUBLISH_DLX or exchange is None:
+        if queue.policy.overflow is not Overflow.REJECT_PUBLISH_DLX:
             return
-        key = policy.dead_letter_key
-        routing_key = (message.key or b"").decode("utf-8", "replace") if key is None else key
-        letter = self._letter(queue, message, MAX_LENGTH, exchange, routing_key, None)
-        for target in self._routes(exchange, routing_key, letter, _more_keys(letter.headers)):
+        letter = self._letter(queue, message, MAX_LENGTH, None)
+        for target in self._queues_of(queue, letter):
             if target is not queue:
                 self._batches.add(target, target.lane_for(0), letter, _NoTicket())
 
-    def _letter(
-        self,
-        queue: LiveQueue,
-        message: Stored,
-        reason: str,
-        exchange: str,
-        routing_key: str,
-        origin: str | None,
-    ) -> Stored:
+    def _queues_of(self, queue: LiveQueue, letter: Stored) -> Sequence[LiveQueue]:
+        """Return the queues that get a letter of a queue: none without a dead-letter exchange."""
+        exchange = queue.policy.dead_letter_exchange
+        if exchange is None:
+            return ()
+        return self._routes(exchange, _text(letter.key), letter, _more_keys(letter.headers))
+
+    def _letter(self, queue: LiveQueue, message: Stored, reason: str, origin: str | None) -> Stored:
         now_ms = self._clock.now_ms()
-        replaced = _REPLACED if queue.policy.dead_letter_key is None else (*_REPLACED, KEYS_HEADER)
+        exchange, key = queue.policy.dead_letter_exchange or "", queue.policy.dead_letter_key
+        replaced = _REPLACED if key is None else (*_REPLACED, KEYS_HEADER)
+        routing_key = _text(message.key) if key is None else key
         headers = [each for each in message.headers if each[0] not in replaced]
         if exchange:
             headers.append((EXCHANGE_HEADER, exchange.encode()))
@@ -305,14 +254,17 @@ def key_of(lane: Lane) -> StateKey:
 
 def origin_of(headers: Sequence[Header]) -> tuple[UUID, int, int] | None:
     """Return topic id, partition and offset of the record that a letter was made of, or None."""
-    for name, content in headers:
-        if name == ORIGIN_HEADER and content is not None:
-            try:
-                topic_id, partition, offset = content.decode().split("/")
-                return UUID(topic_id), int(partition), int(offset)
-            except ValueError:
-                return None
-    return None
+    try:
+        topic_id, partition, offset = (
+            (content_of(headers, ORIGIN_HEADER) or b"").decode().split("/")
+        )
+        return UUID(topic_id), int(partition), int(offset)
+    except ValueError:
+        return None
+
+
+def _text(key: bytes | None) -> str:
+    return (key or b"").decode("utf-8", "replace")
 
 
 def _more_keys(headers: Sequence[Header], *, shown: bool = False) -> list[str]:
@@ -321,15 +273,15 @@ def _more_keys(headers: Sequence[Header], *, shown: bool = False) -> list[str]:
     Args:
         shown: leave out those that consumers must not see.
     """
-    for name, content in headers:
-        if name == KEYS_HEADER and content is not None:
-            try:
-                found = json.loads(content)
-                keys = found["shown"] if shown else [*found["shown"], *found["hidden"]]
-                return [str(key) for key in keys]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                return []  # a client wrote it
-    return []
+    content = content_of(headers, KEYS_HEADER)
+    if content is None:
+        return []
+    try:
+        found = json.loads(content)
+        keys = found["shown"] if shown else [*found["shown"], *found["hidden"]]
+        return [str(key) for key in keys]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []  # a client wrote it
 
 
 Death = dict[str, Any]
@@ -338,16 +290,13 @@ _LARGEST = 1 << 53  # of a number in a death: JSON's readers agree on these
 
 def _deaths_of(headers: Sequence[Header]) -> list[Death]:
     """Return the deaths in a message's headers, which a client possibly wrote."""
-    for name, content in headers:
-        if name != DEATHS_HEADER or content is None:
-            continue
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            return []
-        if isinstance(found, list):
-            return [_plain(each) for each in found if isinstance(each, dict)][:MOST_DEATHS]
-    return []
+    try:
+        found = json.loads(content_of(headers, DEATHS_HEADER) or b"[]")
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(found, list):
+        return []
+    return [_plain(each) for each in found if isinstance(each, dict)][:MOST_DEATHS]
 
 
 def _plain(death: Death) -> Death:
@@ -376,7 +325,7 @@ def _with_death(
         "count": 1,
         "exchange": message.exchange,
         "keys": [
-            (message.key or b"").decode("utf-8", "replace"),
+            _text(message.key),
             *(
                 key.encode("utf-8", "replace").decode()
                 for key in _more_keys(message.headers, shown=True)

@@ -118,9 +118,12 @@ class AckLog:
         self._extra[encode_key(key)] = value
         self._later(FLUSH_S)
 
-    def store(self, key: StateKey, value: bytes, done: Callable[[Exception | None], None]) -> None:
-        """Write another record of the topic now. Call ``done`` when it is on disk."""
-        self._state_log.submit([StateRecord(encode_key(key), value)], done)
+    def store(
+        self, values: Mapping[StateKey, bytes], done: Callable[[Exception | None], None]
+    ) -> None:
+        """Write other records of the topic now. Call ``done`` when they are on disk."""
+        records = [StateRecord(encode_key(key), value) for key, value in values.items()]
+        self._state_log.submit(records, done)
 
     def after(self, lane: Lane, then: Callable[[], None]) -> None:
         """Call ``then`` when what a lane's window is now is on disk."""

@@ -81,12 +81,15 @@ def of_record(record: Record) -> Stored:
     )
 
 
+def content_of(headers: Sequence[Header], name: str) -> bytes | None:
+    """Return the content of the first header of this name that has one, or None."""
+    return next((each[1] for each in headers if each[0] == name and each[1] is not None), None)
+
+
 def expires_of(headers: Sequence[Header]) -> int | None:
     """Return when a message with these headers expires (ms since the epoch), or None."""
-    for name, content in headers:
-        if name == EXPIRES_HEADER and content is not None:
-            return _time(content)
-    return None
+    content = content_of(headers, EXPIRES_HEADER)
+    return None if content is None else _time(content)
 
 
 def _time(content: bytes) -> int | None:
