@@ -25,7 +25,7 @@ from tidemill.state.routing.table import RoutingTable
 from tidemill.state.routing.types import (
     Binding,
     Destination,
-    ExchangeDefinition,
+    ExchangeSpec,
     QueueDefinition,
 )
 
@@ -46,8 +46,7 @@ class World:
                 self.records[record.key] = record.value
 
     def exchange(self, name: str, type_: str, **options: Any) -> None:
-        definition = ExchangeDefinition(name, type_, **options)
-        self.apply(commands.declare_exchange(self.table, definition))
+        self.apply(commands.declare_exchange(self.table, name, ExchangeSpec(type_, **options)))
 
     def queue(self, name: str) -> None:
         policy = parse_policy(name, {})

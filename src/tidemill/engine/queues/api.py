@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from tidemill.state.routing.types import ExchangeSpec as ExchangeSpec
+
 Header = tuple[str, bytes | None]
 Arguments = Mapping[str, object]
 """Arguments of a declaration. The values are str, bytes, bool, int, float, None, and lists and
@@ -233,25 +235,6 @@ class ConsumerSpec:
     owner: Owner
     no_ack: bool = False
     exclusive: bool = False
-    arguments: Arguments = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeSpec:
-    """A declaration of an exchange.
-
-    Attributes:
-        type: direct, fanout, topic or headers.
-        durable: whether it survives a restart.
-        auto_delete: whether it is deleted when its last binding goes.
-        internal: whether only bindings reach it.
-        arguments: ``alternate-exchange``.
-    """
-
-    type: str
-    durable: bool = True
-    auto_delete: bool = False
-    internal: bool = False
     arguments: Arguments = field(default_factory=dict)
 
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Awaitable, Sequence
 
 from tidemill.engine.api import NewTopic
+from tidemill.engine.queues.api import QueueSpec
 from tidemill.engine.queues.registry import Registry
 from tidemill.engine.state_log import StateLog
 from tidemill.engine.topics.admin import TopicAdmin
@@ -27,7 +28,7 @@ from tidemill.state.routing.types import (
     QUEUE,
     Binding,
     Destination,
-    ExchangeDefinition,
+    ExchangeSpec,
     QueueDefinition,
 )
 
@@ -71,10 +72,11 @@ class Declarations:
 
     # --- exchanges -------------------------------------------------------------------------------
 
-    async def declare_exchange(self, new: ExchangeDefinition) -> None:
+    async def declare_exchange(self, name: str, new: ExchangeSpec) -> None:
         """Create an exchange, or check that it is the same."""
         async with self._lock:
-            await self._apply(commands.declare_exchange(self._table, new), stored=new.durable)
+            records = commands.declare_exchange(self._table, name, new)
+            await self._apply(records, stored=new.durable)
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete an exchange with its bindings, if it exists."""
@@ -120,33 +122,17 @@ class Declarations:
 
     # --- queues ----------------------------------------------------------------------------------
 
-    async def declare_queue(
-        self,
-        name: str,
-        policy: Policy,
-        *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: dict[str, object],
-    ) -> QueueDefinition:
-        """Create a queue, or check that it is the same; return its definition."""
+    async def declare_queue(self, name: str, spec: QueueSpec, policy: Policy) -> None:
+        """Create a queue, or check that it is the same."""
+        asked = (spec.durable, spec.exclusive, spec.auto_delete, spec.arguments, policy)
         async with self._lock:
             current = self._table.queues.get(name)
             if current is not None:
-                commands.check_same_queue(
-                    current,
-                    durable=durable,
-                    exclusive=exclusive,
-                    auto_delete=auto_delete,
-                    arguments=arguments,
-                )
-                return current
+                commands.check_same_queue(current, QueueDefinition(name, "", False, *asked))
+                return
             commands.check_name(QUEUE, name)
             topic, owns = self._topic_for(name)
-            new = QueueDefinition(
-                name, topic, owns, durable, exclusive, auto_delete, arguments, policy
-            )
+            new = QueueDefinition(name, topic, owns, *asked)
             written = asyncio.ensure_future(self._apply(commands.declare_queue(new)))
             try:
                 if owns:
@@ -162,7 +148,6 @@ class Declarations:
                 if name in self._table.queues:
                     await self._apply(commands.delete_queue(self._table, name))
                 raise
-            return new
 
     def _topic_for(self, name: str) -> tuple[str, bool]:
         """Return the topic of a queue, and whether it is created for it."""

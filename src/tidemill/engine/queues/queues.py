@@ -50,8 +50,6 @@ from tidemill.state.routing.types import (
     DEFAULT_EXCHANGE,
     Binding,
     Destination,
-    ExchangeDefinition,
-    QueueDefinition,
 )
 
 COLD_READ_S = 0.002
@@ -145,16 +143,7 @@ class QueueRequests:
         if name not in self._table.exchanges or not name:
             _check_not_reserved("exchange", name)
         self._core.check_known("exchange", name, spec.arguments, EXCHANGE_ARGUMENTS)
-        await self._core.declarations.declare_exchange(
-            ExchangeDefinition(
-                name,
-                spec.type,
-                spec.durable,
-                spec.auto_delete,
-                spec.internal,
-                dict(spec.arguments),
-            )
-        )
+        await self._core.declarations.declare_exchange(name, spec)
 
     async def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
         """Delete the exchange and its bindings. Return if it does not exist.
@@ -224,9 +213,7 @@ class QueueRequests:
         """
         self._core.check_running()
         if passive:
-            live = self._unlocked(name, owner)
-            live.last_used_ms = self._core.clock.monotonic_ms()
-            return _info(live)
+            return self._used(name, owner)
         if not name:
             name = generated_name or new_queue_name()
         elif name not in self._table.queues:
@@ -241,21 +228,12 @@ class QueueRequests:
         if spec.exclusive and name not in self._table.queues:
             self._core.owners.setdefault(name, owner)
         try:
-            await self._core.declarations.declare_queue(
-                name,
-                policy,
-                durable=spec.durable,
-                exclusive=spec.exclusive,
-                auto_delete=spec.auto_delete,
-                arguments=dict(spec.arguments),
-            )
+            await self._core.declarations.declare_queue(name, spec, policy)
         except BaseException:
             if name not in self._table.queues:
                 self._core.owners.pop(name, None)
             raise
-        live = self._unlocked(name, owner)
-        live.last_used_ms = self._core.clock.monotonic_ms()
-        return _info(live)
+        return self._used(name, owner)
 
     async def delete_queue(
         self, name: str, owner: Owner, *, if_unused: bool = False, if_empty: bool = False
@@ -329,14 +307,33 @@ class QueueRequests:
         Raises:
             UnknownQueueError
         """
-        return describe(
-            self._registry.get(queue), self._table.queues.get(queue), self._core.clock.now_ms()
+        live, definition = self._registry.get(queue), self._table.queues.get(queue)
+        counters, now_ms = live.counters, self._core.clock.now_ms()
+        oldest = [found[1].timestamp for lane in live.lanes if (found := lane.head()) is not None]
+        return QueueDescription(
+            name=live.name,
+            topic=live.lanes[0].log.tp.topic,
+            # Without a definition it is a topic that is used as a queue.
+            type="topic" if definition is None else live.policy.type.value,
+            durable=definition is None or definition.durable,
+            exclusive=definition is not None and definition.exclusive,
+            auto_delete=definition is not None and definition.auto_delete,
+            arguments={} if definition is None else definition.arguments,
+            ready=live.ready,
+            unacknowledged=live.unacknowledged,
+            bytes=sum(lane.log.size_bytes for lane in live.lanes),
+            oldest_age_ms=max(0, now_ms - min(oldest)) if oldest else None,
+            published=counters.published,
+            delivered=counters.delivered,
+            acknowledged=counters.acknowledged,
+            redelivered=counters.redelivered,
+            dead=counters.dead,
+            consumers=live.describe_consumers(),
         )
 
     def queues(self) -> list[QueueDescription]:
         """Describe all queues, ordered by name."""
-        names = sorted({*self._table.queues, *self._registry.queues} - self._registry.deleting)
-        return [self.describe(each) for each in names]
+        return [self.describe(each) for each in sorted(self.names())]
 
     def names(self) -> list[str]:
         """Return the names of all queues."""
@@ -348,15 +345,7 @@ class QueueRequests:
 
     def exchanges(self) -> list[tuple[str, ExchangeSpec]]:
         """Return all exchanges, ordered by name."""
-        return [
-            (
-                name,
-                ExchangeSpec(
-                    each.type, each.durable, each.auto_delete, each.internal, each.arguments
-                ),
-            )
-            for name, each in sorted(self._table.exchanges.items())
-        ]
+        return sorted(self._table.exchanges.items())
 
     def bindings(self) -> list[BindingDescription]:
         """Return all bindings, without those of the default exchange."""
@@ -392,6 +381,12 @@ class QueueRequests:
         self._check_lock(name, owner)
         return live
 
+    def _used(self, name: str, owner: Owner) -> QueueInfo:
+        live = self._unlocked(name, owner)
+        live.last_used_ms = self._core.clock.monotonic_ms()
+        # A client expects basic.get to find the messages that ``on_disk`` counts.
+        return QueueInfo(name, live.on_disk, len(live.all_consumers))
+
     def _check_lock(self, name: str, owner: Owner) -> None:
         holder = self._core.owners.get(name)
         if holder is not None and holder is not owner:
@@ -401,11 +396,6 @@ class QueueRequests:
 def new_queue_name() -> str:
     """Return a name for a queue that gets none from its client."""
     return "amq.gen-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-
-
-def _info(live: LiveQueue) -> QueueInfo:
-    # A client expects basic.get to find the messages that this counts.
-    return QueueInfo(live.name, live.on_disk, len(live.all_consumers))
 
 
 def _check_not_reserved(kind: str, name: str) -> None:
@@ -423,28 +413,3 @@ def _check_type(name: str, spec: QueueSpec, policy: Policy) -> None:
         raise PreconditionError("queue", name, "exclusive", False, True)
     if spec.auto_delete and policy.is_stream:
         raise PreconditionError("queue", name, "auto_delete", False, True)
-
-
-def describe(live: LiveQueue, definition: QueueDefinition | None, now_ms: int) -> QueueDescription:
-    """Return the description of a queue; ``definition`` is None for a topic that is used as one."""
-    counters = live.counters
-    oldest = [found[1].timestamp for lane in live.lanes if (found := lane.head()) is not None]
-    return QueueDescription(
-        name=live.name,
-        topic=live.lanes[0].log.tp.topic,
-        type="topic" if definition is None else live.policy.type.value,
-        durable=definition is None or definition.durable,
-        exclusive=definition is not None and definition.exclusive,
-        auto_delete=definition is not None and definition.auto_delete,
-        arguments={} if definition is None else definition.arguments,
-        ready=live.ready,
-        unacknowledged=live.unacknowledged,
-        bytes=sum(lane.log.size_bytes for lane in live.lanes),
-        oldest_age_ms=max(0, now_ms - min(oldest)) if oldest else None,
-        published=counters.published,
-        delivered=counters.delivered,
-        acknowledged=counters.acknowledged,
-        redelivered=counters.redelivered,
-        dead=counters.dead,
-        consumers=live.describe_consumers(),
-    )

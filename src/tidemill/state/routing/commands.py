@@ -32,7 +32,7 @@ from tidemill.state.routing.types import (
     EXCHANGE_TYPES,
     Binding,
     Destination,
-    ExchangeDefinition,
+    ExchangeSpec,
     QueueDefinition,
 )
 
@@ -57,18 +57,18 @@ def check_name(kind: str, name: str) -> None:
 # --- exchanges -----------------------------------------------------------------------------------
 
 
-def declare_exchange(table: RoutingTable, new: ExchangeDefinition) -> list[StateRecord]:
+def declare_exchange(table: RoutingTable, name: str, new: ExchangeSpec) -> list[StateRecord]:
     """Return the records of an exchange; none if it exists."""
-    check_name("exchange", new.name)
+    check_name("exchange", name)
     if new.type not in EXCHANGE_TYPES:
-        raise UnknownExchangeTypeError(new.name, new.type)
-    check_arguments("exchange", new.name, new.arguments, EXCHANGE_ARGUMENTS)
-    current = table.exchanges.get(new.name)
+        raise UnknownExchangeTypeError(name, new.type)
+    check_arguments("exchange", name, new.arguments, EXCHANGE_ARGUMENTS)
+    current = table.exchanges.get(name)
     if current is None:
-        return [StateRecord(encode_key(EXCHANGE, new.name), encode_exchange(new))]
+        return [StateRecord(encode_key(EXCHANGE, name), encode_exchange(new))]
     _compare(
         "exchange",
-        new.name,
+        name,
         {
             "type": (current.type, new.type),
             "durable": (current.durable, new.durable),
@@ -93,25 +93,18 @@ def delete_exchange(table: RoutingTable, name: str, *, if_unused: bool) -> list[
 # --- queues --------------------------------------------------------------------------------------
 
 
-def check_same_queue(
-    current: QueueDefinition,
-    *,
-    durable: bool,
-    exclusive: bool,
-    auto_delete: bool,
-    arguments: Mapping[str, object],
-) -> None:
+def check_same_queue(current: QueueDefinition, new: QueueDefinition) -> None:
     """Compare a queue with another declaration of it."""
     _compare(
         "queue",
         current.name,
         {
-            "durable": (current.durable, durable),
-            "exclusive": (current.exclusive, exclusive),
-            "auto_delete": (current.auto_delete, auto_delete),
+            "durable": (current.durable, new.durable),
+            "exclusive": (current.exclusive, new.exclusive),
+            "auto_delete": (current.auto_delete, new.auto_delete),
         },
         current.arguments,
-        arguments,
+        new.arguments,
     )
 
 

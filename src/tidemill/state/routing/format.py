@@ -16,7 +16,7 @@ from tidemill.state.routing.errors import InvalidQueueArgumentError
 from tidemill.state.routing.types import (
     Binding,
     Destination,
-    ExchangeDefinition,
+    ExchangeSpec,
     QueueDefinition,
     from_json,
     to_json,
@@ -42,7 +42,7 @@ def decode_key(key: bytes) -> tuple[str, str]:
     return kind, name
 
 
-def encode_exchange(exchange: ExchangeDefinition) -> bytes:
+def encode_exchange(exchange: ExchangeSpec) -> bytes:
     """Return the value of an exchange."""
     return _dump(
         type=exchange.type,
@@ -76,12 +76,11 @@ def encode_binding(binding: Binding) -> bytes:
     )
 
 
-def decode_exchange(name: str, value: bytes) -> ExchangeDefinition:
+def decode_exchange(name: str, value: bytes) -> ExchangeSpec:
     """Return an exchange."""
     fields = _load(value)
     try:
-        return ExchangeDefinition(
-            name,
+        return ExchangeSpec(
             str(fields["type"]),
             fields["durable"] is True,
             fields["auto_delete"] is True,

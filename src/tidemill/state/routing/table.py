@@ -22,20 +22,17 @@ from tidemill.state.routing.types import (
     QUEUE,
     Binding,
     Destination,
-    ExchangeDefinition,
+    ExchangeSpec,
     QueueDefinition,
 )
 
 PREDECLARED = {
-    each.name: each
-    for each in (
-        ExchangeDefinition(DEFAULT_EXCHANGE, "direct"),
-        ExchangeDefinition("amq.direct", "direct"),
-        ExchangeDefinition("amq.fanout", "fanout"),
-        ExchangeDefinition("amq.topic", "topic"),
-        ExchangeDefinition("amq.headers", "headers"),
-        ExchangeDefinition("amq.match", "headers"),
-    )
+    DEFAULT_EXCHANGE: ExchangeSpec("direct"),
+    "amq.direct": ExchangeSpec("direct"),
+    "amq.fanout": ExchangeSpec("fanout"),
+    "amq.topic": ExchangeSpec("topic"),
+    "amq.headers": ExchangeSpec("headers"),
+    "amq.match": ExchangeSpec("headers"),
 }
 """The exchanges that always exist."""
 
@@ -62,7 +59,7 @@ class RoutingTable:
     """
 
     def __init__(self) -> None:
-        self.exchanges: dict[str, ExchangeDefinition] = dict(PREDECLARED)
+        self.exchanges: dict[str, ExchangeSpec] = dict(PREDECLARED)
         self.queues: dict[str, QueueDefinition] = {}
         self.version = 0
         self._bindings: dict[str, Binding] = {}

@@ -17,10 +17,17 @@ Arguments = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeDefinition:
-    """An exchange that exists."""
+class ExchangeSpec:
+    """A declaration of an exchange.
 
-    name: str
+    Attributes:
+        type: direct, fanout, topic or headers.
+        durable: whether it survives a restart.
+        auto_delete: whether it is deleted when its last binding goes.
+        internal: whether only bindings reach it.
+        arguments: ``alternate-exchange``.
+    """
+
     type: str
     durable: bool = True
     auto_delete: bool = False
