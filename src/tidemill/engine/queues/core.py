@@ -45,10 +45,6 @@ MOST_NOTICED = 1000
 
 logger = structlog.get_logger("tidemill.queues")
 
-Origin = tuple[UUID, int, int]
-FindLane = Callable[[UUID, int], tuple[LiveQueue, Lane] | None]
-"""Returns the live queue and the lane of topic id and partition."""
-
 
 class QueueCore:
     """The queues of one broker.
@@ -107,7 +103,7 @@ class QueueCore:
                 self.registry.get(name).wake()
             except TidemillError as error:
                 logger.error("queue.offline", queue=name, error=str(error), hint=error.hint)
-        await complete_letters(self._ack_log, self._lane_of, self._letters.resend)
+        await self._complete_letters()
         self._ack_log.forget_unused(self.registry.is_known)
         self.registry.created = 0
         self._run(self._tick())
@@ -214,6 +210,38 @@ class QueueCore:
             found = self.registry.lane_at(TopicPartition(topic.name, partition))
         return found
 
+    async def _complete_letters(self) -> None:
+        """Mark the origins of all letters as done, and send letters that are missing."""
+        found: dict[tuple[UUID, int, int], tuple[Stored, list[Lane]]] = {}
+        targets: list[Lane] = []
+        for key, values in self._ack_log.stored_letters():
+            place = self._lane_of(key.topic_id, key.partition)
+            if place is None:
+                self._ack_log.note(key, None)
+                continue
+            lane = place[1]
+            targets.append(lane)
+            first = max(decode_offset(values[MARKS]), lane.log.log_start_offset)
+            async for _, letter in lane.fetch(first, lane.log.log_end_offset - 1):
+                origin = origin_of(letter.headers)
+                if origin is not None:
+                    found.setdefault(origin, (letter, []))[1].append(lane)
+        for (topic_id, partition, offset), (letter, lanes) in found.items():
+            place = self._lane_of(topic_id, partition)
+            if place is None or not 0 <= offset < place[1].log.log_end_offset:
+                continue
+            queue, lane = place
+            if lane.window.is_done(offset):
+                continue
+            logger.info("queue.letter_completed", queue=queue.name, offset=offset)
+            lane.window.finish(offset)
+            lane.sizes.dropped(len(letter.value))
+            self._ack_log.changed(lane)
+            self._letters.resend(queue, letter, lanes)
+        for lane in targets:
+            value = encode_offset(lane.log.log_end_offset)
+            self._ack_log.after(lane, partial(self._ack_log.note, key_of(lane), value))
+
     def _letter_routes(
         self, exchange: str, key: str, message: Stored, more_keys: Sequence[str]
     ) -> Sequence[LiveQueue]:
@@ -301,44 +329,3 @@ def delete_done(lane: Lane, end: int, policy: Policy, now_ms: int) -> None:
         log.delete_records_before(keep_from)
     except TidemillError as error:
         logger.error("queue.not_deleted", partition=str(log.tp), error=str(error), hint=error.hint)
-
-
-async def complete_letters(
-    ack_log: AckLog,
-    find: FindLane,
-    resend: Callable[[LiveQueue, Stored, Sequence[Lane]], None],
-) -> None:
-    """Mark the origins of all letters as done, and send letters that are missing.
-
-    Args:
-        resend: called with the origin's queue, a letter, and the lanes that have it.
-    """
-    found: dict[Origin, tuple[Stored, list[Lane]]] = {}
-    targets: list[Lane] = []
-    for key, values in ack_log.stored_letters():
-        place = find(key.topic_id, key.partition)
-        if place is None:
-            ack_log.note(key, None)
-            continue
-        lane = place[1]
-        targets.append(lane)
-        first = max(decode_offset(values[MARKS]), lane.log.log_start_offset)
-        async for _, letter in lane.fetch(first, lane.log.log_end_offset - 1):
-            origin = origin_of(letter.headers)
-            if origin is not None:
-                found.setdefault(origin, (letter, []))[1].append(lane)
-    for (topic_id, partition, offset), (letter, lanes) in found.items():
-        place = find(topic_id, partition)
-        if place is None or not 0 <= offset < place[1].log.log_end_offset:
-            continue
-        queue, lane = place
-        if lane.window.is_done(offset):
-            continue
-        logger.info("queue.letter_completed", queue=queue.name, offset=offset)
-        lane.window.finish(offset)
-        lane.sizes.dropped(len(letter.value))
-        ack_log.changed(lane)
-        resend(queue, letter, lanes)
-    for lane in targets:
-        value = encode_offset(lane.log.log_end_offset)
-        ack_log.after(lane, partial(ack_log.note, key_of(lane), value))
