@@ -6,39 +6,19 @@ Those of the declarations come from ``state.routing.errors``.
 from __future__ import annotations
 
 from tidemill.engine.errors import AuthorizationError
-from tidemill.state.routing.errors import (
-    ConsumerAccessError,
-    InvalidQueueArgumentError,
-    InvalidQueueNameError,
-    MessageRefusedError,
-    NotSupportedByStreamError,
-    PreconditionError,
-    QueueError,
-    QueueInUseError,
-    QueueNotEmptyError,
-    ResourceLockedError,
-    UnknownExchangeError,
-    UnknownExchangeTypeError,
-    UnknownQueueError,
-)
-
-__all__ = [
-    "ConsumerAccessError",
-    "InternalExchangeError",
-    "InvalidQueueArgumentError",
-    "InvalidQueueNameError",
-    "MessageRefusedError",
-    "NotSupportedByStreamError",
-    "PreconditionError",
-    "QueueError",
-    "QueueInUseError",
-    "QueueNotEmptyError",
-    "ReservedNameError",
-    "ResourceLockedError",
-    "UnknownExchangeError",
-    "UnknownExchangeTypeError",
-    "UnknownQueueError",
-]
+from tidemill.state.routing.errors import ConsumerAccessError as ConsumerAccessError
+from tidemill.state.routing.errors import InvalidQueueArgumentError as InvalidQueueArgumentError
+from tidemill.state.routing.errors import InvalidQueueNameError as InvalidQueueNameError
+from tidemill.state.routing.errors import MessageRefusedError as MessageRefusedError
+from tidemill.state.routing.errors import NotSupportedByStreamError as NotSupportedByStreamError
+from tidemill.state.routing.errors import PreconditionError as PreconditionError
+from tidemill.state.routing.errors import QueueError as QueueError
+from tidemill.state.routing.errors import QueueInUseError as QueueInUseError
+from tidemill.state.routing.errors import QueueNotEmptyError as QueueNotEmptyError
+from tidemill.state.routing.errors import ResourceLockedError as ResourceLockedError
+from tidemill.state.routing.errors import UnknownExchangeError as UnknownExchangeError
+from tidemill.state.routing.errors import UnknownExchangeTypeError as UnknownExchangeTypeError
+from tidemill.state.routing.errors import UnknownQueueError as UnknownQueueError
 
 
 class ReservedNameError(AuthorizationError):

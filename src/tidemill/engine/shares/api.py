@@ -11,19 +11,7 @@ from tidemill.engine.api import ReadBudget
 from tidemill.errors import TidemillError
 from tidemill.log.format.batch import Buffer
 from tidemill.state.queues.window import Acquired
-from tidemill.state.share_partitions.partition import AckBatch
-
-__all__ = [
-    "AckBatch",
-    "Acquired",
-    "Breathe",
-    "PartitionAcks",
-    "ShareOffset",
-    "ShareQuery",
-    "ShareRead",
-    "SharedRecords",
-    "no_pause",
-]
+from tidemill.state.share_partitions.partition import AckBatch as AckBatch
 
 Breathe = Callable[[], Awaitable[None]]
 """Is awaited in long loops, so that other requests can run."""
