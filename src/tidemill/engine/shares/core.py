@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
@@ -15,6 +16,7 @@ import structlog
 from tidemill.clock import Clock
 from tidemill.engine.api import Isolation, Position
 from tidemill.engine.errors import BrokerStoppingError
+from tidemill.engine.flusher import settle
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.records.positions import Positions
 from tidemill.engine.shares.api import Breathe, no_pause
@@ -51,14 +53,11 @@ RETRY_S = 1.0
 logger = structlog.get_logger("tidemill.shares")
 
 
-class LiveShare:
+class LiveShare(NamedTuple):
     """A share partition in use, and its log."""
 
-    __slots__ = ("log", "partition")
-
-    def __init__(self, partition: SharePartition, log: PartitionLog) -> None:
-        self.partition = partition
-        self.log = log
+    partition: SharePartition
+    log: PartitionLog
 
 
 class ShareCore:
@@ -113,7 +112,7 @@ class ShareCore:
             self._retry.cancel()
             self._store_again()
         for tp in list(self._waiting):
-            self._wake(tp)
+            self.wake(tp)
         for task in self._tasks:
             task.cancel()
 
@@ -172,9 +171,7 @@ class ShareCore:
             return live
         log = self._log(key)
         stored = self.share_log.take(key)
-        if stored is None:
-            return None
-        return self._add(stored, log)
+        return None if stored is None else self._add(stored, log)
 
     async def open(self, key: PartitionKey) -> LiveShare:
         """Return a share partition. It is created where the group's config says, and stored."""
@@ -238,7 +235,7 @@ class ShareCore:
         await self.share_log.write(partitions, self.clock.now_ms(), breathe)
         for partition, log in zip(partitions, logs, strict=True):
             self._add(partition, log)
-            self._wake(log.tp)
+            self.wake(log.tp)
 
     async def forget(self, keys: Sequence[PartitionKey]) -> None:
         """Delete share partitions; return when that is on disk."""
@@ -246,7 +243,7 @@ class ShareCore:
             live = self._live.pop(key, None)
             self._deadlines.cancel(key)
             if live is not None:
-                self._wake(live.log.tp)
+                self.wake(live.log.tp)
         await self.share_log.delete(keys)
 
     async def forget_group(self, group_id: str) -> None:
@@ -306,7 +303,7 @@ class ShareCore:
         for key in self.share_log.keys_of(group_id):
             live = self._live.get(key)
             if live is not None and live.partition.release_member(owner):
-                self._wake(live.log.tp)
+                self.wake(live.log.tp)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -341,7 +338,7 @@ class ShareCore:
                 continue
             if live.partition.expire(now_ms, self.limits(key.group_id)):
                 changed.append(live.partition)
-                self._wake(live.log.tp)
+                self.wake(live.log.tp)
             deadline = live.partition.window.next_deadline()
             if deadline is not None:
                 self._deadlines.set(key, deadline)
@@ -368,18 +365,14 @@ class ShareCore:
                 if not waiting:
                     del self._waiting[tp]
 
-    def changed(self, live: LiveShare) -> None:
-        """Wake the members that wait for records that were returned."""
-        self._wake(live.log.tp)
-
     def advanced(self, logs: Sequence[PartitionLog]) -> None:
         """Wake the members that wait for new records."""
         if self._waiting:
             for log in logs:
                 if log.tp in self._waiting:
-                    self._wake(log.tp)
+                    self.wake(log.tp)
 
-    def _wake(self, tp: TopicPartition) -> None:
+    def wake(self, tp: TopicPartition) -> None:
+        """Wake the members that wait for records of a partition."""
         for future in self._waiting.get(tp, ()):
-            if not future.done():
-                future.set_result(None)
+            settle(future, None)

@@ -14,12 +14,11 @@ from typing import NamedTuple
 from tidemill.engine.error_log import StorageErrorLog
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.records.read import aborted_in
-from tidemill.engine.shares.api import SharedRecords, ShareQuery, ShareRead
+from tidemill.engine.shares.api import SharedRecords, ShareQuery
 from tidemill.engine.shares.core import LiveShare, ShareCore
 from tidemill.errors import TidemillError
 from tidemill.log.disk.slice import Slice
 from tidemill.log.format.batch import Buffer, iter_headers
-from tidemill.log.names import TopicPartition
 from tidemill.state.queues.window import Acquired
 from tidemill.state.share_partitions.format import PartitionKey
 from tidemill.state.share_partitions.partition import Span
@@ -28,6 +27,9 @@ READ_BYTES = 262_144
 """Bytes of a log that one piece has, or one batch if that is larger."""
 PIECES = 64
 """Pieces that are read of a partition for one request, and that have nothing to acquire."""
+
+
+_Opened = tuple[LiveShare, SharedRecords]
 
 
 class _Budget:
@@ -65,46 +67,39 @@ class ShareFetcher:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + query.max_wait_ms / 1000
         while True:
-            results, lives = await self._open(query)
-            tps: list[TopicPartition] = [live.log.tp for live in lives if live is not None]
+            results, opened = await self._open(query)
+            tps = [live.log.tp for live, _ in opened]
             woken = self._core.wait(tps)  # before the look, so that nothing is missed
             try:
-                await self._acquire_all(query, lives, results)
+                await self._acquire_all(query, opened)
                 left = deadline - loop.time()
                 answered = any(each.acquired or each.error is not None for each in results)
                 if answered or left <= 0 or self._core.is_stopping:
                     return results
-                self._hurry(lives)
+                self._hurry(opened)
                 await asyncio.wait([woken], timeout=left)
             finally:
                 self._core.end_wait(woken, tps)
 
-    async def _open(self, query: ShareQuery) -> tuple[list[SharedRecords], list[LiveShare | None]]:
-        results: list[SharedRecords] = []
-        lives: list[LiveShare | None] = []
-        for each in query.partitions:
-            result = SharedRecords()
-            live = None
+    async def _open(self, query: ShareQuery) -> tuple[list[SharedRecords], list[_Opened]]:
+        """Return a result for each partition, and the partitions without an error."""
+        results = [SharedRecords() for _ in query.partitions]
+        opened: list[_Opened] = []
+        for each, result in zip(query.partitions, results, strict=True):
+            key = PartitionKey(query.group_id, each.topic_id, each.partition)
             try:
-                live = await self._core.open(_key(query, each))
+                opened.append((await self._core.open(key), result))
             except TidemillError as error:
                 self._errors.report(error, f"{each.topic_id}-{each.partition}")
                 result.error = error.with_traceback(None)
-            results.append(result)
-            lives.append(live)
             await query.breathe()
-        return results, lives
+        return results, opened
 
-    async def _acquire_all(
-        self,
-        query: ShareQuery,
-        lives: Sequence[LiveShare | None],
-        results: Sequence[SharedRecords],
-    ) -> None:
+    async def _acquire_all(self, query: ShareQuery, opened: Sequence[_Opened]) -> None:
         budget = _Budget(query)
-        for live, result in zip(lives, results, strict=True):
-            if live is None or budget.is_used:
-                continue
+        for live, result in opened:
+            if budget.is_used:
+                break
             try:
                 await self._acquire(query, live, result, budget)
             except TidemillError as error:
@@ -178,15 +173,11 @@ class ShareFetcher:
             data = await asyncio.get_running_loop().run_in_executor(None, piece.load)
         return data
 
-    def _hurry(self, lives: Sequence[LiveShare | None]) -> None:
+    def _hurry(self, opened: Sequence[_Opened]) -> None:
         """Request a sync of written data that the waiting members would get after it."""
-        for live in lives:
-            if live is not None and live.log.high_watermark < live.log.log_end_offset:
+        for live, _ in opened:
+            if live.log.high_watermark < live.log.log_end_offset:
                 self._flusher.request(live.log)
-
-
-def _key(query: ShareQuery, each: ShareRead) -> PartitionKey:
-    return PartitionKey(query.group_id, each.topic_id, each.partition)
 
 
 class Layout(NamedTuple):

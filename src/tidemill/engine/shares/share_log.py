@@ -62,9 +62,9 @@ class ShareLog:
                 with self._state_log.naming_place():
                     kind, key = decode_key(data)
                 self._stored.setdefault(key, {})[kind] = value
-                self.note(key)
+                self._note(key)
 
-    def note(self, key: PartitionKey) -> None:
+    def _note(self, key: PartitionKey) -> None:
         """Note that a share partition has records."""
         self._by_group.setdefault(key.group_id, {})[key] = None
         self._by_topic.setdefault(key.topic_id, {})[key] = None
@@ -82,17 +82,9 @@ class ShareLog:
         for keys in list(self._by_group.values()):
             yield from list(keys)
 
-    def groups(self) -> list[str]:
-        """Return the groups that have records."""
-        return list(self._by_group)
-
     def keys_of(self, group_id: str) -> list[PartitionKey]:
         """Return the share partitions of a group that have records."""
         return list(self._by_group.get(group_id, ()))
-
-    def has(self, key: PartitionKey) -> bool:
-        """Return whether a share partition has records."""
-        return key in self._by_group.get(key.group_id, ())
 
     def take(self, key: PartitionKey) -> SharePartition | None:
         """Return, once, the share partition as it was stored."""
@@ -162,12 +154,12 @@ class ShareLog:
         records = []
         for partition in changed:
             records.append(partition.take_record(now_ms))
-            self.note(partition.key)
+            self._note(partition.key)
         return records
 
     async def delete(self, keys: Sequence[PartitionKey]) -> None:
         """Delete what is stored of share partitions; return when that is on disk."""
-        kept = [key for key in keys if self.has(key)]
+        kept = [key for key in keys if key in self._by_group.get(key.group_id, ())]
         records = [StateRecord(encode_key(kind, key), None) for key in kept for kind in Kind]
         if not records:
             return

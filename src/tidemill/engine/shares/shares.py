@@ -114,7 +114,7 @@ class ShareRequests:
                 breathe,
             )
             for live in changed:
-                self._core.changed(live)
+                self._core.wake(live.log.tp)
         return errors
 
     # --- admin -----------------------------------------------------------------------------------
