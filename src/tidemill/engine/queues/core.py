@@ -19,14 +19,14 @@ from tidemill.engine.flusher import Flusher, settle
 from tidemill.engine.queues.api import Arguments, OnSettled, Owner
 from tidemill.engine.queues.declarations import Declarations
 from tidemill.engine.queues.disk_space import DiskSpace
-from tidemill.engine.queues.errors import InternalExchangeError, InvalidQueueArgumentError
+from tidemill.engine.queues.errors import InvalidQueueArgumentError
 from tidemill.engine.queues.letters import DeadLetters, key_of, origin_of
 from tidemill.engine.queues.live.ack_log import AckLog
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.engine.queues.publish import Batches, LivePublisher
-from tidemill.engine.queues.registry import HeaderSource, Registry
+from tidemill.engine.queues.registry import Registry
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.engine.records.partitions import Partitions
 from tidemill.engine.state_log import StateLog
@@ -79,8 +79,8 @@ class QueueCore:
         self.declarations = Declarations(declared, self.table, admin, self.registry)
         self._store = partitions.store
         space = DiskSpace(self._store.path, clock)
-        self._batches = Batches(flusher, clock, space, LiveQueue.wake)
-        self._letters = DeadLetters(self._letter_routes, self._batches, self._ack_log, clock)
+        self._batches = Batches(flusher, clock, space)
+        self._letters = DeadLetters(self.registry, self._batches, self._ack_log, clock)
         self.registry.letters = self._letters
         self._tasks: set[asyncio.Task[None]] = set()
         self._backpressure = backpressure
@@ -242,13 +242,6 @@ class QueueCore:
             value = encode_offset(lane.log.log_end_offset)
             self._ack_log.after(lane, partial(self._ack_log.note, key_of(lane), value))
 
-    def _letter_routes(
-        self, exchange: str, key: str, message: Stored, more_keys: Sequence[str]
-    ) -> Sequence[LiveQueue]:
-        if exchange and exchange not in self.table.exchanges:
-            return ()
-        return self.registry.routes(exchange, key, lambda: dict(message.headers), more_keys)
-
     # --- what clients ask for --------------------------------------------------------------------
 
     async def delete(self, name: str) -> None:
@@ -267,7 +260,7 @@ class QueueCore:
     ) -> LivePublisher:
         """Return a publisher; see ``LivePublisher``."""
         return LivePublisher(
-            self._client_routes,
+            self.registry,
             self._batches,
             self.clock,
             on_settled,
@@ -275,14 +268,6 @@ class QueueCore:
             check,
             self._backpressure,
         )
-
-    def _client_routes(
-        self, exchange: str, key: str, headers: HeaderSource, more_keys: Sequence[str]
-    ) -> Sequence[LiveQueue]:
-        definition = self.table.exchanges.get(exchange)
-        if definition is not None and definition.internal:
-            raise InternalExchangeError(exchange)
-        return self.registry.routes(exchange, key, headers, more_keys)
 
     async def stored(self) -> None:
         """Return when everything that was settled so far is on disk."""

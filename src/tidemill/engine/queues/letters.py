@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -39,6 +39,7 @@ from tidemill.engine.queues.live.stored import (
     content_of,
 )
 from tidemill.engine.queues.publish import Batches, Outcome
+from tidemill.engine.queues.registry import Registry
 from tidemill.errors import TidemillError
 from tidemill.log.errors import BatchTooLargeError
 from tidemill.state.queues.format import Kind, StateKey, encode_offset
@@ -50,8 +51,6 @@ MOST_DEATHS = 64
 _REPLACED = (EXCHANGE_HEADER, EXPIRES_HEADER, DELIVER_AT_HEADER, DEATHS_HEADER, ORIGIN_HEADER)
 
 logger = structlog.get_logger("tidemill.queues")
-
-RoutesOf = Callable[[str, str, Stored, Sequence[str]], Sequence[LiveQueue]]
 
 
 class _Origin(NamedTuple):
@@ -96,11 +95,11 @@ class DeadLetters:
     """Sends dead letters.
 
     Args:
-        routes: returns the queues of a message: exchange, key, message, more keys.
+        registry: finds the queues of a letter.
     """
 
-    def __init__(self, routes: RoutesOf, batches: Batches, ack_log: AckLog, clock: Clock) -> None:
-        self._routes = routes
+    def __init__(self, registry: Registry, batches: Batches, ack_log: AckLog, clock: Clock) -> None:
+        self._registry = registry
         self._batches = batches
         self._ack_log = ack_log
         self._clock = clock
@@ -214,10 +213,11 @@ class DeadLetters:
 
     def _queues_of(self, queue: LiveQueue, letter: Stored) -> Sequence[LiveQueue]:
         """Return the queues that get a letter of a queue: none without a dead-letter exchange."""
-        exchange = queue.policy.dead_letter_exchange
-        if exchange is None:
+        exchange, registry = queue.policy.dead_letter_exchange, self._registry
+        if exchange is None or (exchange and exchange not in registry.table.exchanges):
             return ()
-        return self._routes(exchange, _text(letter.key), letter, _more_keys(letter.headers))
+        more_keys = _more_keys(letter.headers)
+        return registry.routes(exchange, _text(letter.key), lambda: dict(letter.headers), more_keys)
 
     def _letter(self, queue: LiveQueue, message: Stored, reason: str, origin: str | None) -> Stored:
         now_ms = self._clock.now_ms()

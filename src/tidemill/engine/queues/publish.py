@@ -6,7 +6,7 @@ A message is settled when it is on disk in all its queues. Knows no declarations
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,10 +17,12 @@ from tidemill.engine.error_log import Repetitions
 from tidemill.engine.flusher import Flusher
 from tidemill.engine.queues.api import MAX_MESSAGE_BYTES, Message, OnSettled
 from tidemill.engine.queues.disk_space import DiskSpace
+from tidemill.engine.queues.errors import InternalExchangeError
 from tidemill.engine.queues.live.lane import OVERHEAD_BYTES, Lane
 from tidemill.engine.queues.live.queue import LiveQueue
 from tidemill.engine.queues.live.sizes import NOTE_BYTES
 from tidemill.engine.queues.live.stored import Stored, of_message
+from tidemill.engine.queues.registry import Registry
 from tidemill.engine.records.backpressure import Backpressure
 from tidemill.errors import TidemillError
 from tidemill.log.errors import DiskFullError
@@ -101,24 +103,16 @@ class Batches:
 
     Args:
         space: of the disk.
-        on_appended: called with each queue that got messages.
 
     Attributes:
         space: of the disk.
     """
 
-    def __init__(
-        self,
-        flusher: Flusher,
-        clock: Clock,
-        space: DiskSpace,
-        on_appended: Callable[[LiveQueue], None],
-    ) -> None:
+    def __init__(self, flusher: Flusher, clock: Clock, space: DiskSpace) -> None:
         self.space = space
         self._logged = Repetitions(clock)
         self._flusher = flusher
         self._clock = clock
-        self._on_appended = on_appended
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Lane, tuple[LiveQueue, list[Stored], list[Ticket]]] = {}
         self._refused: Outcome | None = None
@@ -170,7 +164,7 @@ class Batches:
                 self._append(queue, lane, *part, now_ms)
                 first = end
             queue.counters.published += len(messages)
-            self._on_appended(queue)
+            queue.wake()
 
     def _append(
         self,
@@ -224,16 +218,11 @@ def _end_of_batch(messages: Sequence[Stored], first: int) -> int:
     return min(len(messages), first + BATCH_COUNT)
 
 
-Routes = Callable[
-    [str, str, Callable[[], Mapping[str, object]] | None, Sequence[str]], Sequence[LiveQueue]
-]
-
-
 class LivePublisher:
     """Publishes for one channel. See ``api.Publisher``.
 
     Args:
-        routes: returns the queues of a message.
+        registry: finds the queues of a message.
         refuse_full: called with a full queue and a message that it refuses.
         check: called with exchange and key if not everything is allowed.
         backpressure: the policies of topics whose consumers are behind.
@@ -247,14 +236,14 @@ class LivePublisher:
         "_held_by",
         "_on_settled",
         "_refuse_full",
-        "_routes",
+        "_registry",
         "on_drained",
         "pending_bytes",
     )
 
     def __init__(
         self,
-        routes: Routes,
+        registry: Registry,
         batches: Batches,
         clock: Clock,
         on_settled: OnSettled | None,
@@ -265,7 +254,7 @@ class LivePublisher:
         self._check = check
         self._backpressure = backpressure
         self._held_by: dict[Lane, LiveQueue] = {}
-        self._routes = routes
+        self._registry = registry
         self._batches = batches
         self._clock = clock
         self._on_settled = on_settled
@@ -284,7 +273,10 @@ class LivePublisher:
         """Route and append a message; see ``api.Publisher.publish``."""
         if self._check is not None:
             self._check(exchange, routing_key)
-        queues = self._routes(exchange, routing_key, message.routing_headers, more_keys)
+        declared = self._registry.table.exchanges.get(exchange)
+        if declared is not None and declared.internal:
+            raise InternalExchangeError(exchange)
+        queues = self._registry.routes(exchange, routing_key, message.routing_headers, more_keys)
         if not queues:
             return False
         size = _size_of(message)

@@ -65,10 +65,7 @@ class Dispatched(Settling, Protocol):
     def ready_bytes(self) -> int:
         """Bytes of the values of the messages that wait."""
 
-    def lane_of(self, partition: int) -> Lane:
-        """Return the lane of a partition."""
-
-    def due(self, lane: Lane, offset: int) -> None:
+    def due(self, partition: int, offset: int) -> None:
         """Return a message whose delay is over."""
 
     def withhold(self, lane: Lane, offset: int, message: Stored, reason: str) -> None:
@@ -133,7 +130,7 @@ class Dispatcher:
     def _release_due(self, now_ms: int) -> None:
         while self._due and self._due[0][0] <= now_ms:
             _, number, offset = heapq.heappop(self._due)
-            self._queue.due(self._queue.lane_of(number), offset)
+            self._queue.due(number, offset)
 
     def _drop_excess(self, left: int) -> int:
         """Drop the oldest messages of a queue that is too long. Return what is left to do."""

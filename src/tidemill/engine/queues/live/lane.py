@@ -139,8 +139,6 @@ class Lane:
 
     def take_note(self) -> WaitingBytes | None:
         """Return the bytes that wait, if they are counted and changed since the last call."""
-        if not self.sizes.counts:
-            return None
         return self.sizes.take_note(self.log.log_end_offset, self._waiting + self.window.acquired)
 
     def all_changed(self) -> None:
@@ -242,8 +240,7 @@ class Lane:
             window.skip(*run)
         if end > window.next:
             window.skip(window.next, end - 1)
-        for offset in [each for each in self._cached if each < end]:
-            self._drop(offset, self._cached[offset])
+        self._drop_below(end)
         left = self.log.log_end_offset - end
         self.sizes.keep(left, left + dropped)
         return dropped
@@ -251,6 +248,10 @@ class Lane:
     def _drop(self, offset: int, message: Stored) -> None:
         del self._cached[offset]
         self._cached_bytes -= len(message.value) + OVERHEAD_BYTES
+
+    def _drop_below(self, end: int) -> None:
+        for offset in [each for each in self._cached if each < end]:
+            self._drop(offset, self._cached[offset])
 
     async def load(self, offset: int) -> tuple[list[tuple[int, Stored]], int]:
         """Read messages from ``offset`` on; return them and the offset to read next."""
@@ -315,8 +316,7 @@ class Lane:
         window, start = self.window, self.log.log_start_offset
         before = self._waiting
         self._known_start = start
-        for offset in [each for each in self._cached if each < start]:
-            self._drop(offset, self._cached[offset])
+        self._drop_below(start)
         for first, last in window.available_ranges():
             if first < start:
                 window.skip(first, min(last, start - 1))

@@ -139,10 +139,6 @@ class LiveQueue:
         for lane in self.lanes if policy.max_bytes is not None else ():
             lane.count_bytes()
 
-    def lane_of(self, partition: int) -> Lane:
-        """Return the lane of a partition."""
-        return self._by_number[partition]
-
     def lane_for(self, priority: int) -> Lane:
         """Return the lane that a new message is appended to."""
         lanes = self.lanes
@@ -311,8 +307,9 @@ class LiveQueue:
         self.counters.dead += 1
         self.ack_log.changed(lane)
 
-    def due(self, lane: Lane, offset: int) -> None:
+    def due(self, partition: int, offset: int) -> None:
         """Return a message whose delay is over."""
+        lane = self._by_number[partition]
         lane.window.release(DELAYED, offset, offset, counts=False)
         lane.sizes.returned(offset, offset)
         self._dispatcher.delayed -= 1
