@@ -66,7 +66,7 @@ class QueueCore:
         state: StateLog,
         backpressure: Backpressure,
         *,
-        strict_arguments: bool = False,
+        strict_arguments: bool,
     ) -> None:
         self.clock = clock
         self._catalog = admin.catalog

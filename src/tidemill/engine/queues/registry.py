@@ -201,7 +201,7 @@ class Registry:
         exchange: str,
         routing_key: str,
         headers: HeaderSource,
-        more_keys: Sequence[str] = (),
+        more_keys: Sequence[str],
     ) -> Sequence[LiveQueue]:
         """Return the queues of a message.
 

@@ -98,12 +98,12 @@ class TransactionCoordinator:
         self._timeouts.update()
 
     def in_background(
-        self, work: Callable[[], Coroutine[Any, Any, None]], transactional_id: str | None = None
+        self, work: Callable[[], Coroutine[Any, Any, None]], transactional_id: str | None
     ) -> None:
         """Do work until it ends or the broker stops.
 
         Args:
-            transactional_id: commands of this id wait until the work has ended.
+            transactional_id: commands of this id wait until the work has ended; None for no id.
         """
         self._tasks.spawn(
             work() if transactional_id is None else self._tasks.under_lock(transactional_id, work)

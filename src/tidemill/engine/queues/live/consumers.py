@@ -148,7 +148,7 @@ class LiveConsumer(LiveHolder):
         recipient: Recipient,
         priority: int,
         on_cancelled: Callable[[LiveConsumer], None],
-        may_read: MayRead | None = None,
+        may_read: MayRead | None,
     ) -> None:
         super().__init__(queue, number)
         self.may_read = may_read

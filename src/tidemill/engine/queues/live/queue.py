@@ -184,7 +184,7 @@ class LiveQueue:
         spec: ConsumerSpec,
         recipient: Recipient,
         priority: int,
-        may_read: MayRead | None = None,
+        may_read: MayRead | None,
     ) -> LiveConsumer:
         """Add a consumer."""
         # An exclusive consumer is the only one, so the first says it.
@@ -202,7 +202,7 @@ class LiveQueue:
         spec: ConsumerSpec,
         recipient: Recipient,
         start: object,
-        may_read: MayRead | None = None,
+        may_read: MayRead | None,
     ) -> StreamConsumer:
         """Add a consumer of a stream, which reads from ``start`` on."""
         now_ms = self.clock.now_ms()

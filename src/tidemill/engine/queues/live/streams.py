@@ -41,7 +41,7 @@ class StreamConsumer:
         start: object,
         now_ms: int,
         on_cancelled: Callable[[StreamConsumer], None],
-        may_read: MayRead | None = None,
+        may_read: MayRead | None,
     ) -> None:
         self._may_read = may_read
         self.spec = spec
