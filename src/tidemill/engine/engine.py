@@ -23,7 +23,7 @@ from tidemill.engine.door import Door, Services
 from tidemill.engine.error_log import RepairLog, StorageErrorLog
 from tidemill.engine.errors import BrokerStoppingError, CatalogLostError
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.groups.assembly import CatalogTopics, group_configs
+from tidemill.engine.groups.assembly import group_configs
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.groups.groups import GroupRequests
 from tidemill.engine.housekeeping import Housekeeping
@@ -401,7 +401,7 @@ class Engine:
             self._state_log(OFFSETS),
             self.settings.groups,
             self.clock,
-            CatalogTopics(self._topic_admin.catalog),
+            self._topic_admin.catalog,
             self._topic_admin.group_configs,
         )
         self._group_coordinator.recover()

@@ -17,7 +17,7 @@ from tidemill.clock import ManualClock
 from tidemill.engine.api import CommitRequest, CommittedOffset, JoinRequest, OffsetToCommit
 from tidemill.engine.errors import BrokerStoppingError
 from tidemill.engine.flusher import Flusher
-from tidemill.engine.groups.assembly import CatalogTopics, group_configs
+from tidemill.engine.groups.assembly import group_configs
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.state_log import StateLog
 from tidemill.log.config.parse import parse_config
@@ -44,8 +44,8 @@ class Bench:
         self.groups = self.coordination()
 
     def coordination(self) -> GroupCoordinator:
-        topics, configs = CatalogTopics(Catalog()), group_configs(Groups())
-        groups = GroupCoordinator(self.journal, Groups(), self.clock, topics, configs)
+        configs = group_configs(Groups())
+        groups = GroupCoordinator(self.journal, Groups(), self.clock, Catalog(), configs)
         groups.recover()
         return groups
 

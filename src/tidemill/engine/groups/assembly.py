@@ -1,16 +1,12 @@
 """Assembles the state machines of groups, as the broker is set.
 
-Knows the settings and the catalog, and nothing of what the machines do.
+Knows the settings, and nothing of what the machines do.
 """
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from tidemill import settings
-from tidemill.errors import TidemillError
 from tidemill.state.all_groups import AllGroups
-from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.group_configs import (
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
@@ -83,33 +79,3 @@ def make_groups(settings: settings.Groups, topics: Topics, configs: GroupConfigs
         policy=MigrationPolicy(settings.consumer_migration_policy),
         classic_max_size=settings.max_size,
     )
-
-
-class CatalogTopics:
-    """The topics of the catalog, as groups see them."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    @property
-    def version(self) -> int:
-        """Grows with each change of a topic."""
-        return self._catalog.version
-
-    def find(self, name: str) -> tuple[UUID, int] | None:
-        """Return a topic's id and number of partitions; None if it does not exist."""
-        if name not in self._catalog:
-            return None
-        topic = self._catalog.topic(name)
-        return topic.topic_id, topic.partitions
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """Return the topic's name; None if it does not exist."""
-        try:
-            return self._catalog.topic_by_id(topic_id).name
-        except TidemillError:
-            return None
-
-    def names(self) -> list[str]:
-        """Return the names of all topics that are not internal."""
-        return [topic.name for topic in self._catalog.topics() if not topic.internal]

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
 import structlog
 
@@ -99,7 +98,7 @@ class ShareCore:
             [
                 key
                 for key in self.share_log.all_keys()
-                if not is_group(key.group_id) or self.name_of(key.topic_id) is None
+                if not is_group(key.group_id) or self._catalog.name_of(key.topic_id) is None
             ]
         )
 
@@ -145,13 +144,6 @@ class ShareCore:
         return self._configs.flag(group_id, SHARE_RENEW)
 
     # --- share partitions ------------------------------------------------------------------------
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """Return a topic's name; None if it does not exist."""
-        try:
-            return self._catalog.topic_by_id(topic_id).name
-        except TidemillError:
-            return None
 
     def lags(self) -> list[tuple[str, str, int]]:
         """Return group, topic and unfinished records of each share partition in use."""
@@ -252,7 +244,8 @@ class ShareCore:
 
     def topics_deleted(self) -> None:
         """Forget the share partitions of topics that don't exist any more."""
-        deleted = [each for each in self.share_log.topics() if self.name_of(each) is None]
+        known = self._catalog.name_of
+        deleted = [each for each in self.share_log.topics() if known(each) is None]
         gone = [key for each in deleted for key in self.share_log.keys_of_topic(each)]
         if gone and not self.is_stopping:
             self._run(gone)

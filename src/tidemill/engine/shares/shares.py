@@ -49,7 +49,7 @@ class ShareRequests:
 
     def name_of(self, topic_id: UUID) -> str | None:
         """Return a topic's name; None if it does not exist."""
-        return self._core.name_of(topic_id)
+        return self._catalog.name_of(topic_id)
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class ShareRequests:
     def _known(self, group_id: str) -> dict[str, list[int]]:
         known: dict[str, list[int]] = {}
         for key in self._core.share_log.keys_of(group_id):
-            name = self._core.name_of(key.topic_id)
+            name = self._catalog.name_of(key.topic_id)
             if name is not None:
                 known.setdefault(name, []).append(key.partition)
         return {name: sorted(known[name]) for name in sorted(known)}

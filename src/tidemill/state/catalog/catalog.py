@@ -139,10 +139,23 @@ class Catalog:
         Raises:
             UnknownTopicIdError: no topic has this id.
         """
-        name = self._stored.names.get(topic_id)
+        name = self.name_of(topic_id)
         if name is None:
             raise UnknownTopicIdError(f"no topic has the id {topic_id}")
         return _info(self._stored.topics[name])
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Return a topic's name; None if it does not exist."""
+        return self._stored.names.get(topic_id)
+
+    def find(self, name: str) -> tuple[UUID, int] | None:
+        """Return a topic's id and number of partitions; None if it does not exist."""
+        topic = self._stored.topics.get(name)
+        return None if topic is None else (topic.topic_id, topic.partitions)
+
+    def names(self) -> list[str]:
+        """Return the names of all topics that are not internal."""
+        return [topic.name for topic in self.topics() if not topic.internal]
 
     def topics(self) -> list[TopicInfo]:
         """Return all topics sorted by name, internal ones too."""
