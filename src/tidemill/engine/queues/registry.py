@@ -219,17 +219,13 @@ class Registry:
     def _find(
         self, exchange: str, keys: tuple[str, ...], headers: HeaderSource
     ) -> tuple[LiveQueue, ...]:
-        if not exchange:
-            names = dict.fromkeys(keys)
-            queues = tuple(self.get(each) for each in names if self.exists(each))
-            is_fixed = bool(queues)
-        else:
+        names, is_fixed = tuple(dict.fromkeys(keys)), True
+        if exchange:
             if exchange not in self.table.exchanges:
                 raise UnknownExchangeError(exchange)
-            route = self.table.route(exchange, keys, headers)
-            queues = tuple(self.get(each) for each in route.queues if self.exists(each))
-            is_fixed = route.is_fixed and len(queues) == len(route.queues)
-        if is_fixed and len(keys) == 1:
+            names, is_fixed = self.table.route(exchange, keys, headers)
+        queues = tuple(self.get(each) for each in names if self.exists(each))
+        if is_fixed and len(queues) == len(names) and len(keys) == 1:
             if len(self._routes) >= MOST_ROUTES:
                 self._routes.clear()
             self._routes[exchange, keys[0]] = queues

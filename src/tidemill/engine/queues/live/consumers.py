@@ -70,18 +70,15 @@ class LiveHolder:
     def reject(self, deliveries: Sequence[Delivery]) -> None:
         """Dead-letter them, or drop them if the queue has no dead-letter exchange."""
         queue = self._queue
-        if queue.policy.dead_letter_exchange is None:
-            self._settle(deliveries, queue.reject)
-            return
-        dropped = [each for each in deliveries if each.is_dropped]
-        self._settle(dropped, queue.reject)
-        if queue.is_deleted:
-            return
-        for delivery in deliveries:
-            if not delivery.is_dropped:
-                self.unacknowledged -= 1
-                with suppress(NotAcquiredError):
-                    queue.reject_delivery(self.number, delivery)
+        at_hand: list[Delivery] = []
+        if queue.policy.dead_letter_exchange is not None and not queue.is_deleted:
+            at_hand = [each for each in deliveries if not each.is_dropped]
+            deliveries = [each for each in deliveries if each.is_dropped]
+        self._settle(deliveries, queue.reject)
+        for delivery in at_hand:
+            self.unacknowledged -= 1
+            with suppress(NotAcquiredError):
+                queue.reject_delivery(self.number, delivery)
         queue.wake()
 
     def _settle(self, deliveries: Sequence[Delivery], settle: Settle) -> None:
