@@ -257,6 +257,7 @@ async def test_a_stream_consumer_gets_more_as_it_acknowledges(client: Client) ->
     assert reader.got == []
     reader.acknowledge(first)
     assert [d.value for d in await reader.wait(2)] == [b"2", b"3"]
+    assert client.queues.describe("events").delivered == 4
     with pytest.raises(NotSupportedByStreamError):
         await client.queues.get("events", client.owner, no_ack=True)
     with pytest.raises(NotSupportedByStreamError):

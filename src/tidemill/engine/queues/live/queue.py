@@ -207,7 +207,15 @@ class LiveQueue:
         """Add a consumer of a stream, which reads from ``start`` on."""
         now_ms = self.clock.now_ms()
         consumer = StreamConsumer(
-            self.name, self.lanes[0], spec, recipient, start, now_ms, self.streams.remove, may_read
+            self.name,
+            self.lanes[0],
+            self.counters,
+            spec,
+            recipient,
+            start,
+            now_ms,
+            self.streams.remove,
+            may_read,
         )
         self.streams.append(consumer)
         return consumer

@@ -13,6 +13,7 @@ import structlog
 
 from tidemill.engine.queues.api import ConsumerSpec, Delivery, Recipient
 from tidemill.engine.queues.live.consumers import REVOKED, MayRead
+from tidemill.engine.queues.live.dispatch import Counters
 from tidemill.engine.queues.live.lane import Lane
 from tidemill.engine.queues.live.stored import Stored
 from tidemill.errors import TidemillError
@@ -27,6 +28,7 @@ class StreamConsumer:
     """A consumer of a stream. See ``api.Consumer``.
 
     Args:
+        counters: of the queue.
         start: ``x-stream-offset`` as ``arguments`` checked it.
         on_cancelled: called when the consumer is cancelled.
         may_read: returns whether its client may still read; None: always.
@@ -36,6 +38,7 @@ class StreamConsumer:
         self,
         name: str,
         lane: Lane,
+        counters: Counters,
         spec: ConsumerSpec,
         recipient: Recipient,
         start: object,
@@ -51,6 +54,7 @@ class StreamConsumer:
         self.is_cancelled = False
         self._name = name
         self._lane = lane
+        self._counters = counters
         self._on_cancelled = on_cancelled
         self._read: deque[tuple[int, Stored]] = deque()
         self._event = asyncio.Event()
@@ -163,4 +167,5 @@ class StreamConsumer:
             )
         if not self.spec.no_ack:
             self.unacknowledged += len(batch)
+        self._counters.delivered += len(batch)
         self.recipient.deliver(batch)
