@@ -49,8 +49,10 @@ from tidemill.engine.topics.admin import TopicAdmin
 from tidemill.engine.transactions.coordinator import TransactionCoordinator
 from tidemill.engine.transactions.transactions import TransactionRequests
 from tidemill.settings import Settings
+from tidemill.state.all_groups import AllGroups
 from tidemill.state.catalog.catalog import Catalog
 from tidemill.state.catalog.group_configs import GroupConfigs
+from tidemill.state.offsets.machine import Offsets
 
 READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
 ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
@@ -66,7 +68,7 @@ class Services:
     records: RecordServices
     catalog: Catalog
     topics: TopicAdmin
-    groups: tuple[GroupCoordinator, GroupRequests]
+    groups: tuple[GroupCoordinator, GroupRequests, AllGroups, Offsets]
     transactions: tuple[TransactionCoordinator, TransactionRequests]
     storage: StorageReport
     cluster_id: UUID
@@ -212,9 +214,9 @@ class Groups(Part):
     committed = Row(
         GroupCoordinator.fetch, Check(DESCRIBE, GROUP, "group_id"), Committed(DESCRIBE, TOPIC)
     )
-    check_fetch = Row(GroupCoordinator.check_fetch, Check(DESCRIBE, GROUP, "group_id"))
+    check_fetch = Row(AllGroups.check_fetch, Check(DESCRIBE, GROUP, "group_id"))
     positions = Row(
-        GroupCoordinator.positions,
+        Offsets.positions,
         Check(DESCRIBE, GROUP, "group_id"),
         Visible(DESCRIBE, TOPIC, lambda partition: partition[0]),
     )
@@ -224,11 +226,11 @@ class Groups(Part):
         Each(READ, TOPIC, "partitions", lambda partition: partition[0]),
     )
     listings = Row(
-        GroupCoordinator.listings, VisibleGroups(DESCRIBE, GROUP, lambda group: group.group_id)
+        AllGroups.list_groups, VisibleGroups(DESCRIBE, GROUP, lambda group: group.group_id)
     )
-    describe = Row(GroupCoordinator.describe, Check(DESCRIBE, GROUP, "group_id"))
+    describe = Row(AllGroups.describe, Check(DESCRIBE, GROUP, "group_id"))
     describe_consumer_group = Row(
-        GroupCoordinator.describe_consumer_group,
+        AllGroups.describe_consumer_group,
         Check(DESCRIBE, GROUP, "group_id"),
         Found(DESCRIBE, TOPIC, _subscribed),
     )

@@ -265,6 +265,8 @@ class Engine:
             groups=(
                 self._group_coordinator,
                 GroupRequests(self._group_coordinator, catalog, self._shares.forget_group),
+                self._group_coordinator.machine,
+                self._group_coordinator.offsets,
             ),
             transactions=(
                 self._transaction_coordinator,

@@ -48,7 +48,7 @@ async def test_the_coordinator_logs_who_joined_and_who_left_and_why() -> None:
     with logged() as logs:
         joining = asyncio.ensure_future(bench.groups.join(request))
         await asyncio.sleep(0)
-        (member,) = bench.groups.describe("g").members
+        (member,) = bench.groups.machine.describe("g").members
         leaving = bench.groups.leave("g", [LeaveMember(member.member_id, None, "closed")])
         left = asyncio.ensure_future(leaving)
         await asyncio.sleep(0)

@@ -19,8 +19,6 @@ from tidemill.clock import Clock, SteadyClock
 from tidemill.engine.api import (
     CommitRequest,
     CommittedOffset,
-    GroupDescription,
-    GroupListing,
     JoinRequest,
     JoinResult,
     LeaveMember,
@@ -36,7 +34,7 @@ from tidemill.log.errors import InvalidProducerEpochError, InvalidTxnStateError
 from tidemill.log.format.markers import Marker
 from tidemill.log.names import TopicPartition
 from tidemill.state.catalog.group_configs import GroupConfigs
-from tidemill.state.consumer_groups.types import ConsumerGroupInfo, ConsumerHeartbeat
+from tidemill.state.consumer_groups.types import ConsumerHeartbeat
 from tidemill.state.errors import CoordinatorNotAvailableError, GroupMaxSizeReachedError
 from tidemill.state.modern_groups.types import HeartbeatResult, Topics
 from tidemill.state.offsets.machine import FetchedOffset, Offsets
@@ -65,6 +63,9 @@ class GroupCoordinator:
 
     Args:
         configs: of single groups.
+
+    Attributes:
+        machine, offsets: the groups, and what they have committed. Others may read them.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class GroupCoordinator:
         topics: Topics,
         configs: GroupConfigs,
     ) -> None:
-        self._groups = make_groups(settings, topics, configs)
-        self._offsets = Offsets(
-            self._groups,
+        self.machine = make_groups(settings, topics, configs)
+        self.offsets = Offsets(
+            self.machine,
             retention_ms=settings.offsets_retention_minutes * 60_000,
             metadata_max_bytes=settings.offset_metadata_max_bytes,
         )
@@ -100,8 +101,8 @@ class GroupCoordinator:
             for record in self._state_log.recover():
                 self._replay(*record)
         now_ms = self._clock.now_ms()
-        outcome = self._groups.loaded(now_ms)
-        self._offsets.loaded(now_ms)
+        outcome = self.machine.loaded(now_ms)
+        self.offsets.loaded(now_ms)
         self._apply(outcome)
 
     def stop(self, error: TidemillError) -> None:
@@ -121,7 +122,7 @@ class GroupCoordinator:
     async def join(self, request: JoinRequest) -> JoinResult:
         """Join a group. Wait until the generation is complete."""
         with self._reporting_full(request):
-            answer = await self._park(lambda t, now: self._groups.join(request, t, now))
+            answer = await self._park(lambda t, now: self.machine.join(request, t, now))
         return cast(JoinResult, answer)
 
     @contextmanager
@@ -146,14 +147,14 @@ class GroupCoordinator:
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         """Return a member's assignment. Wait until the leader's assignment is on disk."""
-        return cast(SyncResult, await self._park(lambda t, now: self._groups.sync(request, t, now)))
+        return cast(SyncResult, await self._park(lambda t, now: self.machine.sync(request, t, now)))
 
     async def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> None:
         """Keep a member's session alive."""
         await self._run(
-            self._groups.heartbeat(
+            self.machine.heartbeat(
                 group_id, generation, member_id, instance_id, self._clock.now_ms()
             )
         )
@@ -162,25 +163,25 @@ class GroupCoordinator:
         self, group_id: str, members: Sequence[LeaveMember]
     ) -> list[TidemillError | None]:
         """Remove members; return None or an error for each."""
-        return await self._run(self._groups.leave(group_id, members, self._clock.now_ms()))
+        return await self._run(self.machine.leave(group_id, members, self._clock.now_ms()))
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
         """Let a member with the consumer protocol join, stay, change or leave."""
         with self._reporting_full(request):
-            outcome = self._groups.consumer_heartbeat(request, self._clock.now_ms())
+            outcome = self.machine.consumer_heartbeat(request, self._clock.now_ms())
         return await self._run(outcome)
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatResult:
         """Let a member of a share group join, stay, change or leave."""
         with self._reporting_full(request):
-            outcome = self._groups.share_heartbeat(request, self._clock.now_ms())
+            outcome = self.machine.share_heartbeat(request, self._clock.now_ms())
         return await self._run(outcome)
 
     # --- offsets ---------------------------------------------------------------------------------
 
     async def commit(self, request: CommitRequest) -> list[TidemillError | None]:
         """Commit offsets; return None or an error for each when they are on disk."""
-        return await self._run(self._offsets.commit(request, self._clock.now_ms()))
+        return await self._run(self.offsets.commit(request, self._clock.now_ms()))
 
     async def commit_in_transaction(self, request: TxnOffsetCommit) -> list[TidemillError | None]:
         """Commit offsets as part of the producer's open transaction.
@@ -198,7 +199,7 @@ class GroupCoordinator:
             InvalidProducerEpochError, InvalidTxnStateError: the log refuses the producer.
             CoordinatorNotAvailableError: the disk refuses.
         """
-        outcome = self._offsets.commit_in_transaction(request, self._clock.now_ms())
+        outcome = self.offsets.commit_in_transaction(request, self._clock.now_ms())
         return await self._run(outcome, request.producer)
 
     async def write_marker(self, marker: Marker) -> None:
@@ -212,15 +213,11 @@ class GroupCoordinator:
 
         def done(error: Exception | None) -> None:
             if error is None and appended:
-                self._offsets.end_transaction(marker.producer_id, commit=marker.commit)
+                self.offsets.end_transaction(marker.producer_id, commit=marker.commit)
             settle(written, error)
 
         appended = self._state_log.append_marker(marker, done)
         await written
-
-    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Check that a member may fetch offsets. None: the client names no member."""
-        self._groups.check_fetch(group_id, member_id, epoch)
 
     def fetch(
         self,
@@ -233,35 +230,27 @@ class GroupCoordinator:
         With ``require_stable``, an offset that an open transaction has committed is replaced by an
         UnstableOffsetCommitError (KIP-447). The consumer must ask again.
         """
-        return self._offsets.fetch(group_id, partitions, require_stable=require_stable)
+        return self.offsets.fetch(group_id, partitions, require_stable=require_stable)
 
     def committed_offset(self, group_id: str, tp: TopicPartition) -> int | None:
         """Return the committed offset of a group in one partition; None if there is none."""
-        found = self._offsets.fetch(group_id, (tp,)).get(tp)
+        found = self.offsets.fetch(group_id, (tp,)).get(tp)
         return found.offset if isinstance(found, CommittedOffset) else None
-
-    def positions(self, group_id: str) -> list[tuple[str, int]]:
-        """Return the partitions for which a group has committed offsets, in no order."""
-        return self._offsets.positions(group_id)
-
-    def groups_with_offsets(self) -> list[str]:
-        """Return the groups that have committed offsets, also those without members."""
-        return self._offsets.group_ids()
 
     def member_counts(self) -> dict[str, int]:
         """Return the number of members of each group."""
-        return {group.group_id: len(group.members) for group in self._groups}
+        return {group.group_id: len(group.members) for group in self.machine}
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> list[TidemillError | None]:
         """Delete committed offsets; return None or an error for each."""
-        return await self._run(self._offsets.delete(group_id, partitions))
+        return await self._run(self.offsets.delete(group_id, partitions))
 
     async def forget_topics(self, topics: Sequence[str]) -> None:
         """Delete the committed offsets of deleted topics, also those that are being written."""
         await self._settle()
-        await self._run(self._offsets.topics_deleted(topics))
+        await self._run(self.offsets.topics_deleted(topics))
 
     async def expire_offsets(self) -> None:
         """Delete the offsets that ``offsets.retention.minutes`` says are too old.
@@ -271,37 +260,23 @@ class GroupCoordinator:
         """
         for _ in range(MAX_EXPIRY_WAITS):
             if not self._in_flight:
-                await self._run(self._offsets.expire(self._clock.now_ms()))
+                await self._run(self.offsets.expire(self._clock.now_ms()))
                 return
             await self._settle()
 
     # --- admin -----------------------------------------------------------------------------------
 
-    def listings(
-        self, states: Sequence[str] = (), types: Sequence[str] = ()
-    ) -> Iterator[GroupListing]:
-        """Yield the groups with these states and types. An empty filter matches all."""
-        return self._groups.list_groups(states, types)
-
-    def describe(self, group_id: str) -> GroupDescription:
-        """Return a group with its members. An unknown group has the state ``Dead``."""
-        return self._groups.describe(group_id)
-
-    def describe_consumer_group(self, group_id: str) -> ConsumerGroupInfo:
-        """Return a consumer group with its members."""
-        return self._groups.describe_consumer_group(group_id)
-
     def describe_share_group(self, group_id: str) -> ShareGroupInfo:
         """Return a share group with its members."""
-        return self._groups.shares.describe(group_id)
+        return self.machine.shares.describe(group_id)
 
     def is_share_group(self, group_id: str) -> bool:
         """Return whether there is such a share group."""
-        return self._groups.shares.table.find(group_id) is not None
+        return self.machine.shares.table.find(group_id) is not None
 
     async def create_share_group(self, group_id: str) -> None:
         """Create an empty share group, unless it exists."""
-        await self._run(self._groups.create_share_group(group_id))
+        await self._run(self.machine.create_share_group(group_id))
 
     def check_share_group(self, group_id: str, *, empty: bool = False) -> None:
         """Return if there is such a share group, and if it is empty where that is asked for.
@@ -310,13 +285,13 @@ class GroupCoordinator:
             GroupIdNotFoundError: there is no such group, or it is of another kind.
             NonEmptyGroupError: it has members.
         """
-        self._groups.shares.describe(group_id)
+        self.machine.shares.describe(group_id)
         if empty:
-            self._groups.check_removable(group_id)
+            self.machine.check_removable(group_id)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete an empty group and its offsets."""
-        await self._run(self._offsets.delete_group(group_id))
+        await self._run(self.offsets.delete_group(group_id))
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -334,7 +309,7 @@ class GroupCoordinator:
         finally:
             del self._parked[ticket]
             if future.cancelled():
-                self._groups.cancel(ticket)
+                self.machine.cancel(ticket)
 
     def _wait(self) -> asyncio.Future[None]:
         """Return a future for the end of a write. A stop ends it, too."""
@@ -376,7 +351,7 @@ class GroupCoordinator:
                     self._replay(record.key, record.value, offset, producer.producer_id)
                 self._release(outcome.replies)
             else:
-                self._release(self._groups.write_failed(outcome, self._clock.now_ms()))
+                self._release(self.machine.write_failed(outcome, self._clock.now_ms()))
                 log_events(outcome.events)
                 self._schedule()
             if written is not None:
@@ -386,8 +361,8 @@ class GroupCoordinator:
         self._schedule()
 
     def _replay(self, key: bytes, value: bytes | None, log_offset: int, producer_id: int) -> None:
-        taken = self._offsets.replay(key, value, log_offset, producer_id)
-        if not taken and not self._groups.replay(key, value):
+        taken = self.offsets.replay(key, value, log_offset, producer_id)
+        if not taken and not self.machine.replay(key, value):
             logger.warning("record.ignored", key=key[:64].hex(), why="unknown record type")
 
     def _release(self, replies: Sequence[tuple[int, object]]) -> None:
@@ -408,14 +383,14 @@ class GroupCoordinator:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._groups.next_deadline()
+        deadline = self.machine.next_deadline()
         if deadline is not None and self._stopped is None:
             delay_s = max(0, deadline - self._clock.now_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._apply(self._groups.tick(self._clock.now_ms()))
+        self._apply(self.machine.tick(self._clock.now_ms()))
 
 
 def _write_error(error: Exception) -> Exception:

@@ -103,8 +103,8 @@ class GroupMetrics:
 
     def committed(self) -> Iterator[tuple[_Key, PartitionLog, int] | None]:
         """Yield each committed offset with its log, and None where there is nothing to show."""
-        for group in self._groups.groups_with_offsets():
-            for topic, partition in self._groups.positions(group):
+        for group in self._groups.offsets.group_ids():
+            for topic, partition in self._groups.offsets.positions(group):
                 tp = TopicPartition(topic, partition)
                 log = self._logs.get(tp)
                 offset = None if log is None else self._groups.committed_offset(group, tp)
@@ -115,7 +115,7 @@ class GroupMetrics:
 
     def _collect_groups(self) -> Iterator[Family]:
         members = self._groups.member_counts()
-        names = {*members, *self._groups.groups_with_offsets()}
+        names = {*members, *self._groups.offsets.group_ids()}
         yield GROUPS, [((), len(names))]
         label = bounded(names, self._most)
         counts = Sums(1)

@@ -117,7 +117,7 @@ def test_join_passes_on_the_fields_of_its_version(broker: Broker, version: int) 
         join(broker, version, group_id="g2")
     (line,) = [each for each in lines if each["event"] == "member.joined"]
     assert line.get("reason") == ("rejoin" if version >= 8 else None)
-    group = broker.engine._group_coordinator._groups._classic.get("g2")
+    group = broker.engine._group_coordinator.machine._classic.get("g2")
     assert group is not None
     (found,) = group.members.values()
     assert found.session_timeout_ms == 10_000
