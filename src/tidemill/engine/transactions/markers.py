@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from tidemill.clock import Clock
-from tidemill.engine.flusher import Flusher
+from tidemill.engine.flusher import Flusher, settle
 from tidemill.engine.groups.coordinator import GroupCoordinator
 from tidemill.engine.internal_topics import OFFSETS
 from tidemill.errors import TidemillError, UnknownTopicOrPartitionError
@@ -168,11 +169,22 @@ class Markers:
         self, wanted: Collection[tuple[PartitionLog, int]]
     ) -> dict[TopicPartition, TidemillError]:
         """Wait until each log is on disk below its offset; return the errors of those that fail."""
-        errors = await asyncio.gather(
-            *(self._flusher.when_durable(*each) for each in wanted), return_exceptions=True
-        )
-        return {
-            log.tp: error if isinstance(error, TidemillError) else StorageError(str(error))
-            for (log, _), error in zip(wanted, errors, strict=True)
-            if error is not None and self._store.partitions.get(log.tp) is log
-        }
+        failed: dict[TopicPartition, TidemillError] = {}
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = len(wanted)
+
+        def done(log: PartitionLog, error: Exception | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None and self._store.partitions.get(log.tp) is log:
+                if not isinstance(error, TidemillError):
+                    error = StorageError(str(error))
+                failed[log.tp] = error
+            if not left:
+                settle(finished, None)
+
+        for log, offset in wanted:
+            self._flusher.call_when_durable(log, offset, partial(done, log))
+        if wanted:
+            await finished
+        return failed
