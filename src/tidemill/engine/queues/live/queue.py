@@ -162,7 +162,7 @@ class LiveQueue:
         self._dispatcher.wake()
 
     def close(self, why: str) -> None:
-        """End, once: nothing is delivered any more, and each consumer hears why."""
+        """End, once: nothing is delivered any more, and the consumers learn why."""
         if self.is_deleted:
             return
         self.is_deleted = True
