@@ -175,7 +175,7 @@ class GroupMetrics:
     # --- transactions ----------------------------------------------------------------------------
 
     def _collect_transactions(self) -> Iterator[Family]:
-        ids, count, oldest_ms = self._transactions.open_since()
+        ids, count, oldest_ms = self._transactions.machine.open_since()
         yield IDS, [((), ids)]
         yield TRANSACTIONS, [((), count)]
         age = 0 if oldest_ms is None else max(self._clock.now_ms() - oldest_ms, 0) / 1000

@@ -322,13 +322,6 @@ class TransactionCoordinator:
         now_ms = self._clock.now_ms()
         return self.machine.listings(states, producer_ids, duration_ms, id_pattern, now_ms)
 
-    def open_since(self) -> tuple[int, int, int | None]:
-        """Return how many ids are known, how many transactions are open, and since when.
-
-        The third one is the start of the oldest one in ms since the epoch; None without one.
-        """
-        return self.machine.open_since()
-
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Return a transactional id with its transaction.
 

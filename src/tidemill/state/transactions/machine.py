@@ -330,7 +330,10 @@ class Transactions:
         return self._stored.ids.get(producer_id)
 
     def open_since(self) -> tuple[int, int, int | None]:
-        """Return the number of ids and of open transactions, and the start of the oldest one."""
+        """Return the number of ids and of open transactions, and the start of the oldest one.
+
+        The start is in ms since the epoch; None without an open transaction.
+        """
         starts = [self._values[each].start_ms for each in self._stored.timers.active()]
         return len(self._values), len(starts), min(starts, default=None)
 
