@@ -288,24 +288,27 @@ def test_explain_changes_nothing(connection: Connection, topics: Topics) -> None
         connection.execute("EXPLAIN DROP MATERIALIZED VIEW v")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELECT prize FROM near",
-        "SELECT prize FROM near$latest WHERE _offset > ?",
-        "INSERT INTO near SELECT prize FROM near",
-        "COPY (SELECT prize FROM near) TO 'x.csv'",
-        "SELECT prize FROM tumble(near, _timestamp, INTERVAL 1 MINUTE)",
-    ],
-)
+WINDOW = "tumble(near, _timestamp, INTERVAL 1 MINUTE)"
+MISTYPED = [
+    ("execute", "SELECT prize FROM near"),
+    ("execute", "SELECT prize FROM near$latest WHERE _offset > ?"),
+    ("execute", "INSERT INTO near SELECT prize FROM near"),
+    ("execute", "COPY (SELECT prize FROM near) TO 'x.csv'"),
+    ("execute", f"SELECT prize FROM {WINDOW}"),
+    ("follow", "SELECT prize FROM near WHERE _offset > ?"),
+    ("follow", f"SELECT window_end, sum(prize) FROM {WINDOW} GROUP BY 1"),
+]
+
+
+@pytest.mark.parametrize(("way", "statement"), MISTYPED)
 def test_a_name_that_is_not_a_column_gets_the_nearest_columns(
-    topics: Topics, tmp_path: Path, statement: str
+    topics: Topics, tmp_path: Path, way: str, statement: str
 ) -> None:
-    if ("near",) not in sql.connect(topics.servers).execute("SHOW TABLES").fetchall():
-        topics.fill([("k", {"item": "lamp", "price": 2})], name="near")
-    cursor = sql.connect(topics.servers, files=tmp_path).cursor()
-    with pytest.raises(SqlError, match=r'"prize" not found[^"]*"price"'):
-        cursor.execute(statement, [0] * statement.count("?"))
+    with sql.connect(topics.servers, files=tmp_path) as connection:
+        if ("near",) not in connection.execute("SHOW TABLES").fetchall():
+            topics.fill([("k", {"item": "lamp", "price": 2})], name="near")
+        with pytest.raises(SqlError, match=r'"prize" not found[^"]*"price"'):
+            getattr(connection, way)(statement, [0] * statement.count("?"))
 
 
 def test_names_with_other_characters_are_quoted(connection: Connection, topics: Topics) -> None:

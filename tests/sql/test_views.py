@@ -362,6 +362,8 @@ def test_a_view_is_created_read_and_dropped_with_statements(
         wait_for(lambda: total() == 42, "the view has 42 rows")
         query = f"SELECT c, t.n FROM totals JOIN {topic} t USING (who) WHERE t.n = 8 AND c = 6"
         assert connection.execute(query).fetchall() == [(6, 8)]
+        with pytest.raises(SqlError, match=r'"momnt" not found[^"]*"moment"'):
+            connection.execute(f"SELECT c, momnt FROM totals JOIN {topic} USING (who)")
         with pytest.raises(StatementRefusedError, match="view totals can't be followed"):
             connection.follow("SELECT * FROM totals")
         everything = f"CREATE OR REPLACE MATERIALIZED VIEW everything AS SELECT * FROM {topic}"
@@ -486,7 +488,7 @@ def test_a_view_with_a_mistyped_name_is_refused_in_the_words_of_the_user(
     if "tumble" in query:
         with pytest.raises(SqlError) as followed:
             connection.follow(query)
-        assert "LINE" not in str(followed.value)
+        assert str(followed.value) == str(refused.value)
     empty = query.replace(topic, topics.fill([]))
     connection.execute(f"CREATE OR REPLACE MATERIALIZED VIEW later AS {empty}")
     connection.execute("DROP MATERIALIZED VIEW later")

@@ -62,7 +62,6 @@ class Follower:
         self._left = plan.limit
         self.late = 0
         if plan.result:
-            database.sql(plan.batch, params=self._parameters or None)  # errors without our text
             merge(database, plan, _STATE, self._parameters)
         rows = plan.result.format(_STATE) if plan.result else plan.batch
         given = None if plan.result else self._parameters or None

@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import fnmatch
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from tidemill.errors import DurationError, NotAllowedError
 from tidemill.extras import require_package
 from tidemill.reading.ranges import OffsetRange
 from tidemill.sql import commands
+from tidemill.sql.binding import UNKNOWN_NAME, bind
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.commands import Copy, CreateView, DropView, Explain, Insert, ShowTables
 from tidemill.sql.database import (
@@ -185,7 +186,8 @@ class Connection:
         delay = timedelta(microseconds=microseconds(watermark))
         if delay < timedelta(0):
             raise DurationError(f"the watermark {watermark} is negative")
-        with contextlib.ExitStack() as opened, translation():
+        explained = self._names_explained(statement, parameters)
+        with contextlib.ExitStack() as opened, translation(), explained:
             database, misfits = opened.enter_context(self._database()), Misfits()
             plan = self._followed(database, statement)
             stop = threading.Event()
@@ -232,10 +234,24 @@ class Connection:
         try:
             return incremental_plan(database, statement, endless=True)
         except StatementRefusedError as error:
-            used = uses(tree_of(database, statement))
-            topics = {table.removesuffix(LATEST) for table in used.tables}
-            shapes = {each: self._shape(each, self._topics.asking.extents(each)) for each in topics}
+            shapes = self._shapes(uses(tree_of(database, statement)).tables)
             raise refused(error, statement, shapes) from None
+
+    @contextlib.contextmanager
+    def _names_explained(self, query: str, parameters: Sequence[Any]) -> Iterator[None]:
+        """Look with ``bind`` at a query that names something which does not exist."""
+        try:
+            yield
+        except UNKNOWN_NAME:
+            with self._database() as database:
+                used = uses(tree_of(database, query))
+            copies = self._check_tables(used)
+            bind(query, self._shapes(used.tables.keys() - copies.keys()), parameters, copies)
+            raise
+
+    def _shapes(self, tables: Iterable[str]) -> dict[str, Shape]:
+        topics = {table.removesuffix(LATEST) for table in tables}
+        return {each: self._shape(each, self._topics.asking.extents(each)) for each in topics}
 
     def _shape(self, topic: str, extents: Mapping[int, Extent]) -> Shape:
         return self._declared.get(topic) or self._topics.sample(topic, extents)
@@ -278,43 +294,31 @@ class Connection:
             running.prepare(*_explanation([plan for plan, _ in plans]))
             return
         self._read(running, plans)
-        query = with_windows(running.database, query)
-        try:
+        with self._names_explained(query, parameters):
+            whole = with_windows(running.database, query)
             if isinstance(command, Insert):
-                self._insert(running, command, query, parameters)
+                self._insert(running, command, whole, parameters)
             elif isinstance(command, Copy):
-                self._copy(running, command, query, parameters)
+                self._copy(running, command, whole, parameters)
             else:
-                running.prepare(query, parameters)
-        except duckdb.BinderException:
-            # DuckDB suggests columns like those that don't exist, but the tables have only columns
-            # that the query names. With all columns, its error is better.
-            whole = [(plan, Columns(made.shape, None, running.misfits)) for plan, made in plans]
-            self._make_tables(running, whole)
-            running.prepare(query, parameters)
-            raise
+                running.prepare(whole, parameters)
 
     def _read(self, running: Running, plans: Sequence[tuple[TopicPlan, Columns]]) -> None:
         """Make the tables of a query."""
         total = sum(plan.bytes for plan, _ in plans)
         if self.max_bytes is not None and total > self.max_bytes:
             raise TooMuchToReadError(total, self.max_bytes)
-        self._make_tables(running, plans)
-        for plan, _ in plans:
-            if plan.sampled and plan.columns:
-                running.notes.append(
-                    f"columns of {plan.topic} are taken from {plan.sampled} records"
-                )
-        ask(running.database, "SET lock_configuration = true")
-
-    def _make_tables(self, running: Running, plans: Sequence[tuple[TopicPlan, Columns]]) -> None:
-        running.scans.clear()
         for number, (plan, columns) in enumerate(plans):
             scan = Scan(self._topics, plan.ranges, columns, running.cancelled)
             running.scans.append(scan)
             running.database.register(f"__scan_{number}", scan)
             for view in views(plan.topic, f"__scan_{number}", columns):
                 ask(running.database, view)
+            if plan.sampled and plan.columns:
+                running.notes.append(
+                    f"columns of {plan.topic} are taken from {plan.sampled} records"
+                )
+        ask(running.database, "SET lock_configuration = true")
 
     def _define(self, running: Running, command: CreateView | DropView) -> None:
         from tidemill.sql.views import reading

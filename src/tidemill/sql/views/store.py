@@ -23,6 +23,7 @@ from tidemill.confluent.asking import Extent
 from tidemill.confluent.clients import Kafka
 from tidemill.errors import DataLossError
 from tidemill.sql import feed
+from tidemill.sql.binding import UNKNOWN_NAME, bind
 from tidemill.sql.columns import Columns, Misfits, Shape
 from tidemill.sql.database import (
     FOR_LATEST,
@@ -32,7 +33,6 @@ from tidemill.sql.database import (
     quoted,
     translation,
     tree_of,
-    views,
 )
 from tidemill.sql.errors import (
     OtherTopicError,
@@ -46,7 +46,6 @@ from tidemill.sql.statement import LATEST, uses
 from tidemill.sql.topics import Topics
 from tidemill.sql.views import files
 from tidemill.sql.views.definition import Definition
-from tidemill.sql.windows import with_windows
 
 PUBLISHED = "published.duckdb"
 """The file of the copy, in the folder of the view. Its table has the name of the view."""
@@ -71,22 +70,7 @@ def check(definition: Definition, topics: Topics) -> None:
             for topic in {table.removesuffix(LATEST) for table in tables}
         }
     if all(shape.fields for shape in shapes.values()):  # others get columns later
-        _bind(definition, shapes)
-
-
-def _bind(definition: Definition, shapes: Mapping[str, Shape]) -> None:
-    """Bind a query as the user has written it, to topics with all columns and without rows.
-
-    Raises:
-        SqlError: it names what does not exist.
-    """
-    with translation(), open_database(definition.memory, 1) as database:
-        for topic, shape in shapes.items():
-            columns, rows = Columns(shape, None, Misfits()), f"__rows {topic}"
-            database.register(rows, pa.Table.from_batches([], columns.schema))
-            for view in views(topic, quoted(rows), columns):
-                ask(database, view)
-        database.sql(with_windows(database, definition.query))
+        bind(definition.query, shapes)
 
 
 def _plan(database: duckdb.DuckDBPyConnection, query: str) -> Plan | None:
@@ -340,10 +324,10 @@ class Store:
         """Say in the user's words what is not found, and if no record has shown any column yet."""
         try:
             yield
-        except (duckdb.BinderException, duckdb.CatalogException) as error:
+        except UNKNOWN_NAME as error:
             bare = next((name for name, shape in self._shapes.items() if not shape.fields), None)
             if bare is None:
-                _bind(self._definition, self._shapes)
+                bind(self._definition.query, self._shapes)
                 raise
             raise SqlError(
                 f"topic {bare} has no JSON objects yet, so its columns are not known",
