@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tidemill.clock import Clock
 from tidemill.engine.api import (
@@ -55,9 +55,16 @@ async def start(
 
 
 @contextlib.asynccontextmanager
-async def running(*where: Any, **given: Any) -> AsyncIterator[Engine]:
-    """Run a broker that is started as by ``start``."""
-    engine = await start(*where, **given)
+async def running(
+    folder: Path = DATA,
+    fs: FileSystem | None = None,
+    *,
+    clock: Clock | None = None,
+    authorizer: Authorizer | None = None,
+    **settings: object,
+) -> AsyncIterator[Engine]:
+    """Run a broker."""
+    engine = await start(folder, fs, clock=clock, authorizer=authorizer, **settings)
     try:
         yield engine
     finally:

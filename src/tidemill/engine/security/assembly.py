@@ -31,7 +31,15 @@ def new_authorizer(
     if not super_users and not everyone:
         return AllowAll()
     notes_allowed = settings.telemetry.level == "debug"
-    common = (state, super_users, everyone, notes_allowed, AuditLog(clock))
-    authorizer = RuleAuthorizer(*common)
-    authorizer.queues = PermissionAuthorizer(*common)
-    return authorizer
+    audit = AuditLog(clock)
+    queues = PermissionAuthorizer(
+        state, super_users, allow_without=everyone, notes_allowed=notes_allowed, audit=audit
+    )
+    return RuleAuthorizer(
+        state,
+        super_users,
+        allow_without=everyone,
+        notes_allowed=notes_allowed,
+        audit=audit,
+        queues=queues,
+    )

@@ -26,21 +26,25 @@ class StateAuthorizer(Authorizer):
         allow_without: whether an access is allowed if nothing is stored about it.
         notes_allowed: whether allowed accesses are logged, too.
         audit: takes note of accesses.
+        queues: the authorizer of queues and exchanges; None: this one.
     """
 
     def __init__(
         self,
         state: Security,
         super_users: Collection[str],
+        *,
         allow_without: bool,
         notes_allowed: bool,
         audit: AuditLog,
+        queues: Authorizer | None = None,
     ) -> None:
         self._state = state
         self._super_users = super_users
         self._allow_without = allow_without
         self.notes_allowed = notes_allowed
         self.report = audit.report  # type: ignore[method-assign]
+        self._queues = queues or self
 
     @property
     def generation(self) -> int:  # type: ignore[override]
@@ -51,19 +55,13 @@ class StateAuthorizer(Authorizer):
         """Return whether the principal is a super user."""
         return str(principal) in self._super_users
 
+    def for_queues(self) -> Authorizer:
+        """Return the authorizer of queues and exchanges."""
+        return self._queues
+
 
 class RuleAuthorizer(StateAuthorizer):
-    """Decides as Apache Kafka's StandardAuthorizer.
-
-    Attributes:
-        queues: the authorizer of queues and exchanges, with AMQP's permissions.
-    """
-
-    queues: Authorizer
-
-    def for_queues(self) -> Authorizer:
-        """Return the authorizer with AMQP's permissions."""
-        return self.queues
+    """Decides as Apache Kafka's StandardAuthorizer."""
 
     def authorize(
         self, principal: Principal, operation: Operation, resource: Resource, host: str = ""

@@ -280,11 +280,12 @@ class Group:
         Returns:
             False if no member has joined.
         """
-        if self.leader is None or not self.members[self.leader].awaits_join:
-            joined = next((m.member_id for m in self.members.values() if m.awaits_join), None)
-            if joined is None:
-                return False
-            self.leader = joined
+        if self.leader is not None and self.members[self.leader].awaits_join:
+            return True
+        joined = next((m.member_id for m in self.members.values() if m.awaits_join), None)
+        if joined is None:
+            return False
+        self.leader = joined
         return True
 
     # --- protocols -------------------------------------------------------------------------------
