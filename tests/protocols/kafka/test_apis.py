@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from tidemill.engine.engine import Engine
+from tidemill.errors import TidemillError
 from tidemill.kafka_codec.schema import known_versions
+from tidemill.net.errors import ClientGoneError
 from tidemill.protocols.kafka import apis
-from tidemill.protocols.kafka.apis import handles, load_handlers
+from tidemill.protocols.kafka.apis import (
+    RequestContext,
+    Tree,
+    handles,
+    load_handlers,
+    outcome_of_each,
+)
 from tidemill.protocols.kafka.server import KafkaServer
 from tidemill.protocols.kafka.settings import KafkaListener
 from tidemill.settings import Settings
@@ -38,6 +46,32 @@ def test_a_key_without_a_handler_is_not_registered(registry: dict[int, Any]) -> 
     del registry[42]
     handles(42)(lambda ctx, request: {})
     assert registry[42].name == "DeleteGroups"
+
+
+async def test_an_error_of_the_whole_request_becomes_its_response(
+    registry: dict[int, Any],
+) -> None:
+    def handler(ctx: RequestContext, request: Any) -> Tree:
+        raise request
+
+    del registry[42]
+    handles(42, refused=lambda error: {"message": str(error)})(handler)
+    answer = registry[42].handler
+    assert await answer(None, TidemillError("refused")) == {"message": "refused"}
+    with pytest.raises(ClientGoneError):  # no one waits for a response
+        await answer(None, ClientGoneError("gone"))
+    with pytest.raises(ZeroDivisionError):
+        await answer(None, ZeroDivisionError())
+
+
+async def test_an_error_of_all_elements_is_that_of_each() -> None:
+    async def work(error: TidemillError) -> list[TidemillError | None]:
+        raise error
+
+    error = TidemillError("refused")
+    assert await outcome_of_each(work(error), 2) == [error, error]
+    with pytest.raises(ClientGoneError):
+        await outcome_of_each(work(ClientGoneError("gone")), 2)
 
 
 def test_every_line_of_the_table_is_known_to_the_codec() -> None:

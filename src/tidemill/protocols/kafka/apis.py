@@ -60,6 +60,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from tidemill.errors import TidemillError
+from tidemill.net.errors import ClientGoneError
 from tidemill.net.response_budget import ResponseBudget
 from tidemill.net.turns import Turns
 from tidemill.net.work import Work
@@ -329,6 +330,8 @@ def _refusing(handler: Callable[..., Any], refused: Callable[[TidemillError], Tr
         try:
             given = handler(ctx, request)
             reply: Reply = await given if isinstance(given, Awaitable) else given
+        except ClientGoneError:
+            raise  # no one waits for a response
         except TidemillError as error:
             return refused(error)
         return reply
@@ -412,5 +415,7 @@ async def outcome_of_each(
     """
     try:
         return await work
+    except ClientGoneError:
+        raise  # no one waits for a response
     except TidemillError as error:
         return [error] * count
